@@ -1,4 +1,4 @@
-"""The reference of job.toml, made from the models that read it: `python -m docs.job_file_page docs/job-file.md`.
+"""The reference of job.toml, made from the models that read it (docs/made_pages.py).
 
 A key's type, bounds and default are those that pydantic checks; its meaning is the docstring below the field in the
 source. A new kind of option is on the page as soon as it is in its registry; a key without a docstring is an error.
@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import ast
 import inspect
-import sys
 import textwrap
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -19,7 +17,6 @@ import annotated_types
 from pydantic.fields import FieldInfo
 
 from securevfl.base.config import Config, Named, Registry
-from securevfl.base.files import write_whole
 from securevfl.data.evidence import Woe
 from securevfl.data.preparation import Preparation
 from securevfl.errors import ConfigError
@@ -217,7 +214,3 @@ def _value(value: Any) -> str:
         case tuple() | list():
             return "[" + ", ".join(map(_value, value)) + "]"
     return str(value)
-
-
-if __name__ == "__main__":
-    write_whole(Path(sys.argv[1]), page().encode())

@@ -91,7 +91,8 @@ class JobOptions(Config):
     """Refuses the job where labels could be ranked above this AUC from what its gradients add up to."""
     reason_codes: int = Field(default=0, ge=0, le=100)
     """How many codes of a row that is scored a party may tell the one that asks: its columns that cost the row most,
-    under names of its own ([reasons](reasons.md)). Whether it does its owner says at scoring; none may if 0."""
+    under names of its own ([reasons](scorecard.md#reasons-and-export)). Whether it does
+    its owner says at scoring; none may if 0."""
     accepts: tuple[str, ...] = ()
     """The [leaks](#leaks) that all parties agree to, by name; what is not listed is refused."""
 

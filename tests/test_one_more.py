@@ -23,8 +23,9 @@ from selfcheck.checks import stored_checks
 from selfcheck.mutants.mutant import Mutant, patched
 
 import securevfl as vfl
+from docs import declarations_page as declarations
 from docs import job_file_page as reference
-from securevfl.audit import declarations, simulators
+from securevfl.audit import simulators
 from securevfl.audit.attacks import ATTACKS, Attack
 from securevfl.audit.page import text
 from securevfl.audit.report import run_audit, unlooked

@@ -10,11 +10,8 @@ Part = Mapping[str, Any]
 
 
 def number(value: float | None, digits: int = 1) -> str:
-    """A figure, without the 0 before a point; a dash for none."""
-    if value is None:
-        return "-"
-    shown = f"{value:,.{digits}f}"
-    return shown.replace("0.", ".", 1) if shown.startswith(("0.", "-0.")) and float(value) else shown
+    """A figure; a dash for none."""
+    return "-" if value is None else f"{value:,.{digits}f}"
 
 
 def spread(row: Row, key: str, digits: int = 1) -> str:

@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from securevfl.data.columns import Columns
 from securevfl.data.party import Party
 from securevfl.errors import DataError, PartiesError
 
-__all__ = ["Clicks", "breast_cancer", "clicks", "diabetes", "digits", "loans"]
+__all__ = ["Clicks", "breast_cancer", "clicks", "diabetes", "digits", "loans", "save"]
 
 
 # A made-up table of people with a loan: what a bank and a shop know of each, and who paid late.
@@ -227,6 +229,27 @@ def digits(parties: int = 2) -> list[Party]:
 def diabetes(parties: int = 2) -> list[Party]:
     """442 rows x 10 columns, a number to predict; the first party holds it."""
     return _split(_tables().load_diabetes(), parties)
+
+
+def save(parties: Sequence[Party], pattern: str = "{}.csv") -> list[Path]:
+    """Write each party's table to a CSV or Parquet file and return their paths: ids, labels as `y`, and its columns.
+
+    pattern: the path, in which {} stands for the party's name.
+    """
+    pa, paths = import_module("pyarrow"), []
+    for party in parties:
+        ids = np.arange(len(party)) if party.ids is None else party.ids
+        columns = {"id": ids, **({} if party.y is None else {"y": party.y})}
+        for name, values in zip(party.columns, np.asarray(party.X).T, strict=True):
+            texts = party.levels.get(name)
+            columns[name] = values if texts is None else [None if v != v else texts[int(v)] for v in values.tolist()]
+        table = pa.table({name: pa.array(values, from_pandas=True) for name, values in columns.items()})
+        paths.append(Path(pattern.format(party.name)))
+        if paths[-1].suffix == ".parquet":
+            import_module("pyarrow.parquet").write_table(table, paths[-1])
+        else:
+            import_module("pyarrow.csv").write_csv(table, paths[-1])
+    return paths
 
 
 def _tables() -> Any:

@@ -163,10 +163,10 @@ def measure(batches: Iterable[Floats]) -> Leverage:
 # average over epochs even loses a little, as g shrinks). Rows reshuffled every epoch give s more equations each time.
 #
 # The table was measured over seeds 0, 1, 2 (tests/security/test_label_curve.py), but for reshuffled batches beyond 10
-# epochs at a share of 1/4 and beyond 5 at 3/4, where 1 is put down: fewer epochs had reached it. 10 batches of 256 rows,
-# logistic loss, an active party that learns five columns of its own while the attacker holds d columns of noise and
-# solves all its equations by least squares. Real columns that go with the label say more, and so do attacks that use
-# more than least squares: where g takes two known values, as it would before the first step from zero weights, see
+# epochs at a share of 1/4 and beyond 5 at 3/4, where 1 is put down: fewer epochs had reached it. 10 batches of 256
+# rows, logistic loss, an active party that learns five columns of its own while the attacker holds d columns of noise
+# and solves all its equations by least squares. Real columns that go with the label say more, and so do attacks that
+# use more than least squares: where g takes two known values, as it would before the first step from zero weights, see
 # `securevfl.audit.attacks.opened_gradients`.
 
 

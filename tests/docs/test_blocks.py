@@ -1,6 +1,6 @@
-"""Every code block of the documentation: Python is run, job files are read, commands are parsed by the command itself.
+"""Every code block of the documentation: job files are read, commands are parsed by the command itself.
 
-Pages whose commands take seconds are run in `test_start.py` and tests/organisations/test_docs_two_organisations.py.
+What runs them is `test_pages.py`, `test_start.py` and tests/organisations/test_docs_two_organisations.py.
 """
 
 import json
@@ -13,15 +13,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 import typer
-from pyarrow import parquet
 
 import securevfl as vfl
 from securevfl.cli.main import app
-from securevfl.data.load import write_rows
+from tests.docs.test_pages import lines
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -60,17 +57,9 @@ def of_page(name: str, language: str) -> list[str]:
 
 
 def commands() -> list[tuple[str, str]]:
-    """Every shell command of every page, lines that end in a backslash joined, with where it stands."""
-    found = []
-    for block in ALL:
-        if block.language == "sh":
-            lines = block.text.replace("\\\n", " ").splitlines()
-        elif block.language == "console":
-            lines = [line[2:] for line in block.text.splitlines() if line.startswith("$ ")]
-        else:
-            continue
-        found += [(str(block), line) for line in lines if line.strip() and not line.startswith("#")]
-    return found
+    """Every shell command of every page, with where it stands."""
+    held = [block for block in ALL if block.language in ("sh", "console")]
+    return [(str(block), line) for block in held for line in lines(block.language, block.text)]
 
 
 pytestmark = pytest.mark.skipif(not PAGES, reason="not beside a checkout")
@@ -125,10 +114,15 @@ def test_commands_are_parsed(where: str, line: str) -> None:
         case ["pytest", "--pyargs", module]:
             assert find_spec(module)
         case _:
-            assert words[:3] == ["python", "-m", "venv"] or words[0] == "." or words[0] in SHELL, line
+            assert words[:3] == ["python", "-m", "venv"] or words[0] in (".", "mark=$(printf") or words[0] in SHELL, (
+                line
+            )
 
 
-SHELL = {"head", "cat", "curl", "systemctl", "docker", "journalctl", "sudo"}  # what shows or runs things around it
+# what shows, runs or makes things around it
+SHELL = {"head", "cat", "curl", "systemctl", "docker", "journalctl", "sudo", "openssl", "mkdir", "cd"} | {
+    *("touch", "echo", ".", "mark=$(printf"),
+}
 
 
 def _parse(words: list[str], program: typer.Typer) -> None:
@@ -155,44 +149,9 @@ def test_examples_of_services_run_commands_that_there_are() -> None:
         assert vfl.Job.load(job).to_dict()
 
 
-def given(page: str) -> dict[str, Any]:
-    """What a page takes for granted."""
-    bank, shop = vfl.datasets.breast_cancer(parties=2)
-    job = vfl.Job(
-        model=vfl.Logistic(), optimizer=vfl.FedBCD(lr=0.1), protocol=vfl.Protocol(residual="open"), epochs=1,
-        accepts=["columns"],
-    )  # fmt: skip
-    names: dict[str, Any] = {"vfl": vfl, "job": job, "bank": bank, "shop": shop, "parties": [bank, shop]}
-    return {} if page in ALONE else names
-
-
-ALONE = {"fdskl.md", "neural.md"}  # whose examples say all that they need
-RUN_ELSEWHERE = {"start.md", "README.md"}  # test_start.py; below
-PYTHON = sorted({block.page for block in ALL if block.language == "python"} - RUN_ELSEWHERE)
-SLOW = {"scale.md", "neural.md"}  # start pools of processes and a cluster; train networks
-
-
-@pytest.mark.parametrize(
-    "page", [pytest.param(page, marks=pytest.mark.slow) if page in SLOW else page for page in PYTHON]
-)
-def test_python_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    names = given(page)
-    if page == "scale.md":
-        _shop_on_disk(names["shop"])
-    for text in of_page(page, "python"):
-        exec(compile(text, page, "exec"), names)
-
-
 def test_the_readme_prints_what_it_says(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: Any) -> None:
     """The block that follows the first Python block is what that one prints; README's own run is this one."""
     monkeypatch.chdir(tmp_path)
     (code,), (printed,) = of_page("README.md", "python"), of_page("README.md", "text")
     exec(compile(code, "README.md", "exec"), {})
     assert capsys.readouterr().out == printed
-
-
-def _shop_on_disk(shop: vfl.Party) -> None:
-    columns = dict(zip(shop.columns, np.asarray(shop.X).T, strict=True))
-    parquet.write_table(pa.table({"id": list(shop.ids), **columns}), "shop.parquet")
-    write_rows("shop.parquet", np.arange(len(shop)))

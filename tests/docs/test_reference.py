@@ -1,23 +1,34 @@
-"""The reference of job.toml is made from the models, is current, and leaves no key out."""
+"""Pages that are made: the reference of job.toml leaves no key out, and none of them is kept."""
 
+import re
 from pathlib import Path
 
 import pytest
 from pydantic import Field
 
 from docs import job_file_page as reference
+from docs import made_pages
 from securevfl.base.config import Config
 from securevfl.errors import ConfigError
 from securevfl.families.fdskl.kernel_model import Kernel
 from securevfl.options import JobOptions
 
-PAGE = Path(__file__).parents[2] / "docs" / "job-file.md"
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.skipif(not (ROOT / "docs").exists(), reason="not beside a checkout")
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not PAGE.exists(), reason="not beside a checkout")
-def test_the_page_is_current() -> None:
-    assert PAGE.read_text(encoding="utf-8") == reference.page(), "python -m docs.job_file_page docs/job-file.md"
+def test_pages_that_are_made_are_whole_and_not_kept(tmp_path: Path) -> None:
+    """mkdocs makes them; here, that each can be made, is in the menu, and is in no commit."""
+    made_pages.write(tmp_path)
+    menu, ignored = ((ROOT / name).read_text(encoding="utf-8") for name in ("mkdocs.yml", ".gitignore"))
+    for name in made_pages.MADE:
+        assert (tmp_path / f"{name}.md").read_text(encoding="utf-8").startswith("# ")
+        assert f": {name}.md\n" in menu
+        assert f"/docs/{name}.md\n" in ignored
+    for kept in (ROOT / "README.md", ROOT / "SECURITY.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"):
+        links = re.findall(r"\]\(docs/([\w-]+)\.md", kept.read_text(encoding="utf-8"))
+        assert not set(links) & set(made_pages.MADE), kept.name
 
 
 @pytest.mark.long
@@ -55,5 +66,5 @@ def test_a_key_without_a_meaning_is_named() -> None:
 def test_the_picture_of_modes_is_current(benchmarks: None) -> None:
     import mode_picture
 
-    shown = PAGE.parent / "figures" / "which-mode.svg"
+    shown = ROOT / "docs" / "figures" / "which-mode.svg"
     assert shown.read_text(encoding="utf-8") == mode_picture.picture(), "python benchmarks/mode_picture.py"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.audit.declarations import sections
+from docs.declarations_page import sections
 from securevfl.data.party import Helper
 from securevfl.errors import LeakageError, ProtocolError
 from securevfl.families import METHODS, leak_kinds

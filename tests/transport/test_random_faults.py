@@ -1,4 +1,4 @@
-"""A few runs of benchmarks/faults.py; docs/faults.md has the figures of many."""
+"""A few runs of benchmarks/faults.py; docs/benchmarks.md has the figures of many."""
 
 from collections import Counter
 

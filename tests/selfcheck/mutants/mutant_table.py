@@ -1,13 +1,10 @@
 """Ways to break the library, each applied to the real code while a block runs, each with the check that catches it.
 
 A mutant is proof that its check can fail. They lie in mutants_*.py, by what they break.
-`python -m selfcheck.mutants.mutant_table docs/mutants.md` writes the table.
+`table` makes a page of the docs of them (docs/made_pages.py).
 """
 
 from __future__ import annotations
-
-import sys
-from pathlib import Path
 
 from selfcheck.mutants.account_mutants import MUTANTS as ACCOUNTS
 from selfcheck.mutants.alignment_mutants import MUTANTS as ALIGNMENT
@@ -65,20 +62,10 @@ def table() -> str:
         "# Mutants",
         "",
         f"{len(MUTANTS)} ways to break the library. Each is applied to the real code, and the check named must find it",
-        "(`tests/selfcheck/suite/test_mutants.py`); the same check passes on the code as it is. Made by",
-        "`PYTHONPATH=tests python -m selfcheck.mutants.mutant_table`.",
+        "(`tests/selfcheck/suite/test_mutants.py`); the same check passes on the code as it is.",
         "",
         "| mutant | what it does | caught by | as |",
         "|---|---|---|---|",
     ]
     lines += [f"| {each.name} | {each.what} | {each.caught_by} | {each.finding} |" for each in MUTANTS]
     return "\n".join(lines) + "\n"
-
-
-def main(path: str) -> None:
-    """Write the table of mutants to a file."""
-    Path(path).write_text(table(), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from securevfl.audit.declarations import sections, table
+from docs.declarations_page import sections, table
 from securevfl.protocols.alignment import psi_many, psi_work
 from securevfl.protocols.registry import RESIDUALS, STORED, SUMS
 from securevfl.runtime.codec import Message

@@ -1,13 +1,10 @@
-"""Every message of every protocol with what it reveals, as data: what `explain`, the checker and the docs are made of.
-
-`python -m securevfl.audit.declarations docs/declarations.md` writes the table anew.
+"""Every message of every protocol with what it reveals, as data that `explain` and the checker go by, and as a page
+(docs/made_pages.py).
 """
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 from securevfl.base.roles import Roles
 from securevfl.families import METHODS
@@ -133,7 +130,7 @@ def table() -> str:
     lines = [
         "# What every message reveals",
         "",
-        "Made from the declarations in the code by `python -m securevfl.audit.declarations`; the transcript checker",
+        "Made from the declarations in the code; the transcript checker",
         "holds every run against the same data. Parties follow the protocol and study what they receive.",
         "",
         "The tables speak of one message at a time. A whole run tells more: forward outputs and their sums span the",
@@ -158,12 +155,3 @@ def table() -> str:
             for item in section.declared
         ]
     return "\n".join(lines) + "\n"
-
-
-def main(path: str) -> None:
-    """Write the table of declarations to `path`."""
-    Path(path).write_text(table(), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

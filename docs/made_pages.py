@@ -1,0 +1,79 @@
+"""Pages that are made from the code and from measurements, and not kept; mkdocs calls `on_pre_build` before it reads.
+
+`python -m docs.made_pages` writes them beside the others, to be read without mkdocs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+
+
+def _job_file(path: Path) -> None:
+    from docs import job_file_page
+
+    path.write_text(job_file_page.page(), encoding="utf-8")
+
+
+def _declarations(path: Path) -> None:
+    from docs import declarations_page
+
+    path.write_text(declarations_page.table(), encoding="utf-8")
+
+
+def _mutants(path: Path) -> None:
+    from selfcheck.mutants import mutant_table
+
+    path.write_text(mutant_table.table(), encoding="utf-8")
+
+
+def _results(path: Path) -> None:
+    from benchmarks.papers import page
+
+    page.write(ROOT / "benchmarks" / "papers" / "results", path)
+
+
+def _python(path: Path) -> None:
+    path.write_text(PYTHON, encoding="utf-8")
+
+
+PYTHON = """# Python
+
+`import securevfl as vfl` gives every name of the first part. Options of a job have the meanings that
+[keys of job.toml](job-file.md) lists.
+
+::: securevfl
+
+## Errors
+
+::: securevfl.errors
+    options:
+      heading_level: 3
+"""
+MADE: dict[str, Callable[[Path], None]] = {
+    "api": _python,
+    "declarations": _declarations,
+    "job-file": _job_file,
+    "mutants": _mutants,
+    "results": _results,
+}
+
+
+def write(folder: Path) -> None:
+    """Write all of them into a folder."""
+    for name, make in MADE.items():
+        make(folder / f"{name}.md")
+
+
+def on_pre_build(config: Any) -> None:
+    """Make the pages before mkdocs looks for them."""
+    sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+    write(Path(config["docs_dir"]))
+
+
+if __name__ == "__main__":
+    on_pre_build({"docs_dir": ROOT / "docs"})

@@ -1,0 +1,201 @@
+"""Every page of the documentation is a program: all its blocks run, from the top, in one folder that is clean.
+
+Blocks of Python share one namespace, `toml` is written as job.toml, and lines of shell run as they stand. Lines that a
+test named below runs (what two parties do together, what installs or stays up), and blocks marked as not to be run with
+the reason, are left out. What takes long is left out of the quick run and is in that of `make soak`.
+"""
+
+import gzip
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from docs.made_pages import MADE
+from securevfl.cli.main import app
+
+ROOT = Path(__file__).parents[2]
+PAGES = [page for page in sorted(ROOT.glob("docs/*.md")) if page.stem not in MADE]
+OTHERS = [page for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md") if page.exists()]
+BLOCK = re.compile(r"(?:<!-- not run: (?P<why>[^>]+) -->\n)?^```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.M | re.S)
+pytestmark = pytest.mark.skipif(not PAGES, reason="not beside a checkout")
+
+ORGANISATIONS = "tests/organisations/test_docs_two_organisations.py::test_the_page"
+OPENSSL = "tests/transport/test_openssl.py::test_the_commands_of_the_page"
+SERVICE = "tests/transport/test_serve_command.py::test_a_service_answers_shows_and_ends"
+GATEWAY = "tests/transport/test_gateway.py::test_applications_are_answered_in_json_many_at_once"
+SHARES = "tests/transport/test_shares.py::test_the_commands_prepare_train_and_score"
+# what matches the one is run by the other: a test, or a goal of the Makefile
+COVERED = {
+    r"python -m benchmarks rounds": "tests/bench/test_bench_rounds.py::test_rows",  # on tables of its own
+    r"python -m benchmarks\.papers \w+": "tests/papers/test_papers.py::test_quick_runs_all_of_a_paper",
+    r"python -m benchmarks\.first_job": (
+        "tests/training/test_defaults.py::test_a_model_alone_scores_as_pooled_regression_does"
+    ),
+    r"make (quick|test|check|docs|ci)": "Makefile::ci",
+    r"make demo": "tests/test_extras.py::test_the_demo_runs_from_an_empty_folder_without_any_extra",
+    r"pip install |python -m venv|\. \.venv": "Makefile::wheel-test",
+    r"make selfcheck": "Makefile::test",
+    r"securevfl (kit|align|join kits|line)": ORGANISATIONS,
+    r"securevfl predict \w+\.model\.json --data new-\w+\.csv --peers": ORGANISATIONS,
+    r"securevfl certs|openssl |'?(mkdir|mark|cat|cd|touch|echo)\b": OPENSSL,
+    r"securevfl correlate ": "tests/organisations/test_correlate.py::test_between_organisations_with_consent",
+    r"securevfl fairness ": (
+        "tests/organisations/test_fairness_by_group.py::test_between_organisations_with_consent_and_limits"
+    ),
+    r"securevfl serve shop\.model\.json --data shop\.csv --peers": SERVICE,
+    r"securevfl score .* --http ": GATEWAY,
+    r"head -c 32 /dev/urandom|curl -H": GATEWAY,
+    r"securevfl score ": SERVICE,
+    r"securevfl predict bank\.model\.json --data new\.csv --points": SHARES,
+    r"securevfl (serve|predict) shop\.model\.json .*--reasons": SERVICE,
+    r"securevfl (prepare|join) job\.toml --party shop --data shop\.csv": SHARES,
+    r"securevfl join job\.toml --party shop --data shop_h\.csv": (
+        "tests/transport/test_neural_join.py::test_a_table_of_a_bottom_joins_as_any_other"
+    ),
+}
+# programs that measure, and options after their own that have them measure little
+SMALLER = {
+    "python benchmarks/delay.py": "--rtt-ms 1 --epochs 1 --repeats 1 --residuals open",
+    "python benchmarks/psi.py": "--rows 300",
+    "python benchmarks/overlap.py": "--rtt-ms 1 --epochs 1 --repeats 1 --batch 64 --hidden 4 --width 2",
+    "python benchmarks/full_batch.py": "--rows 600 --columns 3 4 --rounds 6",
+    "securevfl bench he": "--sizes 32x3 --against phe",
+    "securevfl bench sum": "--size 64",
+}
+LONG = re.compile(r"securevfl (audit|bottom|bench|compare)\b|python benchmarks/")  # seconds each
+RUN_ELSEWHERE = {"start.md"}  # tests/docs/test_start.py runs it whole, in processes of its own
+TRAINS_LONG = {"neural.md", "scale.md"}  # networks, pools of processes, a cluster: the whole page is long
+
+
+def blocks(page: Path) -> Iterator[tuple[str, str, str]]:
+    """The fenced blocks of a page: language, text, and why it is not run, if so."""
+    for block in BLOCK.finditer(page.read_text(encoding="utf-8")):
+        yield block["kind"], block["text"], block["why"] or ""
+
+
+def lines(kind: str, block: str) -> list[str]:
+    """The commands of a block of shell, each as one line: comments off, of a here-document its first line alone."""
+    block = re.sub(r"(<<END)\n.*?^END$", r"\1", block, flags=re.MULTILINE | re.DOTALL).replace("\\\n", " ")
+    found = block.splitlines()
+    if kind == "console":
+        found = [line[2:] for line in found if line.startswith("$ ")]
+    return [words for line in found if (words := shlex.join(shlex.split(line, comments=True)))]
+
+
+def covering(line: str) -> str | None:
+    """The test or goal that stands for a command; None for one that is run here."""
+    return next((test for pattern, test in COVERED.items() if re.match(pattern, line)), None)
+
+
+def shell(line: str, folder: Path) -> None:
+    """Run one command; exit code 1 is an answer of drift alone."""
+    small = next((options for start, options in SMALLER.items() if line.startswith(start)), "")
+    words = shlex.split(f"{line} {small}")
+    if words[0] == "securevfl":
+        done = CliRunner().invoke(app, words[1:])
+        assert done.exit_code in ((0, 1) if words[1] == "drift" else (0,)), f"{line}: {done.output}"
+        return
+    assert words[0] == "python", line
+    where = {**os.environ, "PYTHONPATH": str(ROOT)}
+    whole = [sys.executable, str(ROOT / words[1]), *words[2:]]
+    ran = subprocess.run(whole, cwd=folder, env=where, capture_output=True, text=True, timeout=280)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+
+
+def run(page: Path, folder: Path, *, long: bool) -> None:
+    """Run a page from its top; without the long commands unless asked."""
+    names: dict[str, Any] = {"__name__": page.stem}
+    sys.modules.pop("shop_net", None)
+    for kind, text, why in blocks(page):
+        if why:
+            continue
+        if kind == "toml":
+            (folder / "job.toml").write_text(text)
+        elif kind == "python":
+            exec(compile(text, page.name, "exec"), names)
+        elif kind in ("sh", "console"):
+            for line in dict.fromkeys(lines(kind, text)):
+                if covering(line) is None and (long or not LONG.match(line)):
+                    shell(line, folder)
+
+
+@pytest.fixture
+def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with nothing in it, as home too."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    return tmp_path
+
+
+def has_long(page: Path) -> bool:
+    """Whether a page has commands that are left out of its quick run."""
+    held = [lines(kind, text) for kind, text, _ in blocks(page) if kind in ("sh", "console")]
+    return any(LONG.match(line) for block in held for line in block)
+
+
+QUICK = [page for page in PAGES if page.name not in TRAINS_LONG | RUN_ELSEWHERE]
+SOME_LONG = [page for page in PAGES if page.name in TRAINS_LONG or has_long(page)]
+
+
+@pytest.mark.parametrize("page", QUICK, ids=lambda page: page.stem)
+def test_the_page_runs(page: Path, clean: Path) -> None:
+    run(page, clean, long=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", SOME_LONG, ids=lambda page: page.stem)
+def test_the_page_runs_whole(page: Path, clean: Path) -> None:
+    if page.name in TRAINS_LONG:
+        pytest.importorskip("torch")
+    run(page, clean, long=True)
+
+
+def test_what_is_not_run_here_has_a_test_that_is_there_or_a_reason() -> None:
+    held = [block for page in [*PAGES, *OTHERS] for block in blocks(page)]
+    every = [line for kind, text, why in held if kind in ("sh", "console") and not why for line in lines(kind, text)]
+    assert len(every) > 50
+    for pattern, test in COVERED.items():
+        file, _, name = test.partition("::")
+        source = (ROOT / file).read_text(encoding="utf-8")
+        assert re.search(rf"^(def {name}\(|{name}:)", source, re.MULTILINE), test
+        assert any(re.match(pattern, line) for line in every), f"no command is {pattern}"
+    known = re.compile(r"securevfl \w+|python benchmarks/")
+    assert [line for line in every if covering(line) is None and not known.match(line)] == []
+    assert sum(bool(why) for _, _, why in held) <= 8
+
+
+def test_a_page_that_leaves_a_name_out_is_found(clean: Path) -> None:
+    (clean / "page.md").write_text("# A page\n\n```python\nprint(vfl)\n```\n")
+    with pytest.raises(NameError):
+        run(clean / "page.md", clean, long=True)
+    (clean / "page.md").write_text("# A page\n\n```sh\nsecurevfl describe nowhere.csv\n```\n")
+    with pytest.raises(AssertionError, match="nowhere"):
+        run(clean / "page.md", clean, long=True)
+
+
+def test_readme_s_commands_run_on_its_files(clean: Path) -> None:
+    """Those of pages beside docs/: on the two files of docs/start.md, its job, and the same tables in gzip."""
+    start = next(page for page in PAGES if page.stem == "start")
+    for kind, text, _ in blocks(start):
+        if kind == "toml":
+            (clean / "job.toml").write_text(text)
+        elif kind == "python" and "csv.writer" in text:
+            exec(compile(text, start.name, "exec"), {})
+    for name in ("bank", "shop"):
+        (clean / f"{name}.csv.gz").write_bytes(gzip.compress((clean / f"{name}.csv").read_bytes()))
+    for page in OTHERS:
+        for kind, text, _ in blocks(page):
+            if kind in ("sh", "console"):
+                for line in lines(kind, text):
+                    if covering(line) is None and not LONG.match(line):
+                        shell(line, clean)
