@@ -239,7 +239,7 @@ def save(parties: Sequence[Party], pattern: str = "{}.csv") -> list[Path]:
     pa, paths = import_module("pyarrow"), []
     for party in parties:
         ids = np.arange(len(party)) if party.ids is None else party.ids
-        columns = {"id": ids, **({} if party.y is None else {"y": party.y})}
+        columns: dict[str, Any] = {"id": ids, **({} if party.y is None else {"y": party.y})}
         for name, values in zip(party.columns, np.asarray(party.X).T, strict=True):
             texts = party.levels.get(name)
             columns[name] = values if texts is None else [None if v != v else texts[int(v)] for v in values.tolist()]
