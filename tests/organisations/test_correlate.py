@@ -261,13 +261,13 @@ def test_marks_that_are_repeated_read_rows_and_then_are_refused(tmp_path: Path) 
 
 def test_columns_that_mark_a_row_read_it_and_rounding_blurs_it_among_many_rows() -> None:
     """A bank that brings marks reads 100 values of a thousand rows at .92 and of 20,000 at .46: by Fisher's z the
-    bounds are 5.9 deviations away. Exact numbers would be read as they are."""
+    bounds are 7 deviations away and more. Exact numbers would be read as they are."""
     few, exact = marking(1000)
     assert exact > 0.999
-    assert few > 0.75
+    assert few > 0.7
     many, exact = marking(20_000)
     assert exact > 0.999
-    assert many < 0.8
+    assert many < 0.9
 
 
 def test_numbers_are_rounded_at_random_and_a_fixed_rounding_is_found() -> None:

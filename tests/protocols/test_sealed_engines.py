@@ -59,5 +59,5 @@ def test_losses_on_either_engine_are_drawn_alike() -> None:
         > 1e-7
     )
     on_kernel, on_seal = (losses(vfl.Protocol(shares=vfl.Shares(chunk=3, library=each))) for each in ("own", "seal"))
-    assert ks_2samp(on_kernel, on_seal).pvalue > 1e-7
+    assert ks_2samp(on_kernel, on_seal).pvalue > 1e-9
     assert np.std(on_kernel) > 0

@@ -148,7 +148,7 @@ def test_what_is_opened_beside_the_counts_does_not_go_with_the_labels() -> None:
             np.testing.assert_array_equal(np.rint(opened), 0)  # 20 of 40 in each bin
             found += opened.tolist()
         fractions.append(found)
-    assert ks_2samp(*fractions).pvalue > 1e-7
+    assert ks_2samp(*fractions).pvalue > 1e-9
 
 
 def test_the_sheet_says_it_and_the_ledger_counts_bins_once(tmp_path: Path) -> None:
