@@ -124,7 +124,7 @@ def _two_files(data: Path, name: str) -> list[Party]:
 
 
 def _joined(parties: list[Party]) -> list[Party]:
-    return align(parties)[0]
+    return list(align(parties))
 
 
 READERS: dict[str, Callable[[Path], list[Party]]] = {

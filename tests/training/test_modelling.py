@@ -109,7 +109,9 @@ def test_balanced_classes_at_one_in_a_hundred_train_on_shares_to_what_scikit_lea
     weight = np.where(y == 1, rows / 120, rows / (2 * (rows - 60)))
     p = oracle.predict_proba(X)[:, 1]
     spread = np.sqrt(np.diag(np.linalg.inv((X * (weight * p * (1 - p))[:, None]).T @ X)))
-    assert np.abs((theta - oracle.coef_[0]) / np.maximum(spread, 1e-9)).max() < 4.5  # over 20 runs 1.0, with a deviation of 0.43
+    assert (
+        np.abs((theta - oracle.coef_[0]) / np.maximum(spread, 1e-9)).max() < 4.5
+    )  # over 20 runs 1.0, with a deviation of 0.43
     assert run.metrics["auc"] == pytest.approx(roc_auc_score(y, oracle.decision_function(X)), abs=2e-3)
     for given, sizes in (({"classes": "balanced", "most": 64}, 160), ({"classes": "balanced"}, 40)):
         assert vfl.Job(model=vfl.Logistic(), weights=given, test_fraction=0.0).epochs == sizes
