@@ -113,6 +113,14 @@ def sizes(channel: Channel, to: str) -> Leave:
     return channel.tell(Entry(to, "sizes", 1, 64))
 
 
-def verdict(channel: Channel, to: str, *, bits: int = 1) -> Leave:
+VERDICT = 3  # bits of a verdict at most
+
+
+def verdict(channel: Channel, to: str) -> Leave:
     """Enters how a training goes: whether it stops, and in which rounds a loss rose."""
-    return channel.tell(Entry(to, "verdicts", 1, bits))
+    return channel.tell(Entry(to, "verdicts", 1, VERDICT))
+
+
+def evaluated(channel: Channel, to: str) -> Leave:
+    """Enters a verdict that follows from labels of evaluated rows, as bits of these."""
+    return channel.tell(Entry(to, "labels", 1, VERDICT, about=(channel.me,), group="verdicts"))

@@ -37,6 +37,7 @@ import errno
 from typing import ClassVar, Literal, get_args
 
 __all__ = [
+    "OF_DATA",
     "STOPPED",
     "ClassError",
     "ConfigError",
@@ -79,6 +80,10 @@ STOPPED: dict[Code, str] = {
     "failed": "it has failed; its own log says more",
 }
 assert tuple(STOPPED) == get_args(Code)
+
+# Why a party stops may follow from its table or from its ledger, under these codes; under others it follows from its
+# people, its disk or its peers.
+OF_DATA: frozenset[Code] = frozenset({"refused", "protocol", "diverged", "failed"})
 
 
 class SecureVFLError(Exception):

@@ -53,6 +53,14 @@ def ledger(
             help="Count equations that this peer asks again by an equal plan once, as it follows protocols.",
         ),
     ] = None,
+    forgive: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--forgive",
+            metavar="PEER",
+            help="Forget the conversations with this peer that ended early, once you know why they did.",
+        ),
+    ] = None,
     distrust: Annotated[
         list[str] | None, typer.Option("--distrust", metavar="PEER", help="Trust this peer no longer. Repeatable.")
     ] = None,
@@ -67,7 +75,7 @@ def ledger(
     from securevfl.disclosure.limits import Limit
 
     wanted = [Limit.parse(*_pair(each)) for each in limit or ()]
-    changes = [*wanted, *(trust or ()), *(distrust or ())]
+    changes = [*wanted, *(trust or ()), *(distrust or ()), *(forgive or ())]
     found = _ledgers(party, file, making=bool(changes))
     if changes and len(found) != 1:
         names = ", ".join(each.party for each in found)
@@ -77,6 +85,8 @@ def ledger(
     for trusted, peers in ((True, trust), (False, distrust)):
         for peer in peers or ():
             found[0].trust(peer, trusted=trusted)
+    for peer in forgive or ():
+        found[0].forgive(peer)
     out = console()
     for each in found:
         show(out, each)
@@ -87,6 +97,7 @@ def ledger(
 def show(out: Console, ledger: DisclosureLedger) -> None:
     """Print a ledger: limits, and for each table what each peer was told."""
     from securevfl.cli.show import table
+    from securevfl.disclosure.ledger import TRIES
 
     book = ledger.read()
     out.print(f"{book.party}'s disclosure ledger, {ledger.path}", style="bold", soft_wrap=True)
@@ -94,6 +105,9 @@ def show(out: Console, ledger: DisclosureLedger) -> None:
     out.print(f"limits for each table and peer: {kept}", soft_wrap=True)
     if book.trusts:
         out.print(f"trusted to ask the same equations in equal plans: {', '.join(book.trusts)}", soft_wrap=True)
+    for each in book.tries:
+        told = f"ended early with {', '.join(each.peers)}: {each.count} of {TRIES} conversations, a bit each at most"
+        out.print(told, soft_wrap=True)
     if not book.entries:
         out.print("nothing was told yet")
     for name in dict.fromkeys(entry.table for entry in book.entries):

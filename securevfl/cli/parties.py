@@ -61,6 +61,7 @@ def align(
     """
     from securevfl.data.load import write_rows
     from securevfl.data.readers import id_rule, read_ids
+    from securevfl.disclosure.ledger import DisclosureLedger
     from securevfl.display.progress import progress
     from securevfl.organisations.align import align_privately
     from securevfl.organisations.conversation import converse
@@ -96,7 +97,7 @@ def align(
         pool_of(len(ids)) as pool,
         progress("aligning") as on_progress,
     ):
-        count = converse(party, venue, terms, talk, resumes=True)
+        count = converse(party, venue, terms, talk, ledger=DisclosureLedger.of(party, None), resumes=True)
     typer.echo(f"{count:,} of {len(ids):,} rows are shared by all; their order is in {data}.rows.npy")
 
 

@@ -20,7 +20,9 @@ from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry, told_to
 from securevfl.disclosure.limits import KINDS, added, total
 from securevfl.errors import ConfigError, DataError, DataNotice, LeakageError, ProtocolError, StorageError
 from securevfl.families.known_run import known_run
+from securevfl.families.sizes import verdicts
 from securevfl.job import Job
+from securevfl.protocols.declared import VERDICT
 from securevfl.protocols.residuals.defences import zcdp_epsilon
 from securevfl.runtime.door import Door
 from securevfl.runtime.door import Entry as Told
@@ -122,6 +124,12 @@ class Booking:
         before = [] if self._ledger is None else self._ledger.before(self._register, but=self._sitting)
         guard(self._job, sizes, self._before(before))
 
+    def dropped(self) -> None:
+        """Enter that peers have broken off: where they were told nothing, that they were let through is what they have,
+        and is not entered otherwise."""
+        if self._ledger is not None and not any(key[0] in KINDS for key in self._door.totals):
+            self._ledger.tried({*self._sizes.columns, *self._sizes.helpers} - {self._party})
+
     def settle(self, *, silent: bool) -> None:
         """End the session, which went well or not: what was entered ahead of what it told is taken back.
 
@@ -200,6 +208,7 @@ class Booking:
         """Return the same entries with as many numbers as have left, and what nobody foresaw beside."""
         totals = {key: n for key, n in self._door.totals.items() if key[0] in KINDS and self._party in key[2]}
         found = [replace(item, numbers=totals.get(item.like, 0)) for item in told]
+        found = [replace(e, count=VERDICT * e.numbers) if e.group == "verdicts" else e for e in found]
         return found + [
             _unforeseen(Told(key[1], key[0], n, 64, key[2], key[3]), n)
             for key, n in totals.items()
@@ -299,4 +308,5 @@ def _unforeseen(entry: Told, numbers: int) -> Disclosure:
 
 
 def _about(party: str, job: Job, sizes: Sizes) -> list[Disclosure]:
-    return [item.of_party(party) for item in job.method.counts(job, sizes) if party in item.about]
+    told = [*job.method.counts(job, sizes), *verdicts(job, sizes)]
+    return [item.of_party(party) for item in told if party in item.about]

@@ -34,6 +34,7 @@ from securevfl.disclosure.holds import Holds
 from securevfl.runtime.door import Group
 
 Kind = Literal["labels", "columns", "scores", "ids"]
+IN_BITS: frozenset[Group] = frozenset({"bins", "weights", "verdicts"})  # of which a count about labels is of bits
 SUMMED: frozenset[Group] = frozenset({"correlations", "weights"})  # of which a number is a sum over all rows
 
 
@@ -103,8 +104,8 @@ class Sizes:
 class Disclosure:
     """One thing that `learner` is told about the data of the parties `about`.
 
-    labels    `count` equations of `of` residuals of a batch (n c); of the groups `bins` and `weights`, bits of all
-              that labels hold
+    labels    `count` equations of `of` residuals of a batch (n c); of the groups `bins`, `weights` and `verdicts`,
+              bits of all that labels hold
     columns   `count` numbers a row of `of` columns that are added up, on the rows of the `group`; of the groups
               `correlations` and `weights` so many sums over all rows, of `of` such numbers, which hold as many bits as
               its columns in all rows
@@ -166,8 +167,8 @@ def earlier(own: Disclosure, before: Sequence[Disclosure], beside: Sequence[Disc
     for item in before:
         if (item.kind, item.learner) != (own.kind, own.learner) or not set(item.about) & set(own.about):
             continue
-        if item.basis and item.basis in named:
-            continue
+        if (item.basis and item.basis in named) or "verdicts" in (item.group, own.group):
+            continue  # verdicts are bits that no equation needs, and add up in the ledger alone
         named.add(item.basis)
         by_row = own.kind == "columns" and own.of and not SUMMED & {own.group, item.group}
         total += item.count / own.of if by_row else item.share

@@ -17,7 +17,10 @@ so do limits that its owner sets.
    each other one by the rows that both have: numbers about each row at the row that most was told about, and equations
    and bits against the rows that are shared, as who knows the others needs them for no more. A table whose rows are not
    known, as it has no ids or an earlier version entered it, counts as if it had those of every other.
-4. The file is changed under a lock, written whole or not at all, and checked by its digest when it is read.
+4. A conversation that ends early for a reason that may follow from data tells a bit by that. It is entered for all who
+   were there together, before they are told, and with the same peers there are at most TRIES before the owner looks.
+   Peers that meet this party without the one that made them end early have tries of their own.
+5. The file is changed under a lock, written whole or not at all, and checked by its digest when it is read.
 
 It guards against accidents and not against its owner, who can set the limits and remove the file. Nobody else reads it.
 It holds no data: names, counts, digests, and a salt that keeps these and the marks of rows from being compared with
@@ -49,6 +52,7 @@ from securevfl.disclosure.row_sets import Members, RowSet, RowSets
 from securevfl.errors import DataError, LeakageError, StorageError
 
 SCHEMA = "securevfl.ledger/3"
+TRIES = 64  # conversations with the same peers that may end early before the owner has looked why
 READS = (SCHEMA, "securevfl.ledger/2", "securevfl.ledger/1")
 _BODY_ALONE = (b"securevfl.ledger/2", b"securevfl.ledger/1")  # whose digest is of what follows the first line
 SALT_BYTES = 32
@@ -91,6 +95,14 @@ class Reserved:
 
 
 @dataclass(frozen=True)
+class Tries:
+    """How many conversations with these peers, and no others, ended early for a reason that may follow from data."""
+
+    peers: tuple[str, ...]
+    count: int
+
+
+@dataclass(frozen=True)
 class Book:
     """The contents of a party's ledger file: its salt, limits, tables, entries, reservations and trusted peers."""
 
@@ -101,6 +113,7 @@ class Book:
     entries: tuple[LedgerEntry, ...] = ()
     trusts: tuple[str, ...] = ()
     reserved: tuple[Reserved, ...] = ()
+    tries: tuple[Tries, ...] = ()
 
     @property
     def counted(self) -> tuple[LedgerEntry, ...]:
@@ -146,7 +159,7 @@ class DisclosureLedger:
     def blank(self) -> bool:
         """Whether nothing is written in it: no run, limit or trust."""
         book = self.read()
-        return not (book.entries or book.limits or book.trusts)
+        return not (book.entries or book.limits or book.trusts or book.tries)
 
     @property
     def scores(self) -> Path:
@@ -292,6 +305,35 @@ class DisclosureLedger:
         with self._changing() as change:
             others = tuple(each for each in change.book.trusts if each != peer)
             change.book = replace(change.book, trusts=(*others, peer) if trusted else others)
+
+    def check_tries(self, peers: Collection[str]) -> None:
+        """LeakageError if conversations with these peers have ended early so often that no other is begun.
+
+        Each such end may tell one bit of this party's table, so it is called before anything of that is looked at.
+        """
+        here = tuple(sorted(peers))
+        if (so_far := self._tries(self.read(), here)) >= TRIES:
+            raise LeakageError(
+                f"party {self.party}: fewer than {TRIES} conversations with {', '.join(here)} that ended early were "
+                f"expected, there were {so_far}, and each may tell a bit of your table; see in the log why they did, "
+                f"and allow as many again: securevfl ledger --party {self.party} --forgive {here[0]}"
+            )
+
+    def tried(self, peers: Collection[str]) -> None:
+        """Enter that a conversation with these peers ends early, for a reason that may follow from this party's data,
+        before they learn of it. What others do with the same peers beside them counts apart."""
+        here = tuple(sorted(peers))
+        with self._changing() as change:
+            others = tuple(each for each in change.book.tries if each.peers != here)
+            change.book = replace(change.book, tries=(*others, Tries(here, self._tries(change.book, here) + 1)))
+
+    def forgive(self, peer: str) -> None:
+        """Forget the conversations with this peer, and others beside it, that ended early."""
+        with self._changing() as change:
+            change.book = replace(change.book, tries=tuple(t for t in change.book.tries if peer not in t.peers))
+
+    def _tries(self, book: Book, peers: tuple[str, ...]) -> int:
+        return sum(each.count for each in book.tries if each.peers == peers)
 
     def answer(self, training: str, run: str, told: Disclosure) -> None:
         """Enter the scores or ids that a prediction (`run`) tells so far, on the table of the training that made the

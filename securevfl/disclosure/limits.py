@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from securevfl.disclosure.counts import Disclosure, Kind
+from securevfl.disclosure.counts import IN_BITS, SUMMED, Disclosure, Kind
 from securevfl.errors import ConfigError
 
 KINDS: tuple[Kind, ...] = ("labels", "columns", "scores", "ids")
@@ -16,7 +16,6 @@ UNITS: dict[Kind, str] = {
     "scores": "scores",
     "ids": "answers to whether an id is in the table",
 }
-BITS = ("bins", "weights", "correlations")  # groups whose numbers are sums over all rows, counted in bits
 WHOLE: dict[Kind, str] = {"labels": "residuals", "columns": "columns"}  # what `Disclosure.of` counts
 
 
@@ -52,7 +51,9 @@ def total(told: Iterable[tuple[str, Disclosure]]) -> ToldTotal:
     runs = set()
     for run, item in told:
         runs.add(run)
-        basis = f"basis {item.basis}" if item.basis else f"run {run}{f' {item.group}' * (item.group in BITS)}"
+        basis = (
+            f"basis {item.basis}" if item.basis else f"run {run}{f' {item.group}' * (item.group in IN_BITS | SUMMED)}"
+        )
         alike.setdefault(basis, {}).setdefault(None if item.basis else item.like, []).append(item)
     count, share = 0, 0.0
     for basis, groups in alike.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,7 +22,7 @@ from securevfl.models.loss import check_split
 from securevfl.models.positive import classes_of
 from securevfl.options import JobOptions
 from securevfl.protocols import meeting
-from securevfl.protocols.declared import Declared
+from securevfl.protocols.declared import VERDICT, Declared
 from securevfl.runtime.door import Group
 
 
@@ -128,6 +129,17 @@ def evaluated(job: JobOptions, sizes: Sizes) -> tuple[Group, int]:
     """Return which group of rows is evaluated, and how many rows are evaluated in a run, counted in every evaluation
     anew."""
     return ("held out" if sizes.held_out else "training"), evaluations(job, sizes) * (sizes.held_out or sizes.rows)
+
+
+def verdicts(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
+    """Count the bits by which passive parties are told, after evaluations, whether to stop: of labels of the rows that
+    are evaluated, as one that deviates may have the metric hang on a single one."""
+    times = sizes.visits // job.evaluation_interval if job.stops_early and job.evaluation_interval else 0
+    rows = sizes.held_out or sizes.rows
+    held = max(1, int(rows * (math.log2(sizes.outputs) if sizes.outputs > 1 else sizes.label_bits)))
+    told = [(name, times * VERDICT) for name in sizes.passives if times]
+    about = (sizes.active,)
+    return [Disclosure("labels", name, about, bits, held, group="verdicts", numbers=times) for name, bits in told]
 
 
 def scores(job: JobOptions, sizes: Sizes) -> list[Disclosure]:

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from securevfl.base.roles import Roles
-from securevfl.errors import ConfigError, PeerLost, SecureVFLError, StorageError, TransportError
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.errors import OF_DATA, ConfigError, PeerLost, SecureVFLError, StorageError, TransportError, code_of
 from securevfl.protocols.declared import Declared, Reveal, sizes
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
@@ -83,12 +84,15 @@ def converse(
     terms: Mapping[str, Any],
     talk: Callable[[Channel], T],
     *,
+    ledger: DisclosureLedger | None,
     resumes: bool = False,
     kept: Callable[[], T | None] | None = None,
 ) -> T:
     """Hold one conversation: meet all other parties, call `talk` with a channel to them, tell them that this party is
     done, and return what `talk` returned.
 
+    ledger: of this party, which enters an end that may follow from its data before others learn of it, and refuses a
+    conversation after too many of these; None where no table is there to decide.
     terms: compared with everyone's, plain data that all may see. resumes: `talk` can begin anew after a loss. kept: the
     outcome if it is on disk from an earlier try; it counts if the others are gone, or have theirs as well.
 
@@ -101,6 +105,8 @@ def converse(
         eventlog.emit(me, "certificate", {"reason": line}, logging.ERROR)
     clock, books = WallClock(), Books()
     others = [name for name in peers.parties if name != me]
+    if ledger is not None:
+        ledger.check_tries(others)
     wait = timeout if venue.wait is None else venue.wait
     deadline = time.monotonic() + (min(timeout, patience) if kept is not None and kept() is not None else wait)
     while True:
@@ -124,6 +130,8 @@ def converse(
                 goodbye = None
             else:
                 reason = _reason(error, resumes)
+                if channel is not None and ledger is not None and code_of(error) in OF_DATA:
+                    error = _entered(error, ledger, others)
                 done = _stop(
                     error,
                     reason,
@@ -202,6 +210,15 @@ def _stop(
     elif isinstance(error, SecureVFLError | OSError) or (isinstance(error, KeyboardInterrupt) and not standing):
         eventlog.warn(post.me, "stopped", {"error": type(error).__name__, "reason": reason})
     return done
+
+
+def _entered(error: BaseException, ledger: DisclosureLedger, others: Sequence[str]) -> BaseException:
+    """Return the error that others are told of: this one once its bit is in the ledger, or that it could not be."""
+    try:
+        ledger.tried(others)
+    except SecureVFLError as unwritten:
+        return unwritten
+    return error
 
 
 def _lost(error: BaseException) -> bool:

@@ -107,7 +107,9 @@ def correlate_with(
         raise PartiesError(f"one of {', '.join(names)} was expected, {party.name} came; correct the party's name")
     own_ledger = DisclosureLedger.of(party.name, ledger)
     terms = {"parties": list(names), "task": "correlate"}
-    found = converse(party.name, venue, terms, partial(_talk, party, list(names), own_ledger, consent))
+    found = converse(
+        party.name, venue, terms, partial(_talk, party, list(names), own_ledger, consent), ledger=own_ledger
+    )
     eventlog.emit(party.name, "correlated", {"others": len(found)})
     return found
 

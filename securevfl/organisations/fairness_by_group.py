@@ -114,7 +114,9 @@ def ask_groups(
     but for its ledger.
     """
     marks = _outcomes(party, said, positive)
-    found: dict[str, dict[str, float]] = _meet(party, peers, partial(_ask, party, marks), **keys)
+    found: dict[str, dict[str, float]] = _meet(
+        party, peers, partial(_ask, party, marks), DisclosureLedger.of(party.name, None), **keys
+    )
     return found
 
 
@@ -135,7 +137,7 @@ def give_groups(
     """
     names, marks = _groups(party, groups)
     own = DisclosureLedger.of(party.name, ledger)
-    _meet(party, peers, partial(_give, party, names, marks, own, consent), **keys)
+    _meet(party, peers, partial(_give, party, names, marks, own, consent), own, **keys)
     return names
 
 
@@ -189,7 +191,9 @@ def _groups(party: Party, groups: ArrayLike) -> tuple[list[str], NDArray[np.int6
     return groups_told(groups)
 
 
-def _meet(party: Party, peers: Peers | str | Path, talk: Callable[..., Any], **keys: Any) -> Any:
+def _meet(
+    party: Party, peers: Peers | str | Path, talk: Callable[..., Any], ledger: DisclosureLedger, **keys: Any
+) -> Any:
     """Hold the conversation of the two parties in the file of peers."""
     options = {"certs": None, "listen": None, "timeout": 600.0, "patience": 60.0} | keys
     venue = Venue.of(peers, options["certs"], options["listen"], options["timeout"], options["patience"])
@@ -200,7 +204,8 @@ def _meet(party: Party, peers: Peers | str | Path, talk: Callable[..., Any], **k
             "file of peers of these two"
         )
     (peer,) = (name for name in names if name != party.name)
-    return converse(party.name, venue, {"parties": list(names), "task": "groups"}, partial(talk, peer=peer))
+    terms = {"parties": list(names), "task": "groups"}
+    return converse(party.name, venue, terms, partial(talk, peer=peer), ledger=ledger)
 
 
 def _greet(party: Party, groups: int, peer: str, channel: Channel) -> GroupedTable:

@@ -199,7 +199,7 @@ class Gateway:
     def _run(self) -> None:
         while not self._stopping:
             try:
-                converse(self._part.name, self._venue, terms(self._part), self._talk)
+                converse(self._part.name, self._venue, terms(self._part), self._talk, ledger=self._ledger)
             except SecureVFLError as error:
                 eventlog.warn(self._part.name, "away", {"reason": str(error)})
             except BaseException as error:  # nobody else would see it

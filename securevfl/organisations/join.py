@@ -91,6 +91,7 @@ def join(
             venue,
             {"job": job.to_dict(), "parties": list(everyone), "task": "train"},
             partial(_talk, train, told),
+            ledger=own_ledger,
             resumes=before is not None,
             kept=None if before is None else before.kept,
         )
@@ -210,5 +211,5 @@ def prepare(
         make_ahead(job, party, channel, parties=parties, folder=Path(ahead), on_round=on_round)
 
     terms = {"job": job.to_dict(), "parties": list(parties), "task": "prepare"}
-    converse(party.name, venue, terms, talk, resumes=True)
+    converse(party.name, venue, terms, talk, ledger=DisclosureLedger.of(party.name, None), resumes=True)
     eventlog.emit(party.name, "prepared", {})

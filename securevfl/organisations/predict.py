@@ -197,7 +197,7 @@ def predict_rows(
         )
 
     terms = {"job": part.job, "parties": list(venue.peers.parties), "task": "predict"}
-    answered = converse(part.name, venue, terms, talk)
+    answered = converse(part.name, venue, terms, talk, ledger=own_ledger)
     eventlog.emit(part.name, "predicted", {"rows": rows.count})
     return answered
 

@@ -143,7 +143,7 @@ def score_rows(
                 on_rows(min(start + asking.most, len(rows.ids)), len(rows.ids))
         asking.end()
 
-    converse(part.name, venue, terms(part), talk)
+    converse(part.name, venue, terms(part), talk, ledger=own_ledger)
     answered = sum((each.answered for each in outcomes), Answered(0, 0))
     if answered.unknown == answered.asked:
         others = part.parties[1:]

@@ -116,7 +116,7 @@ class Server:
     def _next(self) -> Ended | None:
         """Wait for a conversation and answer its requests; return how the one ended that was not answered, if any."""
         try:
-            converse(self._part.name, self._venue, terms(self._part), self._answer)
+            converse(self._part.name, self._venue, terms(self._part), self._answer, ledger=self._ledger)
         except LeakageError as error:
             return Ended("refused", self._since(), sent=self._sent, reason=str(error))
         except SecureVFLError as error:

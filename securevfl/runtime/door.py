@@ -29,7 +29,7 @@ Subject = Literal[
     "labels", "columns", "scores", "codes", "ids", "phases", "losses", "keys", "sizes", "verdicts", "digests"
 ]
 NUMBERS: frozenset[Subject] = frozenset({"labels", "columns", "scores", "phases", "losses"})
-Group = Literal["training", "held out", "new", "bins", "weights", "correlations"]
+Group = Literal["training", "held out", "new", "bins", "weights", "correlations", "verdicts"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,8 @@ class Entry:
     keys      keys that open what somebody else gives
     sizes, verdicts, digests   numbers of rows and versions; how a training goes; keyed digests of rows
 
-    group: the rows they are about, where the party knows; bins, weights and correlations are about all. visit:
+    group: the rows they are about, where the party knows; bins, weights and correlations are about all, and verdicts
+    about those that are evaluated, by labels that a peer which deviates has the metric hang on. visit:
     the visit to a batch that this party was at, from 1; 0 before the first.
     """
 

@@ -28,7 +28,7 @@ from securevfl.data.schedule import Schedule
 from securevfl.disclosure.counts import Sizes
 from securevfl.disclosure.exposure import ROWS, enough
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.errors import ConfigError, IdError, ProtocolError, TableError
+from securevfl.errors import ConfigError, IdError, ProtocolError, TableError, TransportError
 from securevfl.families.evidence_weights import weigh
 from securevfl.families.known_run import prepare
 from securevfl.families.sizes import enough_alone, held_alone, singled_out, sizes_of
@@ -113,6 +113,9 @@ def take_part(
         trainee.train()
         channel.clock.stage = Stage.EVALUATE
         part = trainee.finish()
+    except TransportError:
+        booking.dropped()
+        raise
     finally:
         booking.settle(silent=channel.books.messages_sent() == before)
     part.data = table.hex()

@@ -16,7 +16,7 @@ from securevfl.families.player import Round
 from securevfl.families.training_data import TrainingData
 from securevfl.job import Job
 from securevfl.models import metrics
-from securevfl.protocols.declared import verdict as tell_verdict
+from securevfl.protocols.declared import evaluated as tell_verdict
 from securevfl.protocols.meeting import Verdict
 from securevfl.protocols.seat import Seat
 from securevfl.runtime import eventlog
@@ -185,7 +185,7 @@ class Trainee:
             back = self._player.turns_back and self._is_lost(measured)
             verdict = Verdict(not back and self._enough(measured), not back and self._improves(measured), back)
             for name in roles.others(roles.lead):
-                channel.send(name, verdict, told=tell_verdict(channel, name, bits=3))
+                channel.send(name, verdict, told=tell_verdict(channel, name))
         elif self._job.stops_early:
             verdict = channel.recv(roles.lead, Verdict)
         if verdict.back:

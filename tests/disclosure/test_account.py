@@ -18,6 +18,7 @@ from securevfl.disclosure.limits import Limit
 from securevfl.errors import LeakageError
 from securevfl.families import METHODS, leak_kinds
 from securevfl.families.known_run import known_run
+from securevfl.families.sizes import verdicts
 from securevfl.protocols.residuals.open_residual import Residual
 from securevfl.protocols.residuals.sealed_residual import Exchanges, Opened
 from securevfl.protocols.stored.pulls import Labels
@@ -305,7 +306,8 @@ def test_a_run_that_patience_ends_has_debited_what_it_told(mode: str, tmp_path: 
             with suppress(Cut):
                 vfl.simulate(job, parties, ledgers=own, checkpoints=states, on_round=on_round, observe=transcript)
         assert rounds < len(job.schedule(register_of(parties)))  # it did end early
-        foreseen = job.method.counts(job, known_run(job, parties).sizes)
+        sizes = known_run(job, parties).sizes
+        foreseen = [*job.method.counts(job, sizes), *verdicts(job, sizes)]
         for party, ledger in own.items():
             plan: Counter[Any] = Counter()
             for item in foreseen:

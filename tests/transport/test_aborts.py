@@ -106,7 +106,7 @@ def test_processes_read_no_more(meet: Any, kind: type[Exception]) -> None:
         channel.recv("bank", Other)
 
     def play(party: vfl.Party, kit: Any) -> Any:
-        return converse(party.name, Venue.of(kit / "peers.toml", timeout=20, patience=5), {}, talk)
+        return converse(party.name, Venue.of(kit / "peers.toml", timeout=20, patience=5), {}, talk, ledger=None)
 
     ended = at_each(meeting, play)
     assert says_nothing(str(ended["shop"]))

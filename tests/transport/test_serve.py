@@ -179,7 +179,7 @@ def test_who_asks_about_more_ids_than_a_request_may_have_is_told_nothing(meet: A
     with serving(meeting, run, 1, most=9) as ended:
         venue = Venue.of(meeting.kit("bank") / "peers.toml", timeout=20, patience=5)
         with pytest.raises(TransportError, match="cannot or may not take part"):
-            converse("bank", venue, terms(run.parts["bank"]), partial(deviate, run, meeting, 10, 10))
+            converse("bank", venue, terms(run.parts["bank"]), partial(deviate, run, meeting, 10, 10), ledger=None)
         ask(meeting, run, held(run, "bank", slice(0, 4)))
     assert [each.outcome for each in ended["shop"]][-1:] == ["answered"]
     assert "answered" not in [each.outcome for each in ended["shop"][:-1]]
@@ -204,7 +204,9 @@ def test_who_asks_about_more_ids_than_it_says_is_told_nothing(
     venue = Venue.of(meeting.kit("bank") / "peers.toml", None, None, 20, 5)
     with serving(meeting, run, 1, most=10) as ended:
         with pytest.raises(TransportError, match="cannot or may not take part"):
-            converse("bank", venue, terms(run.parts["bank"]), partial(deviate, run, meeting, 1, len(PARTIES[0])))
+            converse(
+                "bank", venue, terms(run.parts["bank"]), partial(deviate, run, meeting, 1, len(PARTIES[0])), ledger=None
+            )
         ask(meeting, run, held(run, "bank", slice(0, 4)))
     assert [each.outcome for each in ended["shop"]][-1:] == ["answered"]
     assert "answered" not in [each.outcome for each in ended["shop"][:-1]]

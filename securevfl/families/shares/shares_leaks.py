@@ -122,7 +122,7 @@ def weights_told(job: SharesJob, sizes: Sizes) -> list[Disclosure]:
     party but the one that learns them, as numbers of so many bits against what the columns of all rows hold."""
     found, bits = [], weight_levels(job, sizes.rows).bits
     labels = max(1, int(sizes.rows * (log2(sizes.outputs) if sizes.outputs > 1 else sizes.label_bits)))
-    for name in job.protocol.shares.open_weights:
+    for name in sorted(sizes.columns.keys() & set(job.protocol.shares.open_weights)):
         count = weights_of(job, sizes, name)
         if name != sizes.active:
             about = (sizes.active,)
@@ -143,7 +143,7 @@ def _weights(
     as labels hold, or as the columns of another party whose table is at hand."""
     bits, remedy = weight_levels(job, sizes.rows).bits, "leave it out of open_weights, or train fewer weights "
     remedy += "(fewer trees, a smaller depth, fewer columns) or on more rows"
-    for name in job.protocol.shares.open_weights:
+    for name in sorted(sizes.columns.keys() & set(job.protocol.shares.open_weights)):
         count, of, told = weights_of(job, sizes, name), sizes.rows * sizes.outputs, list[str]()
         own = [each for each in counts if (each.group, each.learner) == ("weights", name) and each.of]
         labels = [earlier(each, before) for each in own if each.kind == "labels"]

@@ -10,6 +10,7 @@ consent     a sheet that passes without its owner's word, a training that is beg
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -29,13 +30,15 @@ from securevfl.consent.consent_sheet import AgreedSheets, Sheet
 from securevfl.data import datasets
 from securevfl.data.party import Party
 from securevfl.disclosure.holds import code_bits
-from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.disclosure.ledger import TRIES, DisclosureLedger
 from securevfl.errors import LeakageError
 from securevfl.families.shares.shares_player import SharesPlayer
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedBCD
-from securevfl.organisations import correlate, fairness_by_group, join
+from securevfl.options import Target
+from securevfl.organisations import conversation, correlate, fairness_by_group, join
+from securevfl.protocols.declared import VERDICT
 from securevfl.protocols.seat import Desk, Seat
 from securevfl.protocols.shares import column_products, group_counts
 from securevfl.protocols.shares.column_products import LEVELS, RoundedProducts
@@ -270,10 +273,57 @@ def scores() -> Outcome:
     return outcome
 
 
+def tries() -> Outcome:
+    """Check that an end that may follow from data is entered, for those alone who were there, and limited."""
+    outcome = Outcome()
+    with tempfile.TemporaryDirectory() as folder:
+        ledger = DisclosureLedger(Path(folder) / "ledger", "shop")
+        told = [conversation._entered(LeakageError("no"), ledger, ["bank"]) for _ in range(TRIES)]
+        if not all(isinstance(each, LeakageError) for each in told):
+            outcome.add("count", "shop", "an end that was entered is told as another one")
+        refused = []
+        for peers in (["bank"], ["telco"], ["bank", "telco"]):
+            with contextlib.suppress(LeakageError):
+                ledger.check_tries(peers)
+                continue
+            refused.append(peers)
+        if refused != [["bank"]]:
+            outcome.add("count", "shop", "tries are not limited, or some peers end them for others")
+    return outcome
+
+
+def verdicts() -> Outcome:
+    """Check that each verdict of early stopping is entered as bits of labels by the party that has these."""
+    outcome, rng = Outcome(), np.random.default_rng(0)
+    ids = np.arange(240)
+    parties = [
+        Party("bank", rng.normal(size=(240, 2)), rng.integers(0, 2, 240), ids=ids),
+        Party("shop", rng.normal(size=(240, 9)), ids=ids),
+    ]
+    job = Job(
+        model=Logistic(),
+        optimizer=FedBCD(lr=0.1),
+        target=Target(metric="auc", value=1.0),
+        epochs=3,
+        batch_size="all",
+        test_fraction=0.25,
+        accepts=("columns", "small_metrics", "scores", "fresh_equations", "rank"),
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        ledgers = {party.name: DisclosureLedger(Path(folder) / party.name, party.name) for party in parties}
+        simulate(job, parties, ledgers=ledgers, workers=1)
+        told = [each.told for each in ledgers["bank"].read().entries if each.told.group == "verdicts"]
+    if sum(each.count for each in told) < 3 * VERDICT:
+        outcome.add("count", "bank", "verdicts that follow from labels are not in its ledger")
+    return outcome
+
+
 CHECKS: dict[str, Callable[[], Outcome]] = {
     "counts by group": groups,
     "correlations of columns": correlations,
     "bits of scores": scores,
     "consent": consent,
     "trainings that are over": again,
+    "ends of conversations": tries,
+    "verdicts of early stopping": verdicts,
 }

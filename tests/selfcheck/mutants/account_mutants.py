@@ -7,11 +7,14 @@ from typing import Any
 from securevfl.consent import looks
 from securevfl.consent.consent_sheet import AgreedSheets
 from securevfl.disclosure import summed_bits
+from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.families.shares.shares_player import SharesPlayer
-from securevfl.organisations import correlate, fairness_by_group, join
+from securevfl.organisations import conversation, correlate, fairness_by_group, join
+from securevfl.protocols.declared import verdict
 from securevfl.protocols.shares import column_products, group_counts
 from securevfl.protocols.shares.opened_scores import Scores
 from securevfl.protocols.shares.shares_options import Shares
+from securevfl.training import trainee
 from selfcheck.mutants.mutant import Mutant, Patch, edited, patched
 
 _join = join.join
@@ -180,5 +183,26 @@ MUTANTS = [
         "trainings that are over",
         "consent",
         (join, "join", _always),
+    ),
+    _mutant(
+        "verdicts: not counted",
+        "whether to go on is told after each evaluation, and the ledger of the party with labels has none of it",
+        "verdicts of early stopping",
+        "count",
+        (trainee, "tell_verdict", verdict),
+    ),
+    _mutant(
+        "ends: not entered",
+        "others are told that a party stops, as often as they like, and its ledger has none of it",
+        "ends of conversations",
+        "count",
+        edited(conversation, "_entered", ("ledger.tried(others)", "pass")),
+    ),
+    _mutant(
+        "ends: one count for all",
+        "a peer that has conversations end early shuts out others",
+        "ends of conversations",
+        "count",
+        edited(DisclosureLedger, "_tries", ("if each.peers == peers", "if True")),
     ),
 ]

@@ -1,0 +1,58 @@
+"""Verdicts of early stopping: a partner that has the metric hang on one row reads a label each, and each is counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.disclosure.ledger import DisclosureLedger, told_to
+from securevfl.protocols.declared import VERDICT
+
+PROTOCOLS: dict[str, Any] = {
+    "open": {"protocol": vfl.Protocol(residual="open")},
+    "sealed": {"protocol": vfl.Protocol(residual=vfl.Ckks())},
+    "shares": {"protocol": vfl.Protocol(shares=vfl.Shares(chunk=2))},
+}
+WATCHES: dict[str, Any] = {
+    "target": {"target": vfl.Target(metric="auc", value=1.0)},
+    "patience": {"patience": {"metric": "auc", "evaluations": 50}},
+    "neither": {"evaluate_every": 2},
+}
+ACCEPTS = ("columns", "rank", "fresh_equations", "small_metrics", "scores", "label_auc")
+
+
+@pytest.mark.parametrize("watch", WATCHES)
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_every_verdict_is_bits_of_labels_in_the_ledger(protocol: str, watch: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    ids = np.arange(240)
+    parties = [
+        vfl.Party("bank", rng.normal(size=(240, 3)), rng.integers(0, 2, 240), ids=ids),
+        vfl.Party("shop", rng.normal(size=(240, 4)), ids=ids),
+    ]
+    ledgers = {party.name: DisclosureLedger(tmp_path / party.name, party.name) for party in parties}
+    keys = PROTOCOLS[protocol] | {"evaluate_every": 2} | WATCHES[watch]
+    job = vfl.Job(
+        model=vfl.Logistic(),
+        optimizer=vfl.FedSGD(lr=0.1),
+        epochs=8,
+        batch_size="all",
+        test_fraction=0.25,
+        accepts=ACCEPTS,
+        **keys,
+    )
+    run = vfl.simulate(job, parties, ledgers=ledgers)
+    evaluated = sum("auc" in record and record["round"] < run.parts["shop"].rounds for record in run.history)
+    own = [each for each in ledgers["bank"].read().entries if each.told.group == "verdicts"]
+    told = told_to(own, "labels", "shop").count
+    print(f"{protocol}, {watch}: {evaluated} evaluations, {told} bits counted")
+    if watch == "neither":
+        assert not own
+    else:
+        assert told >= VERDICT * evaluated > 0
+        assert {each.told.of for each in own} <= set(range(50, 61))  # what labels of 60 rows hold
+    assert not [each for each in ledgers["shop"].read().entries if each.told.group == "verdicts"]
