@@ -15,7 +15,7 @@ party stops, and its channel with it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -102,9 +102,17 @@ class ActiveLink(Link):
 class PassiveLink(Link):
     """A passive party's end of the link to the active party."""
 
-    def __init__(self, seat: Seat, sums: SumRole, residual: PassiveResidual) -> None:
+    def __init__(
+        self,
+        seat: Seat,
+        sums: SumRole,
+        residual: PassiveResidual,
+        shown: Callable[[Floats, Batch], Floats] = lambda H, batch: H,
+    ) -> None:
+        """shown: H (n x c) of a batch as it may be sent."""
         self.me = seat.me
         self.passives = seat.passives
+        self._shown = shown
         self._seat = seat
         self._sums = sums
         self._residual: PassiveResidual = residual
@@ -117,7 +125,7 @@ class PassiveLink(Link):
         """Send this party's H_k (n x c) to the sum."""
         self.rounds += 1
         self._seat.channel.clock.offloaded(Kind.LOCAL, batch.elsewhere)
-        self._sums.contribute(H, self._seat.reals)
+        self._sums.contribute(self._shown(H, batch), self._seat.reals)
         self._seat.channel.note(Summed(batch.index))
 
     def exchange_beside(self, H: Floats, batch: Batch) -> Beside[Reply]:

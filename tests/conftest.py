@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from securevfl.errors import TransportError
+from securevfl.families.player import BatchPlayer
 from tests.small_keys import small
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -41,6 +42,14 @@ def _user_data(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     folder = tmp_path_factory.mktemp("user-data")
     monkeypatch.setenv("XDG_DATA_HOME", str(folder))
     return folder
+
+
+@pytest.fixture(autouse=True)
+def _exact_outputs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """H goes up under sealed residuals as it is, so that models are compared to the last digit, but in tests that are
+    marked `rounded`: there it is rounded as in the package (`securevfl.families.shown_outputs`)."""
+    if request.node.get_closest_marker("rounded") is None:
+        monkeypatch.setattr(BatchPlayer, "shown", lambda self, H, *_: H)
 
 
 @pytest.fixture(autouse=True, scope="module")

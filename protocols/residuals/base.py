@@ -10,6 +10,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal, final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PASSIVE
 from securevfl.base.tall import Tall
@@ -25,12 +28,14 @@ from securevfl.runtime.door import Entry, Group, Telling
 
 @dataclass(frozen=True)
 class Batch:
-    """One party's side of a batch: `index` names it in the partition, X (n x d), targets y (n x c) or None."""
+    """One party's side of a batch: `index` names it in the partition, X (n x d), targets y (n x c) or None; `rows` are
+    the places of its rows in the table, where they are known."""
 
     index: int
     epoch: int
     X: Floats
     y: Floats | None = None
+    rows: NDArray[np.intp] | None = None
 
     @property
     def elsewhere(self) -> float:

@@ -9,6 +9,7 @@ length fits in memory and in a frame.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -36,13 +37,23 @@ class ScoredRows(Protocol):
     def __getitem__(self, rows: slice, /) -> Floats: ...
 
 
-def predict(seat: Seat, sums: SumRole, part: ScoringPart, rows: ScoredRows, outputs: int) -> Floats | None:
-    """f (m x outputs) on m rows at the active party, None elsewhere. All parties call it at the same point."""
+def predict(
+    seat: Seat,
+    sums: SumRole,
+    part: ScoringPart,
+    rows: ScoredRows,
+    outputs: int,
+    shown: Callable[[Floats, slice], Floats] = lambda H, block: H,
+) -> Floats | None:
+    """f (m x outputs) on m rows at the active party, None elsewhere. All parties call it at the same point.
+
+    shown: this party's numbers of a block of these rows as they may be sent.
+    """
     f = np.empty((len(rows), outputs))
     for start in range(0, len(rows), BLOCK):
         block = slice(start, min(start + BLOCK, len(rows)))
         if seat.me == seat.active:
             f[block] = part.joined(rows[block], sums.collect((block.stop - start, seat.outputs), seat.reals))  # 1
         else:
-            sums.contribute(part.forward(rows[block]), seat.reals)  # 1
+            sums.contribute(shown(part.forward(rows[block]), block), seat.reals)  # 1
     return f if seat.me == seat.active else None

@@ -7,6 +7,7 @@ f = 0 as soon as it is so over as many rows as tell it from a few odd ones. The 
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -18,10 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
+from securevfl.crypto.prg import KEY_BYTES
 from securevfl.data.drift import SCORE, Baseline, of_numbers
-from securevfl.data.schedule import Visit
+from securevfl.data.schedule import Rows, Visit
 from securevfl.errors import ConfigError, DivergenceError, LabelError
-from securevfl.families.training_data import State, TrainingData
+from securevfl.families.shown_outputs import RoundedOutputs, step_for
+from securevfl.families.training_data import ScaledRows, State, TrainingData
 from securevfl.models import metrics
 from securevfl.models.loss import Loss
 from securevfl.options import JobOptions
@@ -253,6 +256,9 @@ class BatchPlayer(Player):
         self._booked: float | None = None
         self._watch: Divergence | None = None
         self._round = 0  # the one that is being done, from 1
+        self._secret = b""  # of the run
+        self._sends = seat.me != seat.active
+        self._rounding: RoundedOutputs | None = None
 
     @property
     def data(self) -> TrainingData:
@@ -264,6 +270,30 @@ class BatchPlayer(Player):
         self._data = data
         self.start = start
         self._watch = None if data.targets is None else Divergence(self.loss, len(data.schedule.train))
+
+    def keep_secret(self, key: bytes | None) -> None:
+        """Go by the secret of the run that a state has, or by a fresh one."""
+        self._secret = key or os.urandom(KEY_BYTES)
+
+    def shown(self, H: Floats, rows: Rows, table: int, trained: int) -> Floats:
+        """H (n x c) of these rows of a table of so many, of which so many are trained on, as this party may send it:
+        rounded, where it follows from weights that a key holder has a hand in."""
+        if not (self._seals and self._sends and self._job.model.static_jacobian):
+            return H
+        if self._rounding is None:
+            self._rounding = RoundedOutputs(self._secret, table, H.shape[1], step_for(trained))
+        return self._rounding(H, rows)
+
+    def shown_batch(self, H: Floats, batch: Batch) -> Floats:
+        """H (n x c) of a batch as this party may send it."""
+        assert batch.rows is not None, "a batch of a table has its rows"
+        return self.shown(H, batch.rows, self._data.rows, len(self._data.schedule.train))
+
+    def shown_of(self, rows: OwnRows) -> Callable[[Floats, slice], Floats]:
+        """Return how H of these rows may be sent: rounded, where they are of the table that is trained on."""
+        if not isinstance(rows, ScaledRows):
+            return lambda H, block: H
+        return lambda H, block: self.shown(H, rows.rows[block], rows.of.rows, len(rows.of.schedule.train))
 
     def batches(self) -> Iterator[Batch]:
         """Yield this party's side of every batch still to come, in the order that all parties share."""

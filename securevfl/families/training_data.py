@@ -144,9 +144,9 @@ class TrainingData:
         """Return this party's side of a batch; without `columns` none of its rows is read. Where an epoch has one batch
         alone, that batch is kept."""
         if self._only is not None and columns:
-            return replace(self._only, index=visit.index, epoch=visit.epoch)
+            return replace(self._only, index=visit.index, epoch=visit.epoch, rows=visit.rows)
         shown = visit.rows if columns else visit.rows[:0]
-        batch = Batch(visit.index, visit.epoch, self.matrix(shown), self.rated(visit.rows))
+        batch = Batch(visit.index, visit.epoch, self.matrix(shown), self.rated(visit.rows), visit.rows)
         if columns and self.schedule.batches == 1:
             self._only = batch
         return batch
@@ -169,13 +169,13 @@ class ScaledRows:
 
     def __init__(self, data: TrainingData, rows: Rows) -> None:
         self.rows = rows
-        self._data = data
+        self.of = data
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, rows: slice, /) -> Floats:
-        return self._data.matrix(self.rows[rows])
+        return self.of.matrix(self.rows[rows])
 
 
 def _scaling(party: Party, train: Rows, scale: str, clip: float | None) -> Scaling:

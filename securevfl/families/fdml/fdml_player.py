@@ -131,6 +131,7 @@ class FdmlWorker(BatchPlayer):
         if state is not None:
             self.model.restore(state)
         self._fresh = state is None
+        self.keep_secret(own.get("secret"))
         self._done: int = own.get("iteration", 0)  # iterations whose step is taken
         self._memory = Updater(self._optimizer.rule, self.model, own.get("update"))
         noise = stored_of(job).noise
@@ -213,17 +214,19 @@ class FdmlWorker(BatchPlayer):
         present weights."""
         visits = range(max(0, self._done - 2 * self._pace.epoch), self._done)
         for batch, t in {self._visits[t].index: t for t in visits}.items():
-            yield batch, t, self._shown(self.model.forward(self.batch(self._visits[t]).X))
+            before = self.batch(self._visits[t])
+            yield batch, t, self._shown(self.model.forward(before.X), before)
 
-    def _shown(self, H: Floats) -> Floats:
-        """H (n x c) as it may be pushed."""
+    def _shown(self, H: Floats, batch: Batch) -> Floats:
+        """H (n x c) of a batch as it may be pushed."""
+        H = self.shown_batch(H, batch)
         return H if self._blur is None else self._blur(H)
 
     def _push(self, pulls: Pulls, t: int) -> _Open:
         batch = self.batch(self._visits[t])
         self._channel.door.began(t + 1)
         self._channel.note(Began(batch.index))
-        H = self._shown(self.model.forward(batch.X))
+        H = self._shown(self.model.forward(batch.X), batch)
         self._channel.clock.offloaded(Kind.LOCAL, batch.elsewhere)
         self._channel.note(Pushed(batch.index, H))
         pulls.push(t, H, self._done)
@@ -282,10 +285,10 @@ class FdmlWorker(BatchPlayer):
         return Round(self._done, len(self._visits), item.batch.epoch, self._booked)
 
     def decision(self, rows: OwnRows, asked: AskedRows | None = None) -> Floats | None:
-        return predict(self._seat, self._sums, self.model, rows, self._seat.outputs)
+        return predict(self._seat, self._sums, self.model, rows, self._seat.outputs, self.shown_of(rows))
 
     def state(self) -> State:
-        return State(self.outcome(), iteration=self._done, update=self._memory.state)
+        return State(self.outcome(), iteration=self._done, secret=self._secret, update=self._memory.state)
 
     def outcome(self) -> State:
         return State(self.model.state())

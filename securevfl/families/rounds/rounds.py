@@ -11,15 +11,13 @@ others see of H_k and g is the sum's and the residual's.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Any, ClassVar
 
 from securevfl.base.arrays import Floats
 from securevfl.base.extras import installed
 from securevfl.base.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, Roles
-from securevfl.crypto.prg import KEY_BYTES
 from securevfl.data.evidence import Woe
 from securevfl.data.preparation import Preparation
 from securevfl.disclosure.counts import Disclosure, Sizes
@@ -171,7 +169,7 @@ class RoundsPlayer(BatchPlayer):
             self.model.restore(state)
         self._before: int = own.get("exchanges", 0)
         self.memory = self._optimizer.remember(self.model, own.get("update"))
-        self._noise: bytes = own.get("noise", b"") or os.urandom(KEY_BYTES)
+        self.keep_secret(own.get("noise"))
         self._sums = job.protocol.sum_for(len(seat.passives)).role(seat.sum_to(seat.active))
         self._link: ActiveLink | PassiveLink | None = None
 
@@ -194,16 +192,17 @@ class RoundsPlayer(BatchPlayer):
             self.memory = self._optimizer.remember(self.model, None)
         residual, agreement = self._job.protocol.residual, self._optimizer.agreement(self._job.model)
         if self._active:
-            seat = replace(self._seat, noise=self._noise, released=self._before)
+            seat = replace(self._seat, noise=self._secret, released=self._before)
             with ActiveLink(seat, self._sums, residual.active(seat, agreement)) as self._link:
                 yield from self.rounds(self._optimizer.active(self, self._link))
         else:
-            with PassiveLink(self._seat, self._sums, residual.passive(self._seat, agreement)) as self._link:
+            asks = residual.passive(self._seat, agreement)
+            with PassiveLink(self._seat, self._sums, asks, self.shown_batch) as self._link:
                 yield from self.rounds(self._optimizer.passive(self, self._link))
 
     def decision(self, rows: OwnRows, asked: AskedRows | None = None) -> Floats | None:
         self._settle()
-        return predict(self._seat, self._sums, self.model, rows, self._outputs)
+        return predict(self._seat, self._sums, self.model, rows, self._outputs, self.shown_of(rows))
 
     def _settle(self) -> None:
         if isinstance(self._link, ActiveLink):
@@ -211,7 +210,13 @@ class RoundsPlayer(BatchPlayer):
 
     def state(self) -> State:
         self._settle()
-        return State(self.outcome(), exchanges=self.exchanges, noise=self._noise, update=self.memory.state)
+        return State(self.outcome(), exchanges=self.exchanges, noise=self._secret, update=self.memory.state)
 
     def outcome(self) -> State:
         return State(self.model.state())
+
+    def going_back(self, best: State, anew: Callable[[State], Player]) -> Player:
+        before = anew(best)
+        assert isinstance(before, RoundsPlayer), "it is one of this method"
+        before.keep_secret(self._secret)
+        return before

@@ -2,7 +2,8 @@
 
 Each engine's answer is changed as a holder may that knows all but the checks' coefficients: a value, a value and the
 checks as if every coefficient were known, a check alone to either side, a value by as much as docs/proof.md says is
-found, half a turn of the modulus, or multiples of the first primes of a check's length.
+found, half a turn of the modulus, or multiples of the first primes of a check's length. What a change within the
+tolerance moves is rounded before it is seen.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from securevfl.crypto.paillier.paillier_product import CHECKS as PAILLIER_CHECKS
 from securevfl.crypto.paillier.paillier_product import PaillierScheme
 from securevfl.crypto.scheme import LinearScheme, Shape
 from securevfl.errors import OpeningMismatch
+from securevfl.families.shown_outputs import RoundedOutputs
 
 _BITS = 2048
 _ROWS, _COLUMNS = 40, 6
@@ -101,10 +103,32 @@ def _openings(scheme: LinearScheme, changes: Callable[[], Iterator[tuple[str, Ch
     return outcome
 
 
+def _rounded() -> Outcome:
+    """Check that outputs go up in whole steps, by one dither a row and run that is another in another run, and as they
+    are in the mean."""
+    outcome, n, step = Outcome(), 4000, 0.125
+    rows = np.arange(n)
+    H = np.linspace(-1, 1, n)[:, None] + 0.03
+    one, other = (RoundedOutputs(bytes([key]) * 32, n, 1, step) for key in (1, 2))
+    sent, again = one(H, rows), one(H[::-1], rows[::-1])[::-1]
+    if not np.array_equal(np.rint(sent / step) * step, sent):
+        outcome.add("rounding", "passive", "outputs go up in full precision, by which a change of any size shows")
+    if not np.array_equal(sent, again):
+        outcome.add("rounding", "passive", "a row is rounded by another dither each time, so that it is averaged away")
+    if np.array_equal(sent, other(H, rows)):
+        outcome.add(
+            "rounding", "passive", "outputs of two runs are rounded alike, by a dither that is no secret of one"
+        )
+    if abs((sent - H).mean()) > 6 * step / math.sqrt(6 * n):
+        outcome.add("rounding", "passive", "outputs are rounded to one side")
+    return outcome
+
+
 CHECKS: dict[str, Callable[[], Outcome]] = {
     "openings ckks": lambda: _openings(LatticeScheme(), partial(_lattice_changes, Parameters().levels), _HONEST),
     "openings on the kernel": lambda: _openings(
         KernelGradient(), partial(_lattice_changes, gradient.GradientParameters().levels), _HONEST
     ),
     "openings paillier": lambda: _openings(PaillierScheme(_BITS), _paillier_changes, 2),
+    "rounded outputs": _rounded,
 }

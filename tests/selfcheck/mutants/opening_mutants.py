@@ -11,6 +11,7 @@ from securevfl.crypto.lattice import row_products
 from securevfl.crypto.lattice.row_encoding import tolerance
 from securevfl.crypto.paillier import paillier_product
 from securevfl.crypto.paillier.paillier_product import PaillierChecks
+from securevfl.families.shown_outputs import RoundedOutputs
 from selfcheck.mutants.mutant import Mutant, edited, patched
 
 
@@ -94,5 +95,26 @@ MUTANTS = [
         "openings ckks",
         "false alarm",
         patched((row_products, "tolerance", lambda *given: 0 * tolerance(*given) + 1.0)),
+    ),
+    Mutant(
+        "outputs: in full precision",
+        "H goes up as it is, so that a change within the tolerance of a check is a raw column",
+        "rounded outputs",
+        "rounding",
+        patched((RoundedOutputs, "__call__", lambda self, H, rows: H)),
+    ),
+    Mutant(
+        "outputs: a fresh dither each time",
+        "H is rounded anew at each visit, so that a hundred of them average the dither away",
+        "rounded outputs",
+        "rounding",
+        patched(edited(RoundedOutputs, "__call__", ("below = (", "below = np.random.permutation("))),
+    ),
+    Mutant(
+        "outputs: rounded down",
+        "H is rounded without a dither, which is known to all",
+        "rounded outputs",
+        "rounding",
+        patched(edited(RoundedOutputs, "__call__", (" + below", ""))),
     ),
 ]
