@@ -24,7 +24,6 @@ from securevfl.crypto.share_ring import Factor, Integers, ShareRing, Words, narr
 from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.shares import share_products, table_transfers
-from securevfl.protocols.shares.share_numbers import Numbers
 from securevfl.protocols.shares.share_products import Products, Query
 from securevfl.protocols.shares.table_transfers import Transfers
 from securevfl.protocols.shares.visits import RowSlices, SharedState
@@ -32,7 +31,7 @@ from securevfl.protocols.shares.work_ahead import Terms
 from securevfl.runtime.codec import Message
 from securevfl.runtime.door import Entry, Telling
 
-__all__ = ["BITS", "MOST", "NewSums", "SumPart", "counted", "declares"]
+__all__ = ["BITS", "MOST", "NewSums", "SumPart", "counted", "declares", "declares_tables", "looked_up"]
 
 
 STRETCH = 16_384  # rows of one product
@@ -129,15 +128,18 @@ def words(name: str, data: bytes, ring: ShareRing, shape: tuple[int, ...]) -> Wo
     return ring.unpack(data, shape)
 
 
-# How many sums of a training on shares come near the end of the table: one opened count, and no score.
+# How many sums of a training on shares are beyond the end of the table: one opened count, and no score.
 #
 # 1. all      shares of H = X theta at the active party A and its partner B (new_sums.py)
 # 2. B, A     transfers for every row (table_transfers.py), B's choices chi
 # 3. B -> A   place = (i_B - chi) mod 2^b          i_B = top bits of its share
 # 4. A -> B   far(i_A + place + j) - mask - pad(j)  for each row and j < 2^b, modulo 2^11
-#    B        entry chi + pad(chi): a share of whether |H| is beyond half of the table's reach, uniform by the mask
+#    B        entry chi + pad(chi): a share of whether |H| is beyond the table's reach, uniform by the mask
 # 5. B -> A   the sum of its shares, modulo 2^11
 #    A        adds the sum of its masks: how many are beyond
+#
+# This table goes by the highest bits of all that the ring holds; where that is no more than the table of the training,
+# beyond half of its reach counts. Steps 2 to 4 serve other tables by the highest bits too (`looked_up`).
 #
 # A learns the count; everything else that either receives is uniform. A party that deviates puts other entries into its
 # tables and learns their sum, which is 11 bits of its choice about the rows that are counted. So B tells a count only
@@ -156,7 +158,7 @@ class FarPlaces(Message, frozen=True):
 
 
 class FarTables(Message, frozen=True):
-    """The masked entries of every row, (2^b x n c) words of 11 bits."""
+    """The masked entries of every row, (2^b x n c) words of as many bits as the entries have."""
 
     entries: bytes
 
@@ -171,15 +173,22 @@ def declares_counts() -> list[Declared]:
     """Declare what the messages reveal. Roles: active, partner, passive (any party that is neither)."""
     return [
         *declares(),
-        *table_transfers.declares(),
-        Declared(FarPlaces, "partner", "active", Reveal("uniform"), structured=True),
-        Declared(FarTables, "active", "partner", Reveal("uniform")),
+        *declares_tables(),
         Declared(
             FarCount,
             "partner",
             "active",
-            Reveal("output", f"of {MOST} training rows at most: how many are beyond half of the table's reach"),
+            Reveal("output", f"of {MOST} training rows at most: how many are beyond the table's reach"),
         ),
+    ]
+
+
+def declares_tables() -> list[Declared]:
+    """Declare what the messages of `looked_up` reveal."""
+    return [
+        *table_transfers.declares(),
+        Declared(FarPlaces, "partner", "active", Reveal("uniform"), structured=True),
+        Declared(FarTables, "active", "partner", Reveal("uniform")),
     ]
 
 
@@ -204,35 +213,48 @@ def counted(
     h = NewSums(products, terms, state, "range", number, len(X)).block(0, X)  # 1
     if h is None or transfers is None:
         return None
-    (stored,) = transfers.made([h.size])  # 2
-    index = numbers.index(ring.reduce(h)).ravel()
-    shape, last = (numbers.entries, h.size), np.uint8(numbers.entries - 1)
+    end = numbers.reach if numbers.roomy else numbers.reach / 2
+    far = (np.abs(numbers.top_knots) > end).astype(np.uint64)
+    total = looked_up(products, transfers, terms, ring.reduce(h), far, _RING).sum(dtype=np.uint64)  # 2 to 4
     if seat.me == terms.partner:
-        chi, pad = table_transfers.chosen(stored, _RING)
-        products.send(seat.active, FarPlaces(((index - chi) & last).tobytes()))  # 3
-        entries = words(seat.active, products.recv(seat.active, FarTables).entries, _RING, shape)  # 4
-        total = (entries[chi, np.arange(h.size)] + pad).sum(dtype=np.uint64)
         about = tuple(name for name in seat.parties if name != seat.active)
         more = allowed()
         told = seat.channel.tell(Entry(seat.active, "losses", int(more), BITS, about=about))
         products.send(seat.active, FarCount(_RING.pack(_RING.reduce(total[None])) if more else b""), told)  # 5
         return None
-    places = _places(terms.partner, products.recv(terms.partner, FarPlaces).places, h.size, numbers)  # 3
-    mask = _RING.uniform(Prg.fresh("masks of a count"), h.size)
-    at = (index + places + np.arange(numbers.entries, dtype=np.uint8)[:, None]) & last
-    far = (np.abs(numbers.knots) > numbers.reach / 2).astype(np.uint64)
-    entries = far[at] - mask - table_transfers.pads(stored, _RING)
-    products.send(terms.partner, FarTables(_RING.pack(_RING.reduce(entries))))  # 4
     if not (opened := products.recv(terms.partner, FarCount).total):
         return None
     (theirs,) = words(terms.partner, opened, _RING, (1,))  # 5
-    return int(_RING.reduce(theirs + mask.sum(dtype=np.uint64)))
+    return int(_RING.reduce(theirs + total))
 
 
-def _places(name: str, data: bytes, rows: int, numbers: Numbers) -> NDArray[np.uint8]:
+def looked_up(products: Products, transfers: Transfers, terms: Terms, h: Words, table: Words, ring: ShareRing) -> Words:
+    """One holder's share, in `ring` and uniform, of the entry of a table (2^top_bits,) that each sum falls to.
+
+    h: its shares of the sums (any shape), which is that of what comes back. table: the active party's is used.
+    transfers: of top_bits. ProtocolError if a peer sends something of another size.
+    """
+    seat, numbers = products.seat, terms.numbers
+    (stored,) = transfers.made([h.size])  # 2
+    index, entries = numbers.top_index(h).ravel(), 2**numbers.top_bits
+    shape, last = (entries, h.size), np.uint8(entries - 1)
+    if seat.me == terms.partner:
+        chi, pad = table_transfers.chosen(stored, ring)
+        products.send(seat.active, FarPlaces(((index - chi) & last).tobytes()))  # 3
+        masked = words(seat.active, products.recv(seat.active, FarTables).entries, ring, shape)  # 4
+        return ring.reduce(masked[chi, np.arange(h.size)] + pad).reshape(h.shape)
+    places = _places(terms.partner, products.recv(terms.partner, FarPlaces).places, h.size, entries)  # 3
+    mask = ring.uniform(Prg.fresh("masks of entries by the highest bits"), h.size)
+    at = (index + places + np.arange(entries, dtype=np.uint8)[:, None]) & last
+    masked = table[at] - mask - table_transfers.pads(stored, ring)
+    products.send(terms.partner, FarTables(ring.pack(ring.reduce(masked))))  # 4
+    return mask.reshape(h.shape)
+
+
+def _places(name: str, data: bytes, rows: int, entries: int) -> NDArray[np.uint8]:
     places = np.frombuffer(data, np.uint8)
-    if len(places) != rows or (places >= numbers.entries).any():
+    if len(places) != rows or (places >= entries).any():
         raise ProtocolError(
-            f"{name}: {rows} places below {numbers.entries} were expected, others came; do both run the same job?"
+            f"{name}: {rows} places below {entries} were expected, others came; do both run the same job?"
         )
     return places

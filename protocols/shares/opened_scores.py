@@ -14,6 +14,11 @@ partner. R, the holder that is not Q (B if Q is neither), rounds; O is the other
 5. O -> Q   i_O, if Q is neither                 uniform
    Q        (the two, added up, + 1/2) s
 
+Before 3, A and B look up by the highest bits of H (new_sums.py, steps 2 to 4) how far it is moved where it is beyond
+what levels cover (share_numbers.py), in shares modulo 2^k, and each adds its own, times s, to h. So Q sees that such a
+sum is beyond, and k bits say it. A that deviates puts other entries into these tables; k bits are what it is told all
+the same.
+
 Without D the answer would be a function of H and of O's share, whose lower bits O has: f to within s rather than at
 random. With it the mean of f is H, its deviation s / 2, and k bits of a row are told at most. The same row gets
 the same bytes in whatever block it comes, nothing is computed anew: four answers about one row would undo half of the
@@ -40,10 +45,11 @@ from securevfl.crypto.share_ring import ShareRing, Words
 from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.shares import new_sums
-from securevfl.protocols.shares.new_sums import NewSums, words
+from securevfl.protocols.shares.new_sums import NewSums, declares_tables, looked_up, words
 from securevfl.protocols.shares.score_ledger import COMMITMENT, KEPT, NEW, OWN, REFUSED, Ledger, ScoreQuestion
 from securevfl.protocols.shares.share_numbers import Levels
 from securevfl.protocols.shares.share_products import Products
+from securevfl.protocols.shares.table_transfers import Transfers
 from securevfl.protocols.shares.visits import SharedState
 from securevfl.protocols.shares.work_ahead import Terms
 from securevfl.runtime.codec import Message
@@ -96,6 +102,7 @@ def declares(asker: Role = ACTIVE) -> list[Declared]:
     pairs = [(one, each) for one in others for each in roles if one != each or one == PASSIVE]
     return [
         *new_sums.declares(),
+        *declares_tables(),
         *(Declared(Committed, asker, other, own) for other in others),
         *(Declared(RowStates, *pair, states) for pair in pairs),
         Declared(ShareKept, other, rounds, Reveal("public")),
@@ -156,15 +163,24 @@ class Scores:
     """One party's side of an occasion of scoring, whichever it is."""
 
     def __init__(
-        self, products: Products, terms: Terms, state: SharedState, asking: Asking, *, number: int = 0, rows: int
+        self,
+        products: Products,
+        terms: Terms,
+        state: SharedState,
+        asking: Asking,
+        *,
+        tops: Callable[[], Transfers | None] | None,
+        number: int = 0,
+        rows: int,
     ) -> None:
         """Prepare to answer questions for scores on shares of the model.
 
+        tops: the session's transfers for tables by the highest bits; None where levels cover all that the ring holds.
         number: of the occasion in this session. rows: about how many a block has.
         """
         seat = products.seat
         self._seat, self._terms, self._products, self._asking = seat, terms, products, asking
-        self._state, self._number, self._rows = state, number, rows
+        self._state, self._tops, self._number, self._rows = state, tops, number, rows
         self._to = asking.to or seat.active
         self._rounds = seat.active if self._to == terms.partner else terms.partner
         self._other = terms.partner if self._rounds == seat.active else seat.active
@@ -179,8 +195,8 @@ class Scores:
     def block(self, number: int, X: Floats, rows: QueriedRows) -> Floats | None:
         """Score block `number` with this party's columns X (n x d) of these rows, scaled as in training.
 
-        The scores (n x c) at the party that asks, nan where a row gets none; None elsewhere. LeakageError if this
-        party's ledger refuses the model or the peer.
+        The scores (n x c) at the party that asks, nan where a row gets none and infinite where it is beyond what levels
+        cover; None elsewhere. LeakageError if this party's ledger refuses the model or the peer.
         """
         ledger = self._asking.ledger
         if ledger is None:
@@ -278,6 +294,7 @@ class Scores:
         )  # 2
         if h is None:
             return None
+        h = self._moved(h)
         if seat.me == self._rounds:
             below = self._dither.array(h.shape, np.uint64)
             h = h + (below >> np.uint64(64 - levels.shift(numbers)))
@@ -290,6 +307,17 @@ class Scores:
             if seat.me == self._other:
                 self._products.send(self._rounds, ShareKept())  # 3
         return part
+
+    def _moved(self, h: Words) -> Words:
+        """Return this holder's share (n x c) of sums, those beyond what levels cover moved out of the way."""
+        transfers = None if self._tops is None else self._tops()
+        if transfers is None:
+            return h
+        levels, numbers = self._asking.levels, self._terms.numbers
+        moves = looked_up(
+            self._products, transfers, self._terms, h, levels.moves(numbers.top_knots), ShareRing(levels.bits)
+        )
+        return self._ring.reduce(h + (moves << np.uint64(levels.shift(numbers))))
 
     def _kept(self, question: ScoreQuestion | None) -> Words:
         """Read this holder's part (n x c) of scores that were told before; 0 where it was lost."""
@@ -309,7 +337,8 @@ class Scores:
             if part is None:
                 part = words(self._other, products.recv(self._other, ScoreShare).words, coarse, shape)  # 5
             scores = np.full((len(agreed.scored), shape[1]), np.nan)
-            scores[agreed.scored] = self._asking.levels.sums(part + rounded, rounded_down=1)
+            levels = self._asking.levels
+            scores[agreed.scored] = levels.told(levels.sums(part + rounded, rounded_down=1))
             scores[np.flatnonzero(agreed.kept)[np.flatnonzero(self._lost)]] = np.nan
             self._keep_scores(scores)
             return scores
@@ -323,7 +352,7 @@ class Scores:
 
     def _keep_scores(self, scores: Floats) -> None:
         """Keep the scores (n x c) that this party was told, so that it need not ask again."""
-        known = np.asarray(~np.isnan(scores).any(axis=1))
+        known = np.asarray(np.isfinite(scores).all(axis=1))
         ledger, question = self._asking.ledger, self.agreed.question_of(known)
         if ledger is not None and question is not None:
             ledger.keep_scores(question, [row.tobytes() for row in scores[known].astype("<f8")])

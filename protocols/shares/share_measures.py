@@ -31,7 +31,7 @@ from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.shares import new_sums, table_transfers
-from securevfl.protocols.shares.new_sums import NewSums, words
+from securevfl.protocols.shares.new_sums import NewSums, looked_up, words
 from securevfl.protocols.shares.share_numbers import Levels, Numbers
 from securevfl.protocols.shares.share_products import Products
 from securevfl.protocols.shares.table_transfers import Transfers
@@ -343,14 +343,15 @@ def _orders(rows: int, blocks: int) -> NDArray[np.intp]:
 #
 # s = 2^step is the distance of two levels, k bits say which one. y: a bit of each row that the active party A chooses.
 #
-# 1. all      shares of H = X theta at A and its partner B (new_sums.py); A may take targets off its own
+# 1. all      shares of H = X theta at A and its partner B (new_sums.py); A may take targets off its own. Where it does
+#             not, H that is beyond the levels is moved to their ends, in shares, by its highest bits (new_sums.py)
 # 2. A        x_A = 2 i_A + y      B   x_B = 2 i_B         i the k bits of a share from s on; words of k + 1 bits
 # 3. A, B     both words go through a shuffle (share_measures.py)
 #    A        of each pair the level i_A + i_B + 1, and y
 #
 # As the fraction of a share is uniform, a level is H / s rounded up or down at random, without bias. Levels are those
-# modulo 2^k: sums must lie within 2^(k - 1) s. Several outputs are shuffled each by itself, so that no row's scores
-# come together: a tuple of them finds its row again.
+# modulo 2^k: sums that are not moved must lie within 2^(k - 1) s. Several outputs are shuffled each by itself, so that
+# no row's scores come together: a tuple of them finds its row again.
 #
 # A learns how many rows of each label have each level, so all metrics of them, but of no row which it is; the most
 # extreme own parts remain better placed than others, so there must be FEW_ROWS rows, and FEW_ALIKE of each label: below
@@ -366,7 +367,7 @@ _TOLD = "of the rows measured, in a hidden order: the level of each sum, with a 
 
 def declares_pairs() -> list[Declared]:
     """Declare what the messages reveal. Roles: active, partner, passive (any party that is neither)."""
-    return [*new_sums.declares(), *declares_shuffle(_TOLD)]
+    return [*new_sums.declares(), *new_sums.declares_tables(), *declares_shuffle(_TOLD)]
 
 
 @dataclass(frozen=True)
@@ -389,25 +390,29 @@ def pairs(
     shuffle: Shuffle | None,
     terms: Terms,
     state: SharedState,
-    number: int,
     X: RowSlices,
     levels: Levels,
     marked: Marked | None = None,
+    tops: Transfers | None = None,
 ) -> LevelPairs | None:
     """One party's side, with its columns X (n x d); the pairs at the active party, None elsewhere.
 
-    shuffle: at the two holders, one that nobody has used, of blocks of n words for each output. number: no two of a
-    session are equal. marked: at the active party.
-    ProtocolError if a peer sends something of another size.
+    shuffle: at the two holders, one that nobody has used, of blocks of n words for each output. state: measured once in
+    a session. marked: at the active party. tops: at the two holders, transfers for tables by the highest bits, by which
+    sums beyond the levels are moved to their ends; none where they wrap. ProtocolError if a peer sends something of
+    another size.
     """
     seat, numbers, ring = products.seat, terms.numbers, ShareRing(terms.numbers.bits)
-    h = NewSums(products, terms, state, "measure", number, len(X)).block(0, X)  # 1
+    h = NewSums(products, terms, state, "measure", state.visits, len(X)).block(0, X)  # 1
     if h is None or shuffle is None:
         return None
     if marked is not None and marked.less is not None:
         h = ring.reduce(
             h - ring.of(np.rint(np.ldexp(marked.less, numbers.f_x + numbers.f_theta)).astype(np.int64))
         )  # 1
+    if tops is not None:
+        moves = looked_up(products, tops, terms, h, levels.ends(numbers.top_knots), ShareRing(levels.bits))  # 1
+        h = ring.reduce(h + (moves << np.uint64(levels.shift(numbers))))
     own = levels.cut(numbers, h) << np.uint64(1)
     if marked is not None:
         own |= marked.marks.astype(np.uint64)  # 2

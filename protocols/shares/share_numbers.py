@@ -17,10 +17,12 @@ row another way, so what W^T g is off by falls with n as what a sample of n rows
 A batch of fewer rows than the largest has W at k bits less, 2^k the rows of the largest for one of its own rounded
 down, and changes are multiplied by 2^k afterwards (`Numbers.lift`): entries of W are of one size in all batches.
 
-A table of 2^b entries, 2^step apart, reads the top bits of H modulo 2^b: of the shares h_A + h_B = H it takes
-i_k = floor(h_k / 2^s) modulo 2^b, s = f_x + f_W + f_g + m + step. A carry out of 2^L vanishes, so nothing can wrap as
-long as |H| is within the table. i_A + i_B + 1 is the entry below H / 2^s with the probability of its distance to the
-one above, and else the one above (the fractional part of h_A is uniform): linear interpolation between the entries,
+A table of 2^b entries, 2^step apart, reads the top bits of H modulo 2^b: of the shares h_A + h_B = H it takes i_k =
+floor(h_k / 2^s) modulo 2^b, s = f_x + f_W + f_g + m + step. A carry out of 2^L vanishes, so nothing can wrap as long as
+|H| is within the table. The ring itself holds sums of four times that size, and of 64 at least (`whole` bits), so that
+a sum beyond what a table or levels cover can be told from others by its highest bits; batches of too many rows for that
+have rings that hold the table alone. i_A + i_B + 1 is the entry below H / 2^s with the probability of its distance to
+the one above, and else the one above (the fractional part of h_A is uniform): linear interpolation between the entries,
 without bias. An entry is rounded to f_g bits at random in the same way.
 """
 
@@ -50,6 +52,8 @@ _AT_ONCE = 4096  # targets whose tables are made at a time
 _NEAR = 1.0  # sums at which no residual is cut off
 _MOST_BITS = 56
 _LEAST_W = 3
+_LEAST_WHOLE = 7  # sums of 64 on either side
+_LEAST_TOP = 6
 _LEAST_RESIDUAL_BITS = 7  # of residuals that come from tables of classes; others keep what they have
 
 
@@ -58,6 +62,7 @@ class Numbers:
     """The agreed sizes. `rows` is n of the largest batch, `rate` the largest eta.
 
     spare: how many of the bits that filling up adds w takes at most. step_bits: an entry of W of more bits is cut off.
+    roomy: whether the ring holds larger sums than the table.
 
     ConfigError if L would be more than 56 bits.
     """
@@ -73,6 +78,7 @@ class Numbers:
     clip: float = 8.0
     spare: int = 3
     step_bits: int | None = None
+    roomy: bool = True
 
     def __post_init__(self) -> None:
         if self.needed > _MOST_BITS:
@@ -92,7 +98,10 @@ class Numbers:
         for w in range(cls.w, _LEAST_W - 1, -1):
             with suppress(ConfigError):
                 return cls(rows, rate, w=w, f_g=f_g, **sizes)
-        return cls(rows, rate, w=_LEAST_W, f_g=min(f_g, _LEAST_RESIDUAL_BITS), **sizes)
+        f_g = min(f_g, _LEAST_RESIDUAL_BITS)
+        with suppress(ConfigError):
+            return cls(rows, rate, w=_LEAST_W, f_g=f_g, **sizes)
+        return cls(rows, rate, w=_LEAST_W, f_g=f_g, roomy=False, **sizes)
 
     @property
     def f_w(self) -> int:
@@ -114,9 +123,15 @@ class Numbers:
         return self.f_x + self.f_theta + self.step
 
     @property
+    def whole(self) -> int:
+        """How many bits a sum needs above its fraction, with its sign."""
+        covered = self.step + self.table_bits
+        return max(covered + 2, _LEAST_WHOLE) if self.roomy else covered
+
+    @property
     def needed(self) -> int:
         """The fewest bits that L could have."""
-        return self.f_x + self._least + self.f_g + self.m + self.step + self.table_bits
+        return self.f_x + self._least + self.f_g + self.m + self.whole
 
     @property
     def bits(self) -> int:
@@ -138,8 +153,17 @@ class Numbers:
         """f at each place of a table (2^b,): a place is an index modulo 2^b, and stands for one step more, as the
         indices of two shares are both rounded down.
         """
-        signed = (np.arange(self.entries) + self.entries // 2) % self.entries - self.entries // 2
-        return np.ldexp((signed + 1).astype(np.float64), self.step)
+        return _knots(self.table_bits, self.step)
+
+    @property
+    def top_bits(self) -> int:
+        """How many of the highest bits of a sum a table of all that the ring holds is read by."""
+        return max(self.table_bits, _LEAST_TOP)
+
+    @property
+    def top_knots(self) -> Floats:
+        """f at each place of a table of all that the ring holds (2^top_bits,)."""
+        return _knots(self.top_bits, self.whole - self.top_bits)
 
     def columns(self, X: Floats) -> Integers:
         """X (n x d), clipped, at f_x bits. RangeError if it is not finite."""
@@ -179,6 +203,19 @@ class Numbers:
     def index(self, h: Words) -> NDArray[np.uint8]:
         """i (n,) of a share h (n,) of H."""
         return ((h >> np.uint64(self.shift)) & np.uint64(self.entries - 1)).astype(np.uint8)
+
+    def top_index(self, h: Words) -> NDArray[np.uint8]:
+        """Return i (n,) of a share h (n,) of H in a table of all that the ring holds."""
+        shift = self.f_x + self.f_theta + self.whole - self.top_bits
+        return ((h >> np.uint64(shift)) & np.uint64(2**self.top_bits - 1)).astype(np.uint8)
+
+
+def _knots(bits: int, step: int) -> Floats:
+    """Return f at each place of a table of 2^bits entries, 2^step apart."""
+    entries = 2**bits
+    signed = (np.arange(entries) + entries // 2) % entries - entries // 2
+    found: Floats = np.ldexp((signed + 1).astype(np.float64), step)
+    return found
 
 
 class LookUp:
@@ -223,8 +260,15 @@ class LookUp:
 # A level takes the k bits of a share from s = 2^step on, so that of h_A + h_B = H the two cut shares say H / s, each
 # rounded down. As the fraction of a share is uniform, their sum and one is H / s rounded up or down at random, without
 # bias. A carry out of the highest bit vanishes: sums that are not within 2^(k - 1) s wrap.
+#
+# So a score is told only where |H| is at most 5/8 of that, or less where levels are few (`covered`). By a look-up of
+# its highest bits a sum that is farther is moved to where levels begin anew, 2^(k - 1) s, which no other sum comes near
+# (`moves`): it is known to be beyond and no more.
 
 
+COVERED = 0.625  # of what levels reach: sums that are told
+MOVED = 0.875  # of it: sums that are moved lie at least so far out, and are read no more than 1.5 levels off
+END, LAST = 0.75, 0.8125  # of it: from where on sums of metrics count as at the end, and where that is
 _FRACTION = 16  # bits of an exact sum below one
 
 
@@ -239,8 +283,11 @@ class Levels:
     def over(cls, numbers: Numbers, step: float, reach: float) -> Levels:
         """Levels `step` apart (a power of two) over sums up to `reach` on either side, as far as shares have bits."""
         log = int(np.log2(step))
-        most = numbers.bits - numbers.f_x - numbers.f_theta - log
-        return cls(log, min(most, 1 + int(np.ceil(np.log2(reach))) - log))
+        return cls(log, 1 + int(np.ceil(np.log2(reach))) - log).within(numbers)
+
+    def within(self, numbers: Numbers) -> Levels:
+        """Return as many of the levels, from the lowest bit on, as shares of these numbers have bits for."""
+        return replace(self, bits=min(self.bits, numbers.bits - numbers.f_x - numbers.f_theta - self.step))
 
     @property
     def size(self) -> float:
@@ -251,6 +298,31 @@ class Levels:
     def reach(self) -> float:
         """The largest sum that has a level of its own, on either side."""
         return float(2.0 ** (self.bits - 1 + self.step))
+
+    @property
+    def covered(self) -> float:
+        """The largest sum that is told, on either side."""
+        return min(COVERED * self.reach, MOVED * self.reach - 1.5 * self.size)
+
+    def moves(self, knots: Floats) -> Words:
+        """Return by how many levels, modulo 2^bits, a sum is moved that falls to each entry of a table."""
+        moved = np.where(np.abs(knots) < self.covered, 0.0, np.rint((self.reach - knots) / self.size))
+        return ShareRing(self.bits).of(moved.astype(np.int64))
+
+    def told(self, sums: Floats) -> Floats:
+        """Return sums that were read from levels (any shape), infinite where they are beyond what is told."""
+        return np.where(np.abs(sums) > self.covered, np.inf, sums)
+
+    def has_ends(self, numbers: Numbers) -> bool:
+        """Whether the highest bits say finely enough which sums are near the end of the levels."""
+        return bool(2.0 ** (numbers.whole - numbers.top_bits) <= self.reach / 8)
+
+    def ends(self, knots: Floats) -> Words:
+        """Return by how many levels, modulo 2^bits, a sum is moved so that one beyond the levels is at their end."""
+        moved = np.where(
+            np.abs(knots) <= END * self.reach, 0.0, np.rint((np.copysign(LAST * self.reach, knots) - knots) / self.size)
+        )
+        return ShareRing(self.bits).of(moved.astype(np.int64))
 
     @classmethod
     def exact(cls, numbers: Numbers) -> Levels:

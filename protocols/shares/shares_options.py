@@ -13,7 +13,8 @@ from securevfl.protocols.shares.share_numbers import Levels, Numbers
 
 __all__ = ["Shares"]
 
-FEWEST_BITS = 3  # of a score that is told coarser than the job asks
+LEAST_COVERED = 16.0  # sums that levels tell, on either side
+FEWEST_BITS = 4  # of a score that is told coarser than the job asks
 
 
 class Shares(MessageProtocol):
@@ -38,15 +39,17 @@ class Shares(MessageProtocol):
     """How finely sums are told for metrics, with labels and in a hidden order, a power of two; 1/16 for classes and
     1/64 of a deviation for numbers if left out."""
     metrics_range: float | None = Field(default=None, ge=1, le=1024)
-    """Metrics are of sums up to this size on either side; beyond it they wrap. 16, or what the table covers if that is
-    more, if left out."""
+    """Metrics are of sums up to this size on either side, beyond three fourths of which those of classes count as
+    there; others wrap, and the party with labels is warned. 16, or what the table covers if that is more, if left
+    out."""
 
     score_step: float = Field(default=0.5, gt=0)
     """How finely scores of new rows are told, a power of two: they are levels that lie so far apart."""
-    score_bits: int | None = Field(default=None, ge=1, le=16)
-    """How many bits a score has at most. Levels cover the table, so fewer bits put them further apart. If left out as
-    many as score_step asks for; between organisations fewer, but no fewer than 3, where whoever rounds the scores (the
-    partner, as a rule) has columns that allow no more."""
+    score_bits: int | None = Field(default=None, ge=3, le=16)
+    """How many bits a score has at most. Levels cover the table, and sums of 16 at least, so fewer bits put them
+    further apart; of a sum beyond 5/8 of that it is told that it is beyond. If left out as many as score_step asks for;
+    between organisations fewer, but no fewer than 4, where whoever rounds the scores (the partner, as a rule) has
+    columns that allow no more."""
     scores: Literal["levels", "exact", "none"] = "levels"
     """What is told of new rows: levels; exact sums, which must be accepted by name; or nothing."""
 
@@ -84,14 +87,15 @@ class Shares(MessageProtocol):
     def metrics_levels(self, numbers: Numbers, *, classifies: bool) -> Levels:
         """Return the levels that metrics are taken of."""
         step = self.metrics_step if self.metrics_step is not None else 2.0**-4 if classifies else 2.0**-6
-        covered = max(16.0, 2.0 ** (numbers.table_bits - 1 + numbers.step))
+        covered = max(LEAST_COVERED, 2.0 ** (numbers.table_bits - 1 + numbers.step))
         return Levels.over(numbers, step, covered if self.metrics_range is None else self.metrics_range)
 
     def score_levels(self, spacing: float) -> Levels:
-        """Return the levels that are told of new rows, over all sums that the table covers; spacing: as `step_bits`."""
-        reach = self.table_bits - 1 + self.step_bits(spacing)  # log2
+        """Return the levels that are told of new rows, over all sums that the table covers and 16 at least; spacing: as
+        `step_bits`."""
+        reach = max(self.table_bits - 1 + self.step_bits(spacing), int(math.log2(LEAST_COVERED)))  # log2
         finest = math.frexp(self.score_step)[1] - 1
-        bits = max(1, 1 + reach - finest)
+        bits = max(3, 1 + reach - finest)
         bits = bits if self.score_bits is None else min(bits, self.score_bits)
         return Levels(1 + reach - bits, bits)
 

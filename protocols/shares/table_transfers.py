@@ -24,6 +24,7 @@ from securevfl.crypto.transfers.ot_rows import COLUMNS, Chooser, Offered, RowOff
 from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.seat import Seat
+from securevfl.protocols.shares.share_numbers import Numbers
 from securevfl.protocols.shares.share_products import Products
 from securevfl.runtime.codec import Message
 
@@ -150,9 +151,9 @@ def _parted(rows: Sequence[int]) -> Iterator[list[int]]:
 class Met:
     """One party's end. Nothing is sent before it is asked for, by all parties at the same point."""
 
-    def __init__(self, seat: Seat, partner: str, scheme: ShareScheme, table_bits: int) -> None:
+    def __init__(self, seat: Seat, partner: str, scheme: ShareScheme, numbers: Numbers) -> None:
         self._products = Products(seat, partner, scheme)
-        self._bits = table_bits
+        self._bits, self._top_bits = numbers.table_bits, numbers.top_bits
         self._ends: dict[str, Transfers] = {}
 
     @property
@@ -165,6 +166,11 @@ class Met:
     def transfers(self) -> Transfers | None:
         """Transfers for the tables, with the base transfers made; None at a party that is no holder."""
         return self._end("transfers", self._bits)
+
+    @property
+    def tops(self) -> Transfers | None:
+        """The same for tables by the highest bits of sums."""
+        return self.transfers if self._bits >= self._top_bits else self._end("tops", self._top_bits)
 
     @property
     def switches(self) -> Transfers | None:

@@ -167,7 +167,7 @@ class Ahead:
         self._names = SpentNames(seat.desk.chunks)
         self._ring = ShareRing(terms.numbers.bits)
         own = replace(seat, lane=f"{seat.lane}/ahead")
-        self.met = Met(own, terms.partner, scheme, terms.numbers.table_bits)
+        self.met = Met(own, terms.partner, scheme, terms.numbers)
         total = sum(terms.columns.values())
         self._width = -(-total * (len(seat.parties) - 1) // len(seat.parties))  # of a factor that psi meets, about
         self._prg = Prg.fresh("masks of a training on shares")

@@ -309,6 +309,9 @@ def compare(
     nothing is sent, then on all columns on shares. All are measured on the same held-out rows, once; none is kept. The
     job says which rows these are and how columns are prepared.
 
+    All tables are on this computer. Between organisations each model takes a join of its own: jobs of one measurement
+    and scores = "none", to which each side agrees by itself.
+
     Example: securevfl compare job.toml --data bank=bank.csv --data shop=shop.csv.gz
     """
     from securevfl.cli.show import console
@@ -333,7 +336,7 @@ def _show(job: Job, run: Run) -> None:
     from securevfl.consent.allowance import most_epochs
 
     out = console()
-    out.print(f"{figures(run.metrics, run.positive)} on the {run.evaluated_on}", soft_wrap=True)
+    out.print(f"{figures(run.metrics, run.positive, run.spread)} on the {run.evaluated_on}", soft_wrap=True)
     if not job.epochs:
         why = "as what they tell of columns is accepted" if "columns" in job.accepts else "that the guards let through"
         out.print(f"epochs = {run.job.epochs}: the most, up to {most_epochs(job)}, {why}", soft_wrap=True)

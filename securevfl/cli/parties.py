@@ -233,7 +233,7 @@ def join(
         write_report(html, part, alone=beside(job, own), sheet="".join(sheet.first for sheet in sheets))
     if data is not None:
         forget(own, data)
-    _say_outcome(part, "held-out" if job.test_fraction else "training", save)
+    _say_outcome(part, save)
     _end(part, agreed, accept)
 
 
@@ -270,7 +270,7 @@ def _helper(job: Job, party: str) -> Party:
     return Helper(party, job.method.helpers[0][1])
 
 
-def _say_outcome(part: ModelPart, rows: str, save: Path) -> None:
+def _say_outcome(part: ModelPart, save: Path) -> None:
     from securevfl.cli.show import figures, took
     from securevfl.training.model_part import Standing
 
@@ -281,7 +281,7 @@ def _say_outcome(part: ModelPart, rows: str, save: Path) -> None:
             f"nothing was trained: this model is {part.standing}; job and table are the same (--again trains anew)"
         )
     if part.metrics:
-        typer.echo(f"{figures(part.metrics, part.positive)} on the {rows} rows")
+        typer.echo(f"{figures(part.metrics, part.positive, part.spread)} on the {part.evaluated_on}")
     typer.echo(f"{part.name}'s part of the model is in {save}")
 
 

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from securevfl.runtime.clock import Path
 from securevfl.training.costs import Costs, spent
-from securevfl.training.run_page import REPEATS
+from securevfl.training.run_page import REPEATS, figure
 
 Cell = str | int | float | None
 UNCUT = 400  # columns, of what is no terminal
@@ -93,10 +93,12 @@ def took(path: Path) -> str:
     return f"{path.sum():.1f} s from start to end: {went}"
 
 
-def figures(metrics: Mapping[str, float], positive: str | None) -> str:
-    """Metrics in a line, and which class they are of."""
+def figures(metrics: Mapping[str, float], positive: str | None, spread: Mapping[str, float] | None = None) -> str:
+    """Metrics in a line, each with its standard error, and which class they are of."""
+    if not metrics:
+        return "no metrics, of too few rows,"
     shown = {name: value for name, value in metrics.items() if REPEATS.get(name, "") not in metrics}
-    found = ", ".join(f"{name} {value:.4f}" for name, value in shown.items())
+    found = ", ".join(f"{name} {figure(value, (spread or {}).get(name))}" for name, value in shown.items())
     return found + ("" if positive is None else f" (positive class: {positive})")
 
 

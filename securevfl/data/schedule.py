@@ -126,6 +126,16 @@ class Schedule:
         which they are fastest to read."""
         return self._parted(0)
 
+    @cached_property
+    def by_ids(self) -> Rows:
+        """The training rows in the order that ids give, whatever the table's is; in the table's without ids."""
+        order = self._register.order
+        if order is None:
+            return self.train
+        trains = np.ones(len(order), dtype=bool)
+        trains[self.test] = False
+        return order[trains[order]]
+
     def sample(self, rows: int) -> Rows:
         """So many training rows, or all, spread evenly over the table: one that is sorted is not judged by its top."""
         order = np.sort(self.flow)

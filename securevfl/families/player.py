@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
@@ -143,6 +143,7 @@ class Player(ABC):
     """One party at work under one method."""
 
     calibration: Sequence[list[float]] = ()  # as of the last measurement (`metrics.calibration`)
+    spread: Mapping[str, float] = {}  # of the metrics of the last measurement (`metrics.spread`)
     scored: Baseline | None = None  # of the scores of the last measurement, where these are told
 
     @abstractmethod
@@ -180,12 +181,15 @@ class Player(ABC):
             return {}
         f = data.shifted(f, rows.rows)
         check_outcome(loss, f, loss.targets(labels, data.counted), rounds)
+        counts = data.counts(rows.rows)
         if not loss.classifies or len(data.counted) == 2:
             said = loss.proba(f)[:, 1] if loss.classifies else loss.mean(f, data.counted)
             found = labels == data.counted[1] if loss.classifies else labels
-            self.calibration = metrics.calibration(found, said).tolist()
+            self.calibration = metrics.calibration(found, said, weights=counts).tolist()
             self.scored = of_numbers(SCORE, said)
-        return metrics.evaluate(loss, f, labels, data.counted)
+        if last:
+            self.spread = metrics.spread(loss, f, labels, data.counted, counts)
+        return metrics.evaluate(loss, f, labels, data.counted, counts)
 
     def prepare(self, data: TrainingData) -> Generator[Round]:
         """Do all work that can be done before the training, together with all other parties; yields after each step as

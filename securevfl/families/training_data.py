@@ -21,7 +21,7 @@ from securevfl.data.preparation import Prepared, Source
 from securevfl.data.scaled_columns import Outside, Scaling
 from securevfl.data.scaling import Lie, fitted, moments, quartiles
 from securevfl.data.schedule import Rows, Schedule, Visit
-from securevfl.errors import DataNotice
+from securevfl.errors import DataNotice, TableError
 from securevfl.models.loss import Loss, check_split
 from securevfl.models.positive import classes_of
 from securevfl.models.row_columns import Weights, offsets, row_weights
@@ -79,9 +79,9 @@ class TrainingData:
         self.evaluated = ScaledRows(self, schedule.test if len(schedule.test) else schedule.flow)
 
     def starting(self, most: int) -> tuple[Rows, Floats | None]:
-        """Return what first weights may follow from: the first training rows of the table, `most` at most, and the
-        targets of all training rows in the table's order, None for a party without labels."""
-        trained = np.sort(self.schedule.flow)
+        """Return what first weights may follow from: the first training rows in the order of ids, `most` at most, and
+        the targets of all training rows in that order, None for a party without labels."""
+        trained = self.schedule.by_ids
         return trained[:most], None if self.targets is None else self.targets[trained]
 
     def raw(self, rows: Rows) -> Floats:
@@ -95,6 +95,20 @@ class TrainingData:
     def labels(self, rows: Rows) -> NDArray[Any] | None:
         """Return the labels of these rows (k,); None for a party without labels."""
         return None if self._party.y is None else self._party.y[rows]
+
+    def counts(self, rows: Rows) -> Floats | None:
+        """Return what each of these rows (k,) counts in metrics: its weight, if the job names a column of weights;
+        those of classes change what is trained alone.
+
+        TableError if none of them counts.
+        """
+        own = self._party.weights
+        if own is not None and not np.any(own[rows]):
+            raise TableError(
+                f"party {self._party.name}: weights above 0 among the rows that metrics are taken on were expected, "
+                "all are 0; hold out other rows (split) or more of them"
+            )
+        return None if own is None else np.asarray(own[rows], np.float64)
 
     def rated(self, rows: Rows) -> Floats | None:
         """Return the targets of these rows as the job's loss takes them: k x c, and beside them their offsets and

@@ -6,6 +6,7 @@ table. What they are made by (`Inputs`) is the party's own and is kept in its pa
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.data.preparation import Source
 
-__all__ = ["Asis", "Inputs", "Seen", "Spread"]
+__all__ = ["Asis", "Inputs", "Seen", "Spread", "own_stream"]
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ class Seen:
     """What inputs may be made by: one party's own training rows and nothing of held-out ones.
 
     X (n x d): these rows before any scaling. sources: what the columns were. targets (n x c), weights (n,): where the
-    party has labels. opened: whether its weights are told to it at the end. key: 32 random bytes of its own.
+    party has labels. opened: whether its weights are told to it at the end. key: 32 bytes that nobody else can compute.
+    order (n,): the places of these rows in the order of ids; as they stand if None.
     """
 
     who: str
@@ -47,6 +49,22 @@ class Seen:
     weights: Floats | None
     opened: bool
     key: bytes
+    order: NDArray[np.intp] | None = None
+
+
+def own_stream(label: str, *tables: Floats) -> Callable[[int], bytes]:
+    """Return so many bytes, as SHAKE-256 gives them, of one party's own rows, targets and what else nobody but it has;
+    `label` names the use, with the job's seed. Nobody else can compute them, and the same tables and seed give the same
+    everywhere.
+
+    Of a value 12 bits count, so that means and deviations which were added up in another order, and differ in their
+    last bits, change nothing.
+    """
+    stream = hashlib.shake_256(f"securevfl {label} {[own.shape for own in tables]}".encode())
+    for own in tables:
+        part, power = np.frexp(np.asarray(own, np.float64))
+        stream.update(np.rint(np.ldexp(part, 12)).astype("<i4").tobytes() + power.astype("<i4").tobytes())
+    return stream.digest
 
 
 class Inputs(ABC):

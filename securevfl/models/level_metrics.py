@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.models import metrics
-from securevfl.models.loss import Loss
+from securevfl.models.loss import LogisticLoss, Loss
 from securevfl.models.losses import LogLinkLoss
 
 SEVERAL = ("auc", "loss")
@@ -49,6 +49,24 @@ def of_residuals(loss: Loss, r: Floats, targets: Floats, classes: NDArray[Any]) 
     with np.errstate(divide="ignore", invalid="ignore"):
         found = metrics.evaluate(loss, r, np.full(len(r), classes[0]), classes)  # as of targets that are all 0
     return found | ({"r2": 1 - float((r**2).mean() / targets.var())} if "r2" in found else {})
+
+
+def spread_of_classes(loss: Loss, f: Floats, marked: NDArray[np.bool_], classes: NDArray[Any]) -> dict[str, float]:
+    """Return the standard errors of `of_classes`; of several classes, whose pairs go by themselves, as if these were of
+    other rows each."""
+    if loss.single:
+        return metrics.spread(loss, f, np.where(marked[:, 0], classes[1], classes[0]), classes, None)
+    two, signs = LogisticLoss(), np.array([-1.0, 1.0])
+    each = [metrics.spread(two, f[:, k, None], np.where(own, 1.0, -1.0), signs, None) for k, own in enumerate(marked.T)]
+    errors = {name: np.sqrt(sum(own.get(name, 0.0) ** 2 for own in each)) for name in SEVERAL}
+    return {"auc": float(errors["auc"] / len(each)), "loss": float(errors["loss"])}
+
+
+def spread_of_residuals(loss: Loss, r: Floats, targets: Floats, classes: NDArray[Any]) -> dict[str, float]:
+    """Return the standard errors of `of_residuals`."""
+    found = metrics.spread(loss, r, np.full(len(r), classes[0]), classes, None)
+    squares = float(np.std(r**2) / np.sqrt(len(r)) / targets.var())
+    return found | ({"r2": squares} if "rmse" in found else {})
 
 
 def average_precision(positive: NDArray[np.bool_], score: Floats) -> float:

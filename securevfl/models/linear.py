@@ -6,7 +6,6 @@ all Q local steps of a round (FedBCD 2019, eq. 57).
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
@@ -17,7 +16,7 @@ from pydantic import AfterValidator, ConfigDict, Field
 from securevfl.base.arrays import Floats
 from securevfl.base.special import normal_quantile
 from securevfl.models.base import BlockModel, Place
-from securevfl.models.inputs import Asis, Inputs, Making, Spread
+from securevfl.models.inputs import Asis, Inputs, Making, Spread, own_stream
 from securevfl.models.loss import Loss
 from securevfl.models.losses import LOSSES, HuberLoss, NegativeBinomialLoss, QuantileLoss, TweedieLoss, known_loss
 from securevfl.protocols.differentiable import Jacobian
@@ -174,16 +173,13 @@ def starting_weights(X: Floats, scaled: Floats, targets: Floats, seed: int) -> F
     intercept is 0.
 
     From zero weights the first residuals of a classifier take two values that everyone knows, and then a few opened
-    gradients determine every label of their batches (`securevfl.audit.attacks.opened_gradients`). So the start is
-    drawn at
-    random, from a hash (SHAKE-256) of the active party's own columns X (m x d, before scaling) and its targets
-    (n x c): nobody else can compute it, and the same data and seed give the same model everywhere.
+    gradients determine every label of their batches (`securevfl.audit.attacks.opened_gradients`). So the start is drawn
+    at random, from a hash of the active party's own columns X (m x d, before scaling) and its targets (n x c), rows in
+    the order of ids: nobody else can compute it, and the same data and seed give the same model everywhere.
     """
-    stream = hashlib.shake_256(f"securevfl starting weights {seed} {X.shape} {targets.shape}".encode())
-    for own in (X, targets):
-        stream.update(np.ascontiguousarray(own, dtype="<f8").tobytes())
+    stream = own_stream(f"starting weights {seed}", X, targets)
     shape = X.shape[1], targets.shape[1]
-    uniform = (np.frombuffer(stream.digest(8 * shape[0] * shape[1]), "<u8").reshape(shape) >> 11) + 0.5
+    uniform = (np.frombuffer(stream(8 * shape[0] * shape[1]), "<u8").reshape(shape) >> 11) + 0.5
     spread = np.sqrt((scaled**2).mean(axis=0) * X.shape[1])
     theta = START * normal_quantile(uniform * 2.0**-53) / np.where(spread > 0, spread, 1.0)[:, None]
     return np.vstack([theta, np.zeros((1, targets.shape[1]))])

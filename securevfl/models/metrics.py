@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,13 +14,17 @@ from securevfl.models.loss import Loss
 from securevfl.models.losses import LogLinkLoss, QuantileLoss
 
 LOWER_IS_BETTER = frozenset({"loss", "rmse", "error", "log_loss", "brier", "deviance", "pinball"})
+REPEATS, DRAWN = 40, 4096  # of a standard error: how often rows are drawn, how many
 TOP = 0.1  # the share of rows of highest score that lift looks at
 TINY = 1e-15  # the least probability that a log-loss is taken of
 
 
-def evaluate(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any]) -> dict[str, float]:
-    """All metrics that fit the loss."""
-    return {name: metric(loss, f, y, classes) for name, metric in _fitting(loss).items()}
+def evaluate(
+    loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any], weights: Floats | None = None
+) -> dict[str, float]:
+    """All metrics that fit the loss; each row counts by its weight (n,), and all alike without any."""
+    w = np.ones(len(f)) if weights is None else np.asarray(weights, np.float64)
+    return {name: metric(loss, f, y, classes, w) for name, metric in _fitting(loss).items()}
 
 
 def names(loss: Loss) -> list[str]:
@@ -44,7 +49,7 @@ def improves(name: str, value: float, before: Sequence[float]) -> bool:
     return all(value < past if name in LOWER_IS_BETTER else value > past for past in before)
 
 
-Metric = Callable[[Loss, Floats, NDArray[Any], NDArray[Any]], float]
+Metric = Callable[[Loss, Floats, NDArray[Any], NDArray[Any], Floats], float]
 
 
 def _fitting(loss: Loss) -> dict[str, Metric]:
@@ -60,139 +65,172 @@ def _fitting(loss: Loss) -> dict[str, Metric]:
     return {"auc": _auc} | common | {"brier": _brier, "ks": _ks, "pr_auc": _pr_auc, "lift": _lift}
 
 
-def _auc(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any]) -> float:
-    return area_under_curve(y == classes[1], f[:, 0])
+def _auc(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any], w: Floats) -> float:
+    return area_under_curve(y == classes[1], f[:, 0], w)
 
 
-def area_under_curve(positive: NDArray[np.bool_], score: Floats) -> float:
+def area_under_curve(positive: NDArray[np.bool_], score: Floats, weights: Floats | None = None) -> float:
     """How often a positive row has the higher score (n,) of one of each kind, a tie being half (Mann and Whitney 1947).
 
     nan unless there are rows of both kinds.
     """
-    count = int(positive.sum())
-    if not 0 < count < len(positive):
+    found, all_ = _above(positive, score, weights)
+    others = all_ - found
+    if not 0 < found[-1] < all_[-1]:
         return float("nan")
-    _, place, ties = np.unique(score, return_inverse=True, return_counts=True)
-    ranks = np.cumsum(ties) - (ties - 1) / 2  # of equal scores, the mean of their ranks
-    return float((ranks[place[positive]].sum() - count * (count + 1) / 2) / (count * (len(positive) - count)))
+    own, below = np.diff(found, prepend=0), others[-1] - others + np.diff(others, prepend=0) / 2
+    return float((own * below).sum() / found[-1] / others[-1])
 
 
-def _auc_of_each(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any]) -> float:
+def _auc_of_each(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any], w: Floats) -> float:
     """Average over the classes the AUC of each against all others (Provost and Domingos 2000), by probability."""
     proba = loss.proba(f)
-    return float(np.mean([area_under_curve(y == each, proba[:, k]) for k, each in enumerate(classes)]))
+    return float(np.mean([area_under_curve(y == each, proba[:, k], w) for k, each in enumerate(classes)]))
 
 
-def _ks(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any]) -> float:
-    return kolmogorov_smirnov(y == classes[1], f[:, 0])
+def _ks(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any], w: Floats) -> float:
+    return kolmogorov_smirnov(y == classes[1], f[:, 0], w)
 
 
-def _pr_auc(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any]) -> float:
-    return average_precision(y == classes[1], f[:, 0])
+def _pr_auc(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any], w: Floats) -> float:
+    return average_precision(y == classes[1], f[:, 0], w)
 
 
-def _lift(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any]) -> float:
-    return lift(y == classes[1], f[:, 0])
+def _lift(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any], w: Floats) -> float:
+    return lift(y == classes[1], f[:, 0], weights=w)
 
 
-def kolmogorov_smirnov(positive: NDArray[np.bool_], score: Floats) -> float:
+def kolmogorov_smirnov(positive: NDArray[np.bool_], score: Floats, weights: Floats | None = None) -> float:
     """Return the largest distance between the distributions of the score (n,) of the two kinds of rows; nan if there is
     one kind alone."""
-    found, all_ = _above(positive, score)
+    found, all_ = _above(positive, score, weights)
     if not 0 < found[-1] < all_[-1]:
         return float("nan")
     return float(np.abs(found / found[-1] - (all_ - found) / (all_[-1] - found[-1])).max())
 
 
-def average_precision(positive: NDArray[np.bool_], score: Floats) -> float:
+def average_precision(positive: NDArray[np.bool_], score: Floats, weights: Floats | None = None) -> float:
     """Return the area under precision over recall: the sum over falling scores (n,) of precision times the gain in
     recall.
 
     nan without a positive row.
     """
-    found, all_ = _above(positive, score)
+    found, all_ = _above(positive, score, weights)
     if not found[-1]:
         return float("nan")
     return float((np.diff(found, prepend=0) / found[-1] * found / all_).sum())
 
 
-def lift(positive: NDArray[np.bool_], score: Floats, top: float = TOP) -> float:
+def lift(positive: NDArray[np.bool_], score: Floats, top: float = TOP, weights: Floats | None = None) -> float:
     """How many times as often a row is positive among the share `top` of rows of highest score (n,) as among all.
 
     Of rows that tie at the edge it counts the mean. nan without a positive row.
     """
-    found, all_ = _above(positive, score)
+    found, all_ = _above(positive, score, weights)
     if not found[-1]:
         return float("nan")
-    taken = top * len(score)
+    taken = top * all_[-1]
     return float(np.interp(taken, np.append(0, all_), np.append(0, found)) / taken / (found[-1] / all_[-1]))
 
 
-def calibration(found: NDArray[Any], said: Floats, bins: int = 10) -> Floats:
+def calibration(found: NDArray[Any], said: Floats, bins: int = 10, weights: Floats | None = None) -> Floats:
     """Compare predictions with what was found: a row (mean of what was said, mean of what was found, rows) for each of
     at most `bins` parts of the rows, equally large, by rising `said` (n,). These are probabilities and which rows
-    are positive, or numbers and labels."""
-    parts = np.array_split(np.argsort(said, kind="stable"), min(bins, len(said)))
-    return np.array([[said[rows].mean(), found[rows].mean(), len(rows)] for rows in parts])
+    are positive, or numbers and labels; means are weighted."""
+    w = np.ones(len(said)) if weights is None else weights
+    parts = [rows for rows in np.array_split(np.argsort(said, kind="stable"), min(bins, len(said))) if w[rows].any()]
+    means = [[np.average(each[rows], weights=w[rows]) for each in (said, found)] for rows in parts]
+    return np.array([[*own, len(rows)] for own, rows in zip(means, parts, strict=True)])
 
 
-def _above(positive: NDArray[np.bool_], score: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Count, for each different score from the highest on, the positive rows and all rows whose score is as high or
-    higher."""
+def spread(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any], weights: Floats | None) -> dict[str, float]:
+    """Return the standard error of each metric: how far it would be off with other rows of the same kind.
+
+    By drawing rows anew (Efron 1979), REPEATS times of at most DRAWN, fixed draws; of more rows it falls with the root.
+    Rows without one of two classes say nothing, and are left out.
+    """
+    draw, n = np.random.default_rng(0), len(f)
+    size, found = min(n, DRAWN), list[list[float]]()
+    kept = np.sort(draw.permutation(n)[:size])
+    f, y, w = f[kept], y[kept], np.ones(size) if weights is None else weights[kept]
+    for _ in range(REPEATS):
+        counts = np.bincount(draw.integers(0, size, size), minlength=size) * w
+        taken = counts > 0
+        if loss.classifies and len(np.unique(y[taken])) < min(2, len(classes)):
+            continue
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found.append(list(evaluate(loss, f[taken], y[taken], classes, counts[taken]).values()))
+    if len(found) < 2:
+        return {}
+    with np.errstate(invalid="ignore"):
+        errors = np.std(np.array(found), axis=0, ddof=1) * np.sqrt(size / n)
+    return {name: float(each) for name, each in zip(names(loss), errors, strict=True) if np.isfinite(each)}
+
+
+def _above(positive: NDArray[np.bool_], score: Floats, weights: Floats | None = None) -> tuple[Floats, Floats]:
+    """Add up, for each different score from the highest on, the positive rows and all rows whose score is as high or
+    higher, each by its weight."""
     _, place = np.unique(-score, return_inverse=True)
-    return np.cumsum(np.bincount(place, weights=positive)).astype(np.int64), np.cumsum(np.bincount(place))
+    w = np.ones(len(score)) if weights is None else weights
+    return np.cumsum(np.bincount(place, weights=positive * w)), np.cumsum(np.bincount(place, weights=w))
 
 
-def _log_loss(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any]) -> float:
+def _mean(values: NDArray[Any], w: Floats) -> float:
+    return float(np.average(values, weights=w))
+
+
+def _log_loss(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any], w: Floats) -> float:
     own = (loss.proba(f) * (y[:, None] == classes)).sum(axis=1)
-    return float(-np.log(np.clip(own, TINY, 1)).mean())
+    return _mean(-np.log(np.clip(own, TINY, 1)), w)
 
 
-def _brier(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any]) -> float:
+def _brier(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any], w: Floats) -> float:
     """Return the mean squared error of the positive class's probability of two; of several, summed over the classes."""
     squares = ((loss.proba(f) - (y[:, None] == classes)) ** 2).sum(axis=1)
-    return float(squares.mean() / (2 if len(classes) == 2 else 1))
+    return _mean(squares, w) / (2 if len(classes) == 2 else 1)
 
 
-def _accuracy(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any]) -> float:
+def _accuracy(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any], w: Floats) -> float:
     best = (f[:, 0] > 0).astype(int) if f.shape[1] == 1 else f.argmax(axis=1)
-    return float(np.mean(classes[best] == y))
+    return _mean(classes[best] == y, w)
 
 
-def _error(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any]) -> float:
-    return 1.0 - _accuracy(loss, f, y, classes)
+def _error(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any], w: Floats) -> float:
+    return 1.0 - _accuracy(loss, f, y, classes, w)
 
 
-def _loss(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any]) -> float:
-    return float(loss.value(f, loss.targets(y, classes)).mean())
+def _loss(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any], w: Floats) -> float:
+    return _mean(loss.value(f, loss.targets(y, classes)), w)
 
 
-def _r2(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any]) -> float:
-    return float(1 - ((loss.mean(f, classes) - y) ** 2).sum() / ((y - y.mean()) ** 2).sum())
+def _r2(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any], w: Floats) -> float:
+    left, all_ = _mean((loss.mean(f, classes) - y) ** 2, w), _mean((y - np.average(y, weights=w)) ** 2, w)
+    return float(1 - np.divide(left, all_))
 
 
-def _rmse(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any]) -> float:
-    return float(np.sqrt(((loss.mean(f, classes) - y) ** 2).mean()))
+def _rmse(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any], w: Floats) -> float:
+    return math.sqrt(_mean((loss.mean(f, classes) - y) ** 2, w))
 
 
-def _deviance(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any]) -> float:
+def _deviance(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any], w: Floats) -> float:
     """Return the mean unit deviance, in the units of the labels."""
     assert isinstance(loss, LogLinkLoss), "others have none"
-    return float(loss.deviance(np.asarray(y, np.float64), loss.mean(f, classes)).mean())
+    return _mean(loss.deviance(np.asarray(y, np.float64), loss.mean(f, classes)), w)
 
 
-def _gini(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any]) -> float:
-    return gini(np.asarray(y, np.float64), f[:, 0])
+def _gini(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any], w: Floats) -> float:
+    return gini(np.asarray(y, np.float64), f[:, 0], w)
 
 
-def gini(y: Floats, score: Floats) -> float:
+def gini(y: Floats, score: Floats, weights: Floats | None = None) -> float:
     """How well the score (n,) ranks amounts y (n,) of 0 or more; 1 is the order of y itself, 0 none.
 
     The Gini index of their sum over rows by rising score, over that of rows by rising amount (Frees, Meyers and
     Cummings 2011).
     """
-    best = _concentration(y, y)
-    return _concentration(y, score) / best if best else float("nan")
+    w = np.ones(len(y)) if weights is None else weights
+    best = _concentration(y, y, w)
+    return _concentration(y, score, w) / best if best else float("nan")
 
 
 def concordance(time: NDArray[Any], happened: NDArray[np.bool_], risk: Floats) -> float:
@@ -209,24 +247,24 @@ def concordance(time: NDArray[Any], happened: NDArray[np.bool_], risk: Floats) -
     return found / pairs if pairs else float("nan")
 
 
-def _concentration(y: Floats, by: Floats) -> float:
+def _concentration(y: Floats, by: Floats, w: Floats) -> float:
     """1 less twice the area under the share of y in the rows of lowest `by`; ties lie on a line."""
     _, place = np.unique(by, return_inverse=True)
-    rows, sums = np.bincount(place) / len(y), np.bincount(place, weights=y) / y.sum()
+    rows, sums = np.bincount(place, weights=w) / w.sum(), np.bincount(place, weights=y * w) / (y * w).sum()
     share = np.cumsum(sums)
     return float(1 - (rows * (2 * share - sums)).sum())
 
 
-def _pinball(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any]) -> float:
+def _pinball(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any], w: Floats) -> float:
     """Return the mean loss of the quantile, in the units of the labels."""
     assert isinstance(loss, QuantileLoss), "others have no quantile"
     over = loss.mean(f, classes) - y
-    return float(np.maximum(-loss.quantile * over, (1 - loss.quantile) * over).mean())
+    return _mean(np.maximum(-loss.quantile * over, (1 - loss.quantile) * over), w)
 
 
-def _coverage(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any]) -> float:
+def _coverage(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any], w: Floats) -> float:
     """Return the share of rows whose label is at most what is predicted."""
-    return float((y <= loss.mean(f, classes)).mean())
+    return _mean(y <= loss.mean(f, classes), w)
 
 
 # Metrics by group, such as sex or region: whether a model treats people alike, at a party that has labels and groups.

@@ -144,14 +144,22 @@ class ScoreColumn:
 
 
 def out_of_fold(
-    X: Floats, targets: Floats, key: bytes, *, classifies: bool, weights: Floats | None = None
+    X: Floats,
+    targets: Floats,
+    key: bytes,
+    *,
+    classifies: bool,
+    weights: Floats | None = None,
+    order: NDArray[np.intp] | None = None,
 ) -> tuple[Floats, Boosted]:
     """Score training rows X (n x d), each by trees of the other folds; return the scores (n x c) and the trees fitted
     to all rows.
 
-    targets (n x c), weights (n,): of these rows. key: 32 random bytes, by which rows are dealt to folds.
+    targets (n x c), weights (n,): of these rows. key: 32 bytes that nobody else has, by which rows are dealt to folds
+    from `order` (n,) on, or as they stand.
     """
-    order = np.argsort(Prg(key, "folds of a party's own score").array(len(X), np.uint64), kind="stable")
+    drawn = np.argsort(Prg(key, "folds of a party's own score").array(len(X), np.uint64), kind="stable")
+    order = drawn if order is None else order[drawn]
     found = np.empty(targets.shape)
     for fold in _folds(order, targets, classifies=classifies):
         others = np.setdiff1d(order, fold)

@@ -7,7 +7,6 @@ parameters) are kept beside theta, so that a part on disk goes on with the modul
 
 from __future__ import annotations
 
-import hashlib
 import operator
 import threading
 from collections.abc import Iterator, Mapping
@@ -19,6 +18,7 @@ import numpy as np
 from securevfl.base.arrays import Floats
 from securevfl.base.tall import made
 from securevfl.errors import ConfigError
+from securevfl.models.inputs import own_stream
 from securevfl.models.linear import Summand
 from securevfl.models.torch_model import PROBE, TorchModel, torch
 from securevfl.protocols.differentiable import Jacobian
@@ -211,9 +211,7 @@ class TorchPart(Summand):
         function; weights of its own stay."""
         if self._source.fixed:
             return
-        stream = hashlib.sha256(f"securevfl module {self._who} {seed} {X.shape}".encode())
-        stream.update(np.ascontiguousarray(X, dtype="<f8").tobytes())
-        self._take(stream.digest())
+        self._take(own_stream(f"module {self._who} {seed}", X)(32))
 
     def state(self) -> dict[str, Any]:
         """Return what is kept of the block: theta, and the numbers that are not trained, by name."""

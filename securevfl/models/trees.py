@@ -153,7 +153,12 @@ class Trees(LinearModel):
         if self.own_score and seen.targets is not None:
             check_installed(seen.who)
             own, trees = out_of_fold(
-                seen.X, seen.targets, seen.key, classifies=self.loss.classifies, weights=seen.weights
+                seen.X,
+                seen.targets,
+                seen.key,
+                classifies=self.loss.classifies,
+                weights=seen.weights,
+                order=seen.order,
             )
             deviation = own.std(axis=0)
             score = ScoreColumn(trees, own, own.mean(axis=0), np.where(deviation > 0, deviation, np.inf))

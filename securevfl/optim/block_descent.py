@@ -30,8 +30,9 @@ class BlockDescent(Optimizer):
     method: ClassVar[str] = "shares"
     grows: ClassVar[bool] = True
     lr: float = Field(default=1.0, gt=0)
-    """The size of a step, in units of the safe one. With patience a training of larger steps whose loss rises goes back
-    to its best model and on by half the step, down to the safe one; 2 takes half the visits on most tables."""
+    """The size of a step, in units of the safe one. With evaluations in between a training of larger steps whose loss
+    rises goes back to its best model and on by half the step, down to the safe one; 2 takes half the visits on most
+    tables."""
     decay: Literal["none"] = "none"
     momentum: bool = True
     """Takes gradients at extrapolated points."""

@@ -1,6 +1,6 @@
 """What a job means that does not say all: the protocol, the optimizer and the schedule that fit its model.
 
-    model alone                 shares, by block descent on all rows, a quarter held out; stops when it gets no better
+    model alone                 shares, by block descent on all rows, a quarter held out; so many visits, whatever comes
     protocol "shares"           the same
     protocol with a residual    block newton on all rows, for as many epochs as the guards let through
     what shares can't train     CKKS, for the reason that `why_sealed` gives
@@ -32,9 +32,9 @@ from securevfl.protocols.shares.shares_options import Shares
 __all__ = ["EVALUATE_EVERY", "LONG_VISITS", "VISITS", "filled", "longer", "why_sealed"]
 
 VISITS = 40  # of all rows, at most; six public tables come within .001 of the optimum's AUC in 10 to 30
-FINE_VISITS = 80  # of losses whose coefficients are read with standard errors
+FINE_VISITS = 100  # of losses whose coefficients are read with standard errors
 LONG_STEP, LONG_VISITS = 2.0, 30  # where evaluations tell if that is too long, which half of it never is
-EVALUATE_EVERY = 10  # visits, as a model of fewer is never scored; one evaluation without a gain ends a training
+EVALUATE_EVERY = 10  # visits, as a model of fewer is never scored
 HELD_OUT = 0.25
 STEP = 0.05  # of Adam, for models whose curvature is not known
 ROUNDS = ("rounds",)  # methods whose jobs have a residual
@@ -118,10 +118,8 @@ def _schedule(model: Model, protocol: Protocol, given: Mapping[str, Any]) -> dic
             own = {"optimizer": steps, "batch_size": "all", "epochs": math.ceil(more * FINE_VISITS)}
             return own | {"test_fraction": HELD_OUT}
         own = {"optimizer": BlockDescent(), "batch_size": "growing", "epochs": math.ceil(more * VISITS)}
-        if given.get("test_fraction", HELD_OUT) and given.get("patience", True):
-            watched = {"evaluations": 1}
-            every = math.ceil(more * EVALUATE_EVERY)
-            own |= {"test_fraction": HELD_OUT, "evaluate_every": every, "patience": watched}
+        if given.get("test_fraction", HELD_OUT) and given.get("evaluate_every", EVALUATE_EVERY):
+            own |= {"test_fraction": HELD_OUT, "evaluate_every": math.ceil(more * EVALUATE_EVERY)}
             own |= {"optimizer": BlockDescent(lr=LONG_STEP), "epochs": math.ceil(more * LONG_VISITS)}
         return own
     if protocol.stored is not None or model.method:

@@ -67,6 +67,7 @@ _STATES = {
     "trained": "The model was trained on this row; it gets no score.",
     "changed": "It was asked about before with other columns; it gets no score.",
     "refused": "Another party refuses it, without a reason.",
+    "beyond": "Its score is beyond what scores cover; it gets none.",
     "unknown": "Not all parties have this id.",
     "no_columns": "The gateway's table has no such row, and none came with the request. Nobody was asked.",
 }

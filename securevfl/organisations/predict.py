@@ -45,6 +45,8 @@ from securevfl.training.model_part import ModelPart
 from securevfl.training.new_rows import NewRows, rows_of_array
 from securevfl.transport.peers import Peers
 
+BEYOND = "their sums are beyond what scores cover, far out of the model's range, and would read as others; left out"
+
 
 class BroughtRows(Telling, frozen=True):
     """What a party says of its part and its rows."""
@@ -83,7 +85,7 @@ class Predicted:
     reasons: Mapping[str, list[list[str]]] = field(default_factory=dict)
 
 
-RowState = Literal["scored", "trained", "changed", "refused", "unknown"]
+RowState = Literal["scored", "trained", "changed", "refused", "beyond", "unknown"]
 OnLeft = Callable[[Any, RowState], None]
 
 
@@ -92,7 +94,8 @@ class Answered:
     """One request. asked: rows that the party that asks brought; scored: those of them that it has a score of.
 
     At that party, of the others: `trained` were rows of the training, `changed` had other columns when they were
-    asked about before, `refused` are rows that another party refuses; the rest is not known to all.
+    asked about before, `refused` are rows that another party refuses, `beyond` rows whose scores are farther out than
+    what is told; the rest is not known to all.
     """
 
     asked: int
@@ -100,17 +103,19 @@ class Answered:
     trained: int = 0
     changed: int = 0
     refused: int = 0
+    beyond: int = 0
 
     @classmethod
     def of(cls, states: Sequence[RowState]) -> Answered:
         """Count rows by their states."""
         count = Counter(states)
-        return cls(len(states), *(count[each] for each in ("scored", "trained", "changed", "refused")))
+        named: tuple[RowState, ...] = ("scored", "trained", "changed", "refused", "beyond")
+        return cls(len(states), *(count[each] for each in named))
 
     @property
     def unknown(self) -> int:
         """Ids that not all parties have."""
-        return self.asked - self.scored - self.trained - self.changed - self.refused
+        return self.asked - self.scored - self.trained - self.changed - self.refused - self.beyond
 
     def __add__(self, other: Answered) -> Answered:
         return Answered(*(one + two for one, two in zip(astuple(self), astuple(other), strict=True)))
@@ -121,6 +126,7 @@ class Answered:
             (self.trained, "rows that the model was trained on"),
             (self.changed, "asked about before with other columns"),
             (self.refused, "refused by another party"),
+            (self.beyond, "farther out than scores cover"),
         ]
         left_out = [f"{count:,} {why}" for count, why in reasons if count]
         said = f"{self.scored:,} of {self.asked:,} rows are scored"
@@ -241,11 +247,12 @@ def answer_rows(
 @dataclass(frozen=True)
 class ScoredBlock:
     """What came of a block of rows (m). scored: which were scored (m,). f (s x c) and the codes of these at the party
-    that asks; f is None at the others."""
+    that asks; f is None at the others. beyond (m,): whose scores are beyond what is told, so that they have none."""
 
     scored: NDArray[np.bool_]
     f: Floats | None
     reasons: Mapping[str, list[list[str]]]
+    beyond: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
 
 
 class PredictionSide:
@@ -286,6 +293,8 @@ class PredictionSide:
         states: list[RowState] = ["scored" if each else "refused" for each in outcome.scored]
         if outcome.f is None:
             return states, None
+        for at in np.flatnonzero(outcome.beyond).tolist():
+            states[at] = "beyond"
         if ids is not None and not outcome.scored.all():
             known = self.known(ids, X)
             for at in np.flatnonzero(~outcome.scored & (known.trained | known.changed)).tolist():
@@ -320,13 +329,16 @@ class PredictionSide:
         rows = np.flatnonzero(answered.scored)
         own = {} if giving is None else {part.name: reason_codes.coded(part, giving, scaled[rows])}
         told = {name: reason_codes.take(name, channel, len(rows), most) for name, most in self._givers.items()}  # 3
-        held = np.asarray(~np.isnan(f).any(axis=1))  # not where this party has lost its own part of a score
+        held = np.asarray(np.isfinite(f).all(axis=1))  # not where this party has lost its own part of a score
         codes_of = (own | told).items()
         reasons = {
             name: [each for row, each in zip(rows.tolist(), codes, strict=True) if held[row]]
             for name, codes in codes_of
         }
-        return ScoredBlock(held, f[held], reasons)
+        beyond = np.asarray(np.isinf(f).any(axis=1))
+        if beyond.any():
+            eventlog.warn(part.name, "beyond", {"rows": int(beyond.sum()), "reason": BEYOND})
+        return ScoredBlock(held, f[held], reasons, beyond)
 
     @property
     def _each(self) -> int:

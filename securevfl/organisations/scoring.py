@@ -203,8 +203,8 @@ class ScoreAsker:
                 block = common[start : start + BLOCK]
                 outcome = answering.score([ids[at] for at in block.tolist()], X[block])  # 3
                 f[block[outcome.scored]] = outcome.f
-                for at, scored in zip(block.tolist(), outcome.scored.tolist(), strict=True):
-                    state[at] = "scored" if scored else "refused"
+                for at, scored, beyond in zip(block, outcome.scored, outcome.beyond, strict=True):
+                    state[at] = "scored" if scored else "beyond" if beyond else "refused"
                 for name, codes in outcome.reasons.items():
                     for at, own in zip(block[outcome.scored].tolist(), codes, strict=True):
                         reasons.setdefault(name, [[] for _ in ids])[at] = own

@@ -2,11 +2,13 @@
 
 On its own columns the active party trains alone and sends nothing. Together the same models are trained on shares, and
 each is measured once, at its end. Nothing but figures is kept of them: no model of a comparison ever scores a row.
+
+All tables are in one process. Between organisations the jobs of `compared_jobs` are trained one by one with `join`;
+each party consents to each of them, as no one sheet covers them all.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +29,7 @@ from securevfl.families.known_run import prepare
 from securevfl.families.training_data import TrainingData
 from securevfl.job import Job
 from securevfl.models import metrics
-from securevfl.models.inputs import Seen, Spread
+from securevfl.models.inputs import Seen, Spread, own_stream
 from securevfl.models.linear import LinearModel, Logistic
 from securevfl.models.trees import Trees
 from securevfl.optim.block_descent import BlockDescent
@@ -76,7 +78,8 @@ def own_metrics(job: JobOptions, party: Party) -> dict[str, float]:
     y, counts = data.targets[train], None if data.weights is None else data.weights[train]
     own, new = data.scaled(train), data.scaled(test)
     spread = Spread(active=True, columns=data.columns, outputs=y.shape[1], parties=TWO, rows=len(train))
-    seen = Seen(party.name, own, data.sources, y, counts, opened=False, key=os.urandom(32))
+    key = own_stream(f"alone {job.seed}", own, y)(32)
+    seen = Seen(party.name, own, data.sources, y, counts, opened=False, key=key)
     inputs = model.inputs(spread, None, lambda: seen)
     X, Z = (
         made.clip(-options.clip, options.clip) for made in (inputs.trained(own, np.arange(len(train))), inputs(new))

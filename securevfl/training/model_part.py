@@ -22,6 +22,7 @@ from securevfl.data.scaled_columns import Scaling
 from securevfl.errors import ConfigError, DataError, TableError
 from securevfl.families.training_data import State
 from securevfl.job import Job
+from securevfl.models import level_metrics
 from securevfl.models.positive import positive_of
 from securevfl.models.shapley import Explained, explained
 from securevfl.models.trees import ForestInputs, TreeViews, trees_of
@@ -56,7 +57,8 @@ class ModelPart:
     drawn from; its file holds them too. `preparation` makes of the party's columns those that the model is of, and
     `scaling` of these what its weights meet. `run` is the same in all parts of one training, and in no others. `data`
     is the digest of the table it was trained on (`Party.digest`), in hex. `baseline` is what its training rows were,
-    column by column, and the scores that it was told of the rows that metrics were taken on.
+    column by column, and the scores that it was told of the rows that metrics were taken on. `spread` is the standard
+    error of metrics, by which they would differ on other rows of the same kind.
     trained, held_out: how many rows it was trained on, and how many were held out.
     model: the module that the party has brought as an object (`Party.model`); no file holds it, so a part that is read
     back needs it set anew unless its job names a file of it.
@@ -73,6 +75,7 @@ class ModelPart:
     classes: NDArray[Any] | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     calibration: Sequence[list[float]] = ()
+    spread: dict[str, float] = field(default_factory=dict)
     history: list[dict[str, float]] = field(default_factory=list)
     rounds: int = 0
     books: Books = field(default_factory=Books, repr=False)
@@ -125,6 +128,16 @@ class ModelPart:
     def positive(self) -> str | None:
         """Which class, of two, its metrics and probabilities are of; None at parties without labels."""
         return positive_of(Job.from_dict(self.job).model.loss, self.classes)
+
+    @property
+    def evaluated_on(self) -> str:
+        """Which rows its metrics are of, and what each counts, where the job weighs rows."""
+        job = Job.from_dict(self.job)
+        rows = "held-out rows" if job.test_fraction else "training rows"
+        if job.weights is None or job.weights.column is None:
+            return rows
+        alike = job.protocol.shares is not None and level_metrics.fits(job.model.loss)
+        return f"{rows}, each counted once" if alike else f"{rows}, counted by {job.weights.column}"
 
     @property
     def theta(self) -> Floats:
@@ -241,6 +254,7 @@ class ModelPart:
             "state": self.state.plain(),
             "metrics": self.metrics,
             "calibration": list(self.calibration),
+            "spread": self.spread,
             "history": self.history,
             "rounds": self.rounds,
             "run": self.run,

@@ -19,7 +19,7 @@ from securevfl.base.roles import Roles
 from securevfl.base.version import __version__
 from securevfl.data.columns import check_labels
 from securevfl.display.html import COLOURS
-from securevfl.errors import LabelError, PartiesError, TableError
+from securevfl.errors import DivergenceError, LabelError, PartiesError, RangeError, TableError
 from securevfl.job import Job
 from securevfl.models import metrics
 from securevfl.models.metrics import by_group
@@ -110,8 +110,13 @@ class Run:
 
     @property
     def evaluated_on(self) -> str:
-        """Which rows the metrics are from."""
-        return "held-out rows" if self.job.test_fraction else "training rows"
+        """Which rows the metrics are from, and what each counts, where the job weighs rows."""
+        return self.active.evaluated_on
+
+    @property
+    def spread(self) -> dict[str, float]:
+        """The standard error of each metric: how far it would be off on other rows of the same kind."""
+        return self.active.spread
 
     @property
     def positive(self) -> str | None:
@@ -179,9 +184,13 @@ class Run:
             raise PartiesError(f"one of {', '.join(self.parts)} was expected, {party} came; correct the name")
         return self.parts[party]
 
-    def evaluate(self, tables: Mapping[str, ArrayLike], y: ArrayLike) -> dict[str, float]:
-        """All metrics on other rows than those of the job, with their labels y (m,). TableError or LabelError."""
-        return metrics.evaluate(self.job.model.loss, *self._judged(tables, y))
+    def evaluate(
+        self, tables: Mapping[str, ArrayLike], y: ArrayLike, weights: ArrayLike | None = None
+    ) -> dict[str, float]:
+        """All metrics on other rows than those of the job, with their labels y (m,) and what each counts (m,).
+        TableError or LabelError."""
+        counts = None if weights is None else check_labels(self.active.name, weights, len(np.asarray(y)))
+        return metrics.evaluate(self.job.model.loss, *self._judged(tables, y), counts)
 
     def evaluate_by_group(
         self, tables: Mapping[str, ArrayLike], y: ArrayLike, groups: ArrayLike
@@ -215,7 +224,7 @@ class Run:
 
     def decision(self, tables: Mapping[str, ArrayLike]) -> Floats:
         """f (m x c) on new rows, a table of each party with columns, rows in the same order. TableError if they do not
-        fit."""
+        fit, RangeError if a row's f is beyond what the model's numbers hold, DivergenceError if it is no number."""
         wanted = [name for name, part in self.parts.items() if part.columns]
         if not isinstance(tables, Mapping) or set(tables) != set(wanted):
             came = ", ".join(map(str, tables)) if isinstance(tables, Mapping) else type(tables).__name__
@@ -223,8 +232,8 @@ class Run:
         return self.decision_of({name: self.parts[name].rows(table) for name, table in tables.items()})
 
     def decision_of(self, scaled: Mapping[str, Floats]) -> Floats:
-        """f (m x c) on rows (m x d) of each party with columns, as its part has prepared and scaled them. TableError if
-        they are not of one length."""
+        """f (m x c) on rows (m x d) of each party with columns, as its part has prepared and scaled them; errors as
+        `decision`."""
         rows = dict(scaled)
         sizes = {name: len(table) for name, table in rows.items()}
         if len(set(sizes.values())) != 1:
@@ -235,6 +244,17 @@ class Run:
         results = run_threads(roles, WallClock)
         f = results[self.active.asker]
         assert f is not None
+        if np.isnan(f).any():
+            raise DivergenceError(
+                f"{self.active.asker}: outputs that are numbers were expected, some are none: weights or a module of "
+                "the model have left the numbers; train again with a lower lr"
+            )
+        if (beyond := np.flatnonzero(np.isinf(f).any(axis=1))).size:
+            raise RangeError(
+                f"{self.active.asker}: sums that the model's numbers hold were expected, {beyond.size} of {count} rows "
+                f"are beyond, the first of them row {beyond[0]}; leave these rows out, or train with a larger "
+                "protocol.shares.step"
+            )
         return f
 
     def _predict(self, name: str, X: Floats, channel: Channel) -> Floats | None:
@@ -279,6 +299,7 @@ class Run:
             "evaluated_on": self.evaluated_on,
             "positive": self.positive,
             "metrics": self.metrics,
+            "spread": self.spread,
             "costs": self.costs.row(),
             "history": self.history,
         }

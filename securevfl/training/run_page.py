@@ -73,8 +73,8 @@ def write_report(path: Path, part: ModelPart, *, alone: Mapping[str, float] | No
     job = Job.from_dict(part.job)
     label = job.method.label(job, len(part.parties) - 1)
     costs = Costs(job.optimizer.label, label, job.optimizer.steps, part.rounds, part.path, {part.name: part.books})
-    rows = "held-out rows" if job.test_fraction else "training rows"
-    write_whole(path, page(job, {part.name: part}, costs, rows, alone=alone, sheet=sheet).encode())
+    whole = page(job, {part.name: part}, costs, part.evaluated_on, alone=alone, sheet=sheet)
+    write_whole(path, whole.encode())
 
 
 def comparison(lead: ModelPart, alone: Mapping[str, float] | None) -> str:
@@ -82,8 +82,10 @@ def comparison(lead: ModelPart, alone: Mapping[str, float] | None) -> str:
     names = [name for name in lead.metrics if REPEATS.get(name, "") not in lead.metrics]
     together = ", ".join(lead.parties) + ", together"
     models = ({f"{lead.name} alone": alone} if alone else {}) | {together: lead.metrics}
+    errors = {together: lead.spread}
     rows: list[list[html.Cell]] = [
-        [who, *(f"{found[name]:.4f}" if name in found else None for name in names)] for who, found in models.items()
+        [who, *(figure(found[name], errors.get(who, {}).get(name)) if name in found else None for name in names)]
+        for who, found in models.items()
     ]
     of = f"{lead.held_out:,} held-out rows; {lead.trained:,} rows trained it."
     if lead.positive is not None:
@@ -99,7 +101,7 @@ def cell(job: Job, parts: Mapping[str, ModelPart], costs: Costs, evaluated_on: s
     return "".join(
         [
             f"<p><b>{html.escape(head)}</b>; metrics on the {html.escape(evaluated_on)}</p>",
-            html.table(list(lead.metrics), [list(_figures(lead.metrics).values())]) if lead.metrics else "",
+            html.table(list(lead.metrics), [list(_figures(lead).values())]) if lead.metrics else "",
             convergence(lead.history, ("round",)),
             costs._repr_html_(),
         ]
@@ -253,8 +255,13 @@ def operations(costs: Costs) -> tuple[list[str], list[list[html.Cell]]]:
     return ["at", "operation", "count", "seconds"], rows
 
 
-def _figures(metrics: Mapping[str, float]) -> dict[str, html.Cell]:
-    return {name: f"{value:.4f}" for name, value in metrics.items()}
+def figure(value: float, error: float | None) -> str:
+    """Format a metric, with its standard error if there is one."""
+    return f"{value:.4f}" if error is None else f"{value:.4f} +- {error:.4f}"
+
+
+def _figures(lead: ModelPart) -> dict[str, html.Cell]:
+    return {name: figure(value, lead.spread.get(name)) for name, value in lead.metrics.items()}
 
 
 def _accepted(job: Job) -> str:

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import logging
 import math
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
+import numpy as np
+
 from securevfl.base.config import plain
+from securevfl.data.columns import some
 from securevfl.data.party import Party
 from securevfl.data.preparation import Prepared
-from securevfl.errors import DivergenceError, RangeError
+from securevfl.errors import DataNotice, DivergenceError, RangeError
 from securevfl.families.player import Round
 from securevfl.families.training_data import TrainingData
 from securevfl.job import Job
 from securevfl.models import metrics
+from securevfl.models.linear import LinearModel
+from securevfl.models.loss import LogisticLoss, SoftmaxLoss
+from securevfl.models.separation import FAR, REMEDY, far_moved, separating
 from securevfl.protocols.declared import evaluated as tell_verdict
 from securevfl.protocols.meeting import Verdict
 from securevfl.protocols.seat import Seat
@@ -24,6 +31,8 @@ from securevfl.runtime.clock import Kind, Stage
 from securevfl.runtime.door import Group
 from securevfl.training.checkpoint import Saved
 from securevfl.training.model_part import ModelPart
+
+LOOKED_AT = 65_536  # rows in which separated classes are looked for
 
 Save = Callable[[int, Callable[[], Saved]], None]
 
@@ -60,6 +69,8 @@ class Trainee:
 
     def train(self) -> None:
         """Plays until the rounds are over or the target is reached."""
+        if not self._start:
+            self._tell_separating()
         if self._save is not None and not self._start:
             self._save(0, lambda: self._saved(0))
         eventlog.emit(self._party.name, "begins", {}, logging.DEBUG)
@@ -83,10 +94,11 @@ class Trainee:
         """Evaluate a last time and pack what this party takes home."""
         seat, data = self._seat, self._data
         exchanges = self._player.exchanges or self.rounds
-        if self._best is not None:
+        if self._best is not None and self._job.patience is not None:
             make = partial(self._job.method.player, self._job, seat, data.columns)
             self._player = self._player.going_back(self._best, make)
         measured = self._evaluate(last=True)
+        self._tell_far(measured)
         seat.channel.clock.tick(Kind.LOCAL)
         return ModelPart(
             name=self._party.name,
@@ -100,6 +112,7 @@ class Trainee:
             classes=data.classes,
             metrics=measured,
             calibration=self._player.calibration,
+            spread=dict(self._player.spread),
             baseline=[] if self._player.scored is None else [self._player.scored],
             history=self._history,
             rounds=exchanges,
@@ -110,6 +123,40 @@ class Trainee:
             held_out=len(data.schedule.test),
             model=self._party.model,
         )
+
+    @property
+    def _unbounded(self) -> bool:
+        """Whether nothing keeps the weights of this party's columns finite where classes are separated."""
+        model = self._job.model
+        free = isinstance(model, LinearModel) and model.by_column and not model.l2
+        return free and isinstance(model.loss, LogisticLoss | SoftmaxLoss) and self._data.columns > 0
+
+    def _tell_separating(self) -> None:
+        """Say in a DataNotice which of this party's own columns separate its labels."""
+        rows, targets = self._data.schedule.train[:LOOKED_AT], self._data.targets
+        if not self._unbounded or targets is None or len(self._data.schedule.train) > LOOKED_AT:
+            return
+        names = np.array((self._party.preparation or Prepared(self._party.columns)).features)
+        if (found := separating(self._data.raw(rows), targets[rows] > 0)).any():
+            self._notice(f"columns that separate the labels: {some(names[found].tolist())}; {REMEDY}")
+
+    def _tell_far(self, measured: dict[str, float]) -> None:
+        """Say in a DataNotice that the model separates classes, as far as this party knows by metrics or by weights of
+        its own."""
+        if not self._unbounded:
+            return
+        if measured.get("auc") == 1.0:
+            self._notice(f"the model ranks all rows that were measured right: classes may be separated; {REMEDY}")
+        theta, rows = self._player.outcome().get("theta"), self._data.schedule.sample(LOOKED_AT)
+        names = np.array((self._party.preparation or Prepared(self._party.columns)).features)
+        if not isinstance(theta, np.ndarray) or len(theta) < len(names):
+            return
+        if (found := far_moved(theta[: len(names)], self._data.scaled(rows))).any():
+            what = f"columns that by themselves move f by more than {FAR:g}: {some(names[found].tolist())}"
+            self._notice(f"{what}; where they separate classes {REMEDY}")
+
+    def _notice(self, what: str) -> None:
+        warnings.warn(f"party {self._party.name}: {what}", DataNotice, stacklevel=3)
 
     def _after(self, done: Round) -> bool:
         """All that happens between two rounds; whether to stop."""
@@ -163,11 +210,12 @@ class Trainee:
         return self._player.is_lost([*losses, measured.get("loss", math.inf)])
 
     def _improves(self, measured: dict[str, float]) -> bool:
-        """Whether the model is better than at every evaluation before, by the metric that patience watches."""
-        patience = self._job.patience
-        if patience is None or patience.metric not in measured or self.rounds <= self._data.schedule.settled:
+        """Whether the model is better than at every evaluation before, by the metric that patience watches, or else by
+        the loss."""
+        metric = "loss" if self._job.patience is None else self._job.patience.metric
+        if metric not in measured or self.rounds <= self._data.schedule.settled:
             return False
-        return metrics.improves(patience.metric, measured[patience.metric], self._past(patience.metric))
+        return metrics.improves(metric, measured[metric], self._past(metric))
 
     def _past(self, metric: str) -> list[float]:
         """Return the values of this metric in the evaluations so far, of models whose last visit was to all rows or to
@@ -181,16 +229,17 @@ class Trainee:
         channel.clock.tick(Kind.LOCAL)
         channel.clock.stage = Stage.EVALUATE
         measured, verdict = self._evaluate(), Verdict(stop=False, best=False, back=False)
-        if self._job.stops_early and self._leads:
+        watched = self._job.stops_early or self._player.turns_back
+        if watched and self._leads:
             back = self._player.turns_back and self._is_lost(measured)
             verdict = Verdict(not back and self._enough(measured), not back and self._improves(measured), back)
             for name in roles.others(roles.lead):
                 channel.send(name, verdict, told=tell_verdict(channel, name))
-        elif self._job.stops_early:
+        elif watched:
             verdict = channel.recv(roles.lead, Verdict)
         if verdict.back:
             self._player.turn_back(self._best)
-        if self._job.patience is not None and verdict.best:
+        if watched and verdict.best:
             self._best = self._player.outcome()
         channel.clock.tick(Kind.LOCAL)
         channel.clock.stage = Stage.TRAIN

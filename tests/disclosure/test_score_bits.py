@@ -33,7 +33,7 @@ def sheet(options: dict[str, Any], classes: int = 2) -> str:
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
 def test_every_sheet_weighs_scores_against_columns(name: str) -> None:
     options = EXAMPLES[name]
-    bits = 5 if "counts" in name else 7 if "shares" in name or "trees" in name else 64
+    bits = 6 if "counts" in name else 7 if "shares" in name or "trees" in name else 64
     lines = sheet(options).split("  scores    of a new row, weighed against the columns of\n")[1].splitlines()
     who = "bank" if "to another" in name else "shop"
     assert lines[0].strip().startswith(f"{who}: one number of {bits} bits; its row holds")
@@ -52,13 +52,16 @@ def test_a_score_has_as_many_bits_as_columns_allow_and_too_few_are_refused_in_on
     X = rng.normal(size=(2400, columns))
     shop = vfl.Party("shop", X > 0 if columns == 10 else X, aligned=True)
     told = str(vfl.explain(vfl.Job(model="logistic"), [shop], others={"bank": 3}))
-    assert ("would be refused" in told) == (bits < 3)
+    assert ("would be refused" in told) == (bits < 4)
     if bits < 3:
+        assert 'add scores = "none" to protocol.shares, or accept it with accepts' in told
+        return
+    if bits < 4:
         assert f'add score_bits = {bits} or scores = "none" to protocol.shares, or accept it with accepts' in told
         told = str(vfl.explain(vfl.Job(model="logistic", protocol=fewer(bits)), [shop], others={"bank": 3}))
         assert "would be refused" not in told
     assert f"tells at most {bits} bits" in told
-    assert ("7 were asked for, shop's columns allow no more" in told) == (3 <= bits < 7)
+    assert ("7 were asked for, shop's columns allow no more" in told) == (4 <= bits < 7)
     accepted = str(vfl.explain(vfl.Job(model="logistic", accepts=["scores"]), [shop], others={"bank": 3}))
     assert "tells at most 7 bits" in accepted
     if bits < 7:  # a number that the job names is told or refused

@@ -75,17 +75,17 @@ def test_what_is_read_from_tables_is_uniform_in_every_row_and_output(
     loss: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Values that are hidden alike differ by what they hide, and so by little; of words of 40 bits and more none come
-    so close by chance, but once in a million runs. Of words of 11 bits nearly all differ."""
+    so close by chance, but once in a million runs. Of words of 10 and 11 bits nearly all differ."""
     chosen, found, visits = trained(loss, monkeypatch)
     outputs = 3 if loss == "one_vs_rest" else 1
-    assert len(chosen) == len(found) == 2 * 2 + 2 + (loss == "poisson")
+    assert len(chosen) == len(found) == 2 * 2 + 2 + 1  # visits, counts, an evaluation
     read: dict[Any, list[np.ndarray]] = {kind: [] for kind in KINDS}
     for (ring, chi, pad), message in zip(chosen, found, strict=True):
         data = message.entries
         entries = ring.unpack(data, (8 * len(data) // ring.bits // len(chi), len(chi)))
         values = ring.reduce(entries[chi, np.arange(len(chi))] + pad)
         read[type(message)].append(values)
-        if ring.bits == 11:
+        if ring.bits < 16:
             assert len(np.unique(values)) > 0.8 * len(values)
     for kind in (Tables, MeasuredTables):
         for values in read[kind]:

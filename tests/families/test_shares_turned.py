@@ -120,10 +120,10 @@ def test_the_rule_goes_on_from_an_earlier_state(turned: tuple[tuple[int, int], .
 
 
 def test_steps_are_long_only_where_evaluations_watch_them() -> None:
-    """The default job is watched; a job without held-out rows, or without patience, takes the safe step."""
+    """The default job is watched; a job without held-out rows, or evaluated at its end alone, takes the safe step."""
     assert vfl.Job(model="logistic").optimizer.lr == 2
     assert vfl.Job(model="logistic", test_fraction=0).optimizer.lr == 1
-    assert vfl.Job(model="logistic", patience=None).optimizer.lr == 1
+    assert vfl.Job(model="logistic", evaluate_every=0).optimizer.lr == 1
     sheet = "whether to go back and on by half the step"
     assert sheet in vfl.explain(vfl.Job(model="logistic"))
     assert sheet not in vfl.explain(vfl.Job(model="logistic", test_fraction=0))

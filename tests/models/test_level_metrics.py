@@ -73,3 +73,34 @@ def test_residuals() -> None:
     found = level_metrics.of_residuals(loss, residuals, targets, classes)
     assert found == pytest.approx(exact, abs=2e-3)
     assert list(found) == level_metrics.names(loss)
+
+
+@pytest.mark.parametrize(("rows", "share"), [(150, 0.3), (5000, 0.01)])
+def test_metrics_of_levels_are_off_by_less_than_the_error_that_is_said(rows: int, share: float) -> None:
+    """Also of few rows, and of a rare class: levels move a metric by less than other rows would, and both by what is
+    said beside it; 20 draws, fixed."""
+    loss, draw, classes = LOSSES["logistic"], np.random.default_rng(1), np.array([0, 1])
+    for _ in range(20):
+        y = (draw.random(rows) < share).astype(int)
+        f = (draw.normal(size=rows) + 1.5 * y + np.log(share))[:, None]
+        levels = np.floor(f / STEP + draw.random(f.shape)) * STEP
+        exact, errors = metrics.evaluate(loss, f, y, classes), metrics.spread(loss, f, y, classes, None)
+        told = level_metrics.of_classes(loss, levels, (y == 1)[:, None], classes)
+        said = level_metrics.spread_of_classes(loss, levels, (y == 1)[:, None], classes)
+        for name in ("auc", "log_loss", "pr_auc", "brier"):
+            assert abs(told[name] - exact[name]) < said[name], name
+            assert said[name] == pytest.approx(errors[name], rel=0.2), name
+
+
+def test_standard_errors_of_classes_and_residuals_are_those_of_rows() -> None:
+    draw = np.random.default_rng(4)
+    y = draw.integers(0, 3, 2000)
+    f = draw.normal(size=(2000, 3)) + (y[:, None] == np.arange(3))
+    loss = LOSSES["one_vs_rest"]
+    said = level_metrics.spread_of_classes(loss, f, y[:, None] == np.arange(3), np.arange(3))
+    exact = metrics.spread(loss, f, y, np.arange(3), None)
+    assert said["loss"] == pytest.approx(exact["loss"], rel=0.5)
+    r, targets = draw.normal(size=(2, 2000, 1))
+    said = level_metrics.spread_of_residuals(LOSSES["square"], r, targets, np.array([0.0, 2.0]))
+    assert said["rmse"] == pytest.approx(2 / np.sqrt(2 * 2000), rel=0.3)
+    assert said["r2"] == pytest.approx(np.sqrt(2 / 2000), rel=0.3)

@@ -65,3 +65,32 @@ def test_rows_of_one_kind_have_no_rank() -> None:
         assert np.isnan(metrics.kolmogorov_smirnov(positive, np.arange(5.0)))
     assert np.isnan(metrics.average_precision(np.zeros(5, bool), np.arange(5.0)))
     assert np.isnan(metrics.lift(np.zeros(5, bool), np.arange(5.0)))
+
+
+@pytest.mark.parametrize("name", sorted(LOSSES))
+def test_weights_count_as_so_many_rows_in_every_metric(name: str) -> None:
+    """Metrics of rows with whole weights are those of the rows written so often, of every loss."""
+    loss, draw = LOSSES[name], np.random.default_rng(8)
+    y = draw.integers(0, 3 if not loss.single else 2, N) if loss.classifies else draw.gamma(2.0, size=N)
+    classes = loss.classes(y)
+    f = np.round(draw.normal(size=(N, loss.outputs(classes))), 1)
+    counts = draw.integers(0, 4, N)
+    weighted = metrics.evaluate(loss, f, y, classes, counts.astype(float))
+    again = metrics.evaluate(loss, np.repeat(f, counts, axis=0), np.repeat(y, counts), classes)
+    assert weighted == pytest.approx(again, rel=1e-9)
+    assert weighted != pytest.approx(metrics.evaluate(loss, f, y, classes), rel=1e-3)
+
+
+@pytest.mark.parametrize(("rows", "share"), [(150, 0.3), (6000, 0.3), (6000, 0.02)])
+def test_standard_errors_are_the_deviations_over_other_rows(rows: int, share: float) -> None:
+    """Beside the deviations of metrics over 40 tables, a fixed draw, which tell a deviation to a ninth."""
+    loss, draw, classes = LOSSES["logistic"], np.random.default_rng(2), np.array([0, 1])
+    values, errors = [], []
+    for _ in range(40):
+        y = (draw.random(rows) < share).astype(int)
+        f = (draw.normal(size=rows) + y + np.log(share))[:, None]
+        values.append(metrics.evaluate(loss, f, y, classes))
+        errors.append(metrics.spread(loss, f, y, classes, None))
+    for name in ("auc", "log_loss", "accuracy", "brier"):
+        deviation = np.std([each[name] for each in values])
+        assert np.mean([each[name] for each in errors]) == pytest.approx(deviation, rel=0.35), name

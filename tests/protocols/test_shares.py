@@ -148,7 +148,7 @@ class Run:
             meter = Meter(channel.clock, channel.books)
             seat = Seat(channel, Roles.labelled("a", case.names[1:]), meter, desk=self.desks[name])
             columns = case.columns(name)
-            ahead = Ahead(seat, case.terms, (case.scheme,), columns.integers, self.ready[name])
+            ahead = Ahead(seat, case.terms, case.scheme, columns.integers, self.ready[name])
             extra = (case.tables,) if name == "a" else ()
             side = self.kinds[name](seat, case.terms, columns, ahead, *extra, self.given.get(name))
             side.seen = self.seen[name]

@@ -10,18 +10,22 @@ from unittest import mock
 import numpy as np
 import pytest
 
+import securevfl as vfl
 from securevfl.base.roles import Roles
 from securevfl.crypto.lattice.bfv_product import LatticeShares
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing
+from securevfl.data.schedule import parts_of
 from securevfl.errors import LeakageError, ProtocolError
+from securevfl.families.shares.shares_plan import on_shares, plan
+from securevfl.models import MODELS
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.shares import opened_scores
-from securevfl.protocols.shares.new_sums import NewSums, SumPart
+from securevfl.protocols.shares.new_sums import SumPart
 from securevfl.protocols.shares.opened_scores import Asking, Committed, OpenedScores, QueriedRows, Scores, ShareKept
 from securevfl.protocols.shares.score_ledger import COMMITMENT, KEPT, NEW, REFUSED, Ledger
 from securevfl.protocols.shares.share_numbers import Descent, Levels, Numbers
-from securevfl.protocols.shares.share_products import Products
+from securevfl.protocols.shares.table_transfers import Met
 from securevfl.protocols.shares.visits import SharedState
 from securevfl.protocols.shares.work_ahead import Terms
 from securevfl.runtime.channel import Event
@@ -56,12 +60,12 @@ class Open(Ledger):
 class Model:
     """Weights of the parties a, b (the partner) and further ones, and their shares."""
 
-    def __init__(self, *widths, outputs=1, seed=0):
+    def __init__(self, *widths, outputs=1, seed=0, size=0.25):
         self.names = "abcd"[: len(widths)]
         self.widths = dict(zip(self.names, widths, strict=True))
         generator = np.random.default_rng(seed)
         scale = 2.0**NUMBERS.f_theta
-        self.theta = {name: generator.normal(size=(d, outputs)) / 4 for name, d in self.widths.items()}
+        self.theta = {name: generator.normal(size=(d, outputs)) * size for name, d in self.widths.items()}
         self.theta = {name: np.rint(theta * scale) / scale for name, theta in self.theta.items()}
         self.terms = Terms(NUMBERS, (256,), self.widths, "b", Descent(), outputs)
         held = {name: {} for name in self.names}
@@ -92,9 +96,9 @@ class Model:
             def play(channel):
                 seat = Seat(channel, Roles.labelled("a", self.names[1:]), Meter(channel.clock, channel.books))
                 asking = Asking(model, ledgers.get(name) or Open(), levels, to, most, rounded)
-                products = Products(seat, "b", SCHEME)
-                rows = max(len(block["a"]) for block in blocks)
-                side = Scores(products, self.terms, self.states[name], asking, rows=rows)
+                met, rows = Met(seat, "b", SCHEME, NUMBERS), max(len(block["a"]) for block in blocks)
+                tops = None if levels.step == EXACT.step else lambda: met.tops
+                side = Scores(met.products, self.terms, self.states[name], asking, tops=tops, rows=rows)
                 return [
                     side.block(i, block[name], QueriedRows(ids[i][: len(block[name])], (raw or block)[name]))
                     for i, block in enumerate(blocks)
@@ -166,13 +170,57 @@ def test_each_party_asks_its_own_ledger_about_whoever_asks():
 @pytest.mark.parametrize("asker", ["a", "b", "c"])
 def test_every_message_is_declared(asker):
     model = Model(3, 4, 5, 2) if asker == "c" else Model(3, 4, 5)
-    model.ask([model.columns(5)], [names(5)], to=asker)
+    model.ask([model.columns(5)], [names(5)], to=asker, levels=HALVES)
     roles = {"a": "active", "b": "partner", "c": "passive", "d": "passive"}
     seen = {(type(e.message), roles[e.peer], roles[e.me]) for e in model.events if e.direction == "recv"}
     own = opened_scores.declares(roles[asker])
     between = {(message, sender, receiver) for message, sender, receiver in seen if sender != receiver}
     assert between == {(d.message, d.sender, d.receiver) for d in own if d.sender != d.receiver}
     assert seen <= {(d.message, d.sender, d.receiver) for d in own}
+
+
+@pytest.mark.parametrize(("widths", "to", "outputs"), [((2, 2), "a", 1), ((2, 2), "b", 1), ((2, 3, 2), "c", 3)])
+@pytest.mark.parametrize("bits", [3, 4, 6, 7])
+def test_a_sum_beyond_what_levels_cover_is_never_told_as_another(widths, to, outputs, bits):
+    """Sums of up to 230 either way, where levels reach 32: every score is a level of its sum, or says that it is
+    beyond."""
+    largest = np.abs(sum(theta.sum(axis=0) for theta in Model(*widths, outputs=outputs).theta.values())).max()
+    model, levels = Model(*widths, outputs=outputs, size=0.25 * 230 / (8 * largest)), Levels(6 - bits, bits)
+    x = np.rint(np.linspace(-8, 8, 321) * 256)[:, None] / 256
+    block = {name: x * np.ones(d) for name, d in model.widths.items()}
+    (scores,) = model.ask([block], [names(len(x))], to=to, levels=levels)
+    exact, beyond = model.exact(block), np.isinf(scores)
+    assert np.abs(exact).max() > 229
+    far = np.abs(exact) >= levels.covered
+    assert beyond[far].all()
+    assert (np.abs(scores - exact)[~beyond] <= 1.5 * levels.size).all()
+    assert (np.abs(exact)[beyond] > levels.covered - max(4, 1.5 * levels.size)).all()
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize("rows", [50, 20_000, 199_999, 2**28])
+def test_levels_of_every_model_have_room_in_its_ring(name, rows):
+    """What is read by the highest bits is four times what levels reach, however many rows are visited at once; levels
+    reach as far as the table."""
+    try:
+        job = vfl.Job(model=name)
+    except vfl.errors.ConfigError:
+        pytest.skip("a model that needs more than its name")
+    if not on_shares(job):
+        pytest.skip("a model that does not train on shares")
+    numbers, options = plan(job, rows=parts_of(rows)[-1], batches=1, parties=2).numbers, job.protocol.shares
+    asked = options.score_levels(job.model.loss.spacing)
+    levels, ring = asked.within(numbers), 2.0 ** (numbers.whole - 1)
+    assert numbers.roomy
+    assert levels == asked
+    assert levels.reach <= ring / 4
+    assert numbers.whole <= numbers.bits - numbers.f_x - numbers.f_theta
+    assert numbers.reach < max(levels.reach, 16)
+    near = np.abs(numbers.top_knots) < levels.covered
+    moves = levels.moves(numbers.top_knots).astype(np.int64)
+    assert not moves[near].any()
+    told = (numbers.top_knots + moves * levels.size + levels.reach) % (2 * levels.reach) - levels.reach
+    assert (np.abs(told)[~near] > levels.reach - levels.size).all()
 
 
 def test_what_is_opened_is_rounded_at_random_and_says_no_more():
@@ -224,14 +272,14 @@ def test_each_score_has_a_dither_of_its_own():
     """
     held = {}
 
-    block = NewSums.block
+    moved = Scores._moved
 
     def watched(self, *given):
-        held[self._products.seat.me] = found = block(self, *given)
+        held[self._seat.me] = found = moved(self, *given)
         return found
 
     model = Model(4, 4, outputs=2)
-    with mock.patch.object(NewSums, "block", watched):
+    with mock.patch.object(Scores, "_moved", watched):
         model.ask([model.columns(2000)], [names(2000)], levels=HALVES)
     sent = next(event.message for event in model.events if type(event.message) is OpenedScores)
     told = ShareRing(HALVES.bits).unpack(sent.words, (2000, 2))

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import securevfl as vfl
 from securevfl.cli.main import app
-from securevfl.errors import DivergenceError, LabelError
+from securevfl.errors import DivergenceError, LabelError, RangeError
 from securevfl.families.player import Divergence, check_outcome
 from securevfl.models.losses import LOSSES
 
@@ -112,3 +112,14 @@ def test_the_command_says_it_in_a_line_and_saves_nothing(tmp_path: Path) -> None
     assert done.stderr.count("\n") == 1
     assert "lower lr" in done.stderr
     assert not (tmp_path / "parts").exists()
+
+
+@pytest.mark.parametrize("sums", ["auto", "pairwise", "cipher"])
+def test_outputs_that_are_no_numbers_are_never_told_as_predictions(sums: str) -> None:
+    """Weights that have left the numbers, as those of a module may: whichever way parts are added up, no row gets a
+    number."""
+    parties = numbers()
+    run = vfl.simulate(a_job(0.02, sums=sums, epochs=1), parties)
+    run.parts["shop"].state["theta"][0] = np.nan
+    with pytest.raises((DivergenceError, RangeError)):
+        run.predict({party.name: party.X for party in parties})

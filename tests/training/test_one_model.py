@@ -17,6 +17,8 @@ from sklearn.linear_model import LogisticRegression
 
 import securevfl as vfl
 from securevfl.errors import DataNotice
+from securevfl.models import MODELS
+from securevfl.models.linear import LinearModel
 from securevfl.training.explanations import shapley
 from securevfl.training.model_part import ModelPart
 from securevfl.training.onnx_export import to_onnx
@@ -39,6 +41,13 @@ LABELS: dict[str, Any] = {
     "poisson": DRAW.poisson(np.exp(F.clip(-2, 2) / 3)).astype(float),
     "one_vs_rest": np.digitize(F, [-1, 0.5]),
     "trees": Y,
+    "gamma": DRAW.gamma(2.0, np.exp(F.clip(-2, 2) / 3)),
+    "tweedie": DRAW.poisson(np.exp(F.clip(-2, 2) / 3)) * DRAW.gamma(2.0, 1.0, N),
+    "negative_binomial": DRAW.poisson(np.exp(F.clip(-2, 2) / 3)).astype(float),
+    "quantile": F + DRAW.normal(size=N),
+    "huber": F + DRAW.normal(size=N),
+    "smooth_hinge": Y,
+    "softmax": np.digitize(F, [-1, 0.5]),
 }
 
 
@@ -61,14 +70,13 @@ def new_rows() -> dict[str, Any]:
 
 
 def train(family: str, prepare: dict[str, Any], scale: str, protocol: str) -> vfl.Run:
-    model = {"trees": vfl.Trees(trees=3, depth=2)} if family == "trees" else {}
-    models = {"logistic": vfl.Logistic, "square": vfl.Square, "poisson": vfl.Poisson, "one_vs_rest": vfl.OneVsRest}
+    model = vfl.Trees(trees=3, depth=2) if family == "trees" else family
     shares = vfl.Protocol(shares=vfl.Shares(open_weights=("bank", "shop")))
     keys: dict[str, Any] = {"scale": scale} if family != "trees" else {}
-    if family == "poisson":
+    if family in ("poisson", "gamma", "tweedie", "negative_binomial"):
         keys["optimizer"] = vfl.FedSGD(lr=0.05)
     job = vfl.Job(
-        model=model.get(family) or models[family](),
+        model=model,
         protocol=shares if protocol == "shares" else "open",
         batch_size="all",
         epochs=4,
@@ -133,11 +141,23 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
     ("poisson", KEPT, "standard", "shares"),
     ("one_vs_rest", {}, "robust", "shares"),
     ("trees", {}, "standard", "shares"),
+    ("gamma", KEPT, "robust", "shares"),
+    ("tweedie", {"bins": 4}, "standard", "shares"),
+    ("negative_binomial", {}, "standard", "open"),
+    ("quantile", {"clip": 0.02}, "standard", "shares"),
+    ("huber", {}, "robust", "open"),
+    ("smooth_hinge", {}, "standard", "shares"),
+    ("softmax", {"bins": 4}, "standard", "open"),
     ("logistic", KEPT, "robust", "open"),
     ("logistic", {"clip": 0.02}, "none", "open"),
     ("square", {"bins": 4}, "standard", "open"),
     ("logistic", {"woe": {"bins": 4}}, "standard", "open"),
 ]
+
+
+def test_every_family_of_weights_for_columns_is_among_them() -> None:
+    named = {name for name, kind in MODELS.items() if issubclass(kind, LinearModel)} - {"linear"}
+    assert named <= {family for family, *_ in CASES}
 
 
 @pytest.mark.parametrize(("family", "prepare", "scale", "protocol"), CASES, ids=str)
@@ -166,10 +186,7 @@ def test_every_reader_of_a_model_says_what_is_served(
             session = runtime.InferenceSession(to_onnx(part), providers=["CPUExecutionProvider"])
             (found,) = session.run(["part"], {"X": new[name].to_numpy()})
             np.testing.assert_allclose(found, exact, atol=size)
-    level, covers = (2.0**-16, 8 if family == "square" else 32) if protocol == "shares" else (1e-6, np.inf)
-    covered = np.abs(total) < covers - 1  # beyond what the table covers sums wrap
-    assert covered[:40].all()
-    np.testing.assert_allclose(total[covered], f[covered], rtol=1e-9, atol=2 * level)
+    np.testing.assert_allclose(total, f, rtol=1e-9, atol=2 * (2.0**-16 if protocol == "shares" else 1e-6))
 
 
 @pytest.mark.parametrize("prepare", [{"bins": 4}, KEPT], ids=str)

@@ -311,14 +311,13 @@ others' parts, for every row that is scored"""
 
 
 def _verdicts(job: SharesJob) -> str:
-    """Describe in words what a party without labels is told of how the training goes; empty unless the job may stop
-    early."""
-    return (
-        "; after each evaluation whether\nto stop, whether it was the best"
-        f"{' and whether to go back and on by half the step' * turns_back(job)}, which follows from labels"
-        if job.stops_early
-        else ""
-    )
+    """Describe in words what a party without labels is told of how the training goes; empty where that is nothing."""
+    told = ["to stop"] * job.stops_early + ["it was the best"] * (job.stops_early or turns_back(job))
+    told += ["to go back and on by half the step"] * turns_back(job)
+    if not told:
+        return ""
+    listed = f"{', whether '.join(told[:-1])} and whether {told[-1]}" if turns_back(job) else ", whether ".join(told)
+    return f"; after each evaluation whether\n{listed}, which follows from labels"
 
 
 def _partner(job: SharesJob, passives: Sequence[str], columns: Mapping[str, int]) -> str:

@@ -237,7 +237,7 @@ def _scores(job: SharesJob, sizes: Sizes, rounds: str) -> Iterator[Leak]:
                 f"scores of a new row tell up to {bits} bits{beside}, a row of {name} holds {own.bits:.1f}, a "
                 f"fourth of which are {BUDGET * own.bits:.1f}",
                 f'{fewer}add score_bits = {most} or scores = "none" to protocol.shares'
-                if most > 0
+                if most > 2
                 else f'{fewer}add scores = "none" to protocol.shares',
                 apart=True,
             )

@@ -1,14 +1,15 @@
 """How good a model on shares is, as one party takes part in saying it.
 
 Pairs of a level and a label come out in an order that nobody knows; of losses that pairs do not serve one sum is
-opened; and after each chunk it is counted how many sums come near the end of the table.
+opened; and after each chunk it is counted how many sums are beyond the end of the table.
 """
 
 from __future__ import annotations
 
 import logging
+import warnings
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import PARTNER
 from securevfl.data.schedule import Rows, Visit
+from securevfl.errors import DataNotice
 from securevfl.families.player import FAR as FAR_ABOVE
 from securevfl.families.player import diverged
 from securevfl.families.shares.shares_plan import Plan, SharesJob, Turned, turns_back
@@ -87,20 +89,39 @@ class MeasuredLabels:
     def metrics(self, found: LevelPairs) -> tuple[dict[str, float], list[list[float]]]:
         """All metrics that pairs tell, and of two classes the calibration."""
         if self.less is not None:
-            r = self.side * found.f
-            r = self.side * np.where(found.marked & (r > self.reach / 2), r - 2 * self.reach, r)
-            return level_metrics.of_residuals(self.loss, r, self.targets, self.classes), []
+            return level_metrics.of_residuals(self.loss, self._residuals(found), self.targets, self.classes), []
         told = level_metrics.of_classes(self.loss, found.f, found.marked, self.classes)
         if not self.loss.single:
             return told, []
         proba = self.loss.proba(found.f)[:, 1]
         return told, metrics.calibration(found.marked[:, 0], proba).tolist()
 
+    def spread(self, found: LevelPairs) -> dict[str, float]:
+        """Return the standard errors of the metrics that pairs tell."""
+        if self.less is not None:
+            return level_metrics.spread_of_residuals(self.loss, self._residuals(found), self.targets, self.classes)
+        return level_metrics.spread_of_classes(self.loss, found.f, found.marked, self.classes)
+
+    def _residuals(self, found: LevelPairs) -> Floats:
+        """Read the residuals (n x c) off the levels."""
+        r = self.side * found.f
+        return self.side * np.where(found.marked & (r > self.reach / 2), r - 2 * self.reach, r)
+
 
 AHEAD = 4  # shuffles of a chunk that are made with it
 NEAR_END = 0.01  # part of the rows beyond half of the table's reach from which a party is warned
+OUTER = 0.75  # of what levels cover: sums between this and the end say that others may have wrapped
 
-Found = tuple[dict[str, float], Sequence[list[float]]]
+_FAR = (
+    "so many rows have scores near the largest that the training counts with or beyond, where they are taken for "
+    "others; set a lower lr, or a larger table_bits or step"
+)
+_WRAP = (
+    "so many rows have scores near the largest that metrics count with or beyond, where they are taken for others: "
+    "these may be wrong; set a larger metrics_range"
+)
+
+Found = tuple[dict[str, float], Sequence[list[float]], Mapping[str, float]]
 
 
 @dataclass(frozen=True)
@@ -139,43 +160,54 @@ class Measures:
         self._chunk = -1
         self._shuffles: dict[int, deque[Shuffle]] = {}
         self._calibration: Sequence[list[float]] = []
+        self._spread: Mapping[str, float] = {}
         self.none = np.inf  # the loss without a model, of the rows last measured; known to the party with labels
 
     def found(self, loss: Loss, data: TrainingData, state: SharedState, rounds: int) -> Found:
-        """Return the metrics after so many rounds, and points of a calibration curve; both empty where nobody is told.
+        """Return the metrics after so many rounds, points of a calibration curve, and the metrics' standard errors; all
+        empty where nobody is told.
 
         DivergenceError if the loss is far above that of a model that says nothing.
         """
-        self._calibration = []
-        return self._measure(loss, data, state, rounds), self._calibration
+        self._calibration, self._spread = [], {}
+        return self._measure(loss, data, state, rounds), self._calibration, self._spread
 
     def _measure(self, loss: Loss, data: TrainingData, state: SharedState, rounds: int) -> dict[str, float]:
         rows = self._evaluated(data)
         if len(rows) < FEWEST:
+            if self._seat.me == self._seat.active:
+                what = f"{FEWEST} rows to take metrics of were expected, {len(rows)} came, so there are none"
+                warnings.warn(f"party {self._seat.me}: {what}; hold out more (test_fraction)", DataNotice, stacklevel=2)
             return {}
         self._note_measure(data, rows)
         if not level_metrics.fits(loss):
             return self._sum_of_losses(data, rows, state, rounds)
         labels, classes = data.labels(rows.rows), data.classes
-        own = None
+        own, levels = None, self._levels(loss)
         if labels is not None and classes is not None:
-            own = MeasuredLabels.of(loss, labels, classes, self._levels(loss).reach)
+            own = MeasuredLabels.of(loss, labels, classes, levels.reach)
+        met = self._model.met()
+        held = loss.classifies and levels.has_ends(self._model.plan().numbers)
         found = pairs(
-            self._model.met().products,
+            met.products,
             self._shuffle(len(rows)),
             self._model.terms(),
             state,
-            state.visits,
             InputRows(self._model.features, data, rows.rows),
-            self._levels(loss),
+            levels,
             None if own is None else Marked(own.marks, own.less),
+            met.tops if held else None,
         )
         if found is None or own is None:
             return {}
         told, self._calibration = own.metrics(found)
+        self._spread = own.spread(found)
         self._watch(told["loss"], own.none, rounds)
         if own.less is None:
-            self._warn(float((np.abs(found.f) > self._model.plan().numbers.reach / 2).mean()))
+            self._warn(float((np.abs(found.f) > self._model.plan().numbers.reach / 2).mean()), NEAR_END)
+        if not held:
+            outer = (np.abs(found.f) > OUTER * own.reach) & ((own.less is None) | ~found.marked)
+            self._warn(float(outer.mean()), 0.0, _WRAP)
         return told
 
     def _sum_of_losses(self, data: TrainingData, rows: ScaledRows, state: SharedState, rounds: int) -> dict[str, float]:
@@ -191,8 +223,9 @@ class Measures:
             return {}
         none = float(self._job.loss.value(np.zeros((len(targets[1]), 1)), targets[1]).mean())
         self._watch(found.loss * self._seat.outputs, none * self._seat.outputs, rounds)
-        self._warn(found.far)
-        return {"loss": found.loss * self._seat.outputs}
+        self._warn(found.far, NEAR_END)
+        counts = 1.0 if data.weights is None else float(data.weights[rows.rows].mean())
+        return {"loss": found.loss * self._seat.outputs / counts}
 
     def _watch(self, loss: float, none: float, rounds: int) -> None:
         """Compare the loss with that of no model. DivergenceError if it is far above, and nothing turns back for it."""
@@ -201,8 +234,8 @@ class Measures:
             raise diverged(rounds)
 
     def count_far(self, data: TrainingData, state: SharedState | None, visit: Visit) -> None:
-        """Count, of some rows of the last visit, those whose sums come near the end of the table, as often as the
-        partner's ledger lets them be counted; warn of many."""
+        """Count, of some rows of the last visit, those whose sums are beyond the end of the table, as often as the
+        partner's ledger lets them be counted; warn of any."""
         rows, met = visit.rows[: COUNTED // self._seat.outputs], self._model.met()
         if len(rows) < FEWEST or state is None:
             return
@@ -211,7 +244,7 @@ class Measures:
         limited = not (self._seat.desk.together or "small_metrics" in self._job.accepts)
         found = counted(
             met.products,
-            met.transfers,
+            met.tops,
             self._model.terms(),
             state,
             state.visits,
@@ -219,14 +252,12 @@ class Measures:
             allowed=lambda: not limited or self._ledger.count(data.ids(rows)),
         )
         if found is not None:
-            self._warn(found / (len(rows) * self._seat.outputs))
+            most = 0.0 if self._model.plan().numbers.roomy else NEAR_END
+            self._warn(found / (len(rows) * self._seat.outputs), most)
 
-    def _warn(self, far: float) -> None:
-        if far > NEAR_END:
-            why = (
-                "so many rows have scores beyond half of the largest that the training counts with, beyond which they "
-                "would be wrong; if they become more, set a lower lr, or a larger table_bits or step"
-            )
+    def _warn(self, far: float, most: float, why: str = _FAR) -> None:
+        """Warn of a part of the rows, if it is more than `most`."""
+        if far > most:
             facts: dict[str, str | int | float] = {"part": round(far, 4), "reason": why}
             eventlog.emit(self._seat.me, "far", facts, logging.ERROR)
 
@@ -275,7 +306,12 @@ class Measures:
             self._ledger.measure(seat.active, data.ids(rows.rows), limited=limited, me=seat.me)
 
     def check(self, data: TrainingData, start: int) -> None:
-        """Raise LeakageError if the evaluations of the run from round `start` on would be too many."""
+        """Raise LeakageError if the evaluations of the run from round `start` on would be too many. A DataNotice says
+        where rows that count more or less than others are measured alike."""
+        if data.counts(data.evaluated.rows) is not None and level_metrics.fits(self._job.model.loss):
+            what = "on shares metrics count every row alike, as nobody knows which row a score is of"
+            why = "weights.column counts in the training alone"
+            warnings.warn(f"party {self._seat.me}: {what}; {why}", DataNotice, stacklevel=2)
         seat, rows, every = self._seat, self._evaluated(data), self._job.evaluation_interval
         if (
             self._seat.me == self._seat.active

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import os
+import math
+import warnings
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -19,16 +20,17 @@ from securevfl.crypto.share_ring import ShareScheme
 from securevfl.data.schedule import Rows, Visit
 from securevfl.disclosure.exposure import ROWS
 from securevfl.disclosure.holds import Holds
-from securevfl.errors import ConfigError, LeakageError
+from securevfl.errors import ConfigError, DataNotice, LeakageError
 from securevfl.families.player import AnsweredRows, AskedRows, KnownRows, OwnRows, Player, Round
 from securevfl.families.shares.shares_leaks import bits_of_codes
-from securevfl.families.shares.shares_measures import InputRows, MeasuredModel, Measures
+from securevfl.families.shares.shares_measures import Found, InputRows, MeasuredModel, Measures
 from securevfl.families.shares.shares_needs import Turns, chunks_of
 from securevfl.families.shares.shares_plan import Plan, SharesJob, Turned, plan_of, turns_back, weight_levels
 from securevfl.families.training_data import ScaledRows, State, TrainingData
-from securevfl.models.inputs import Inputs, Seen, Spread
+from securevfl.models.inputs import Inputs, Seen, Spread, own_stream
 from securevfl.models.linear import LinearModel
 from securevfl.models.loss import Loss
+from securevfl.models.losses import PoissonLoss
 from securevfl.optim.block_descent import BlockDescent
 from securevfl.optim.curvature import of_rows
 from securevfl.protocols.notes import Began
@@ -49,9 +51,10 @@ from securevfl.runtime.clock import Stage
 
 BLOCK = 16_384  # rows that are scored at a time
 STRETCH = 4096  # rows of which inputs are made at a time
-INPUTS = "inputs.json"  # beside work done ahead, which rests on them
 KEY_BYTES = 32
+INPUTS = "inputs.json"  # beside work done ahead, which rests on them
 LOST = 1.02  # times the least loss so far, from which a training turns back
+COARSE = 0.125  # deviations of a count by chance: coefficients are then off by some .05 standard errors
 _TURNED = "the loss rose: steps of twice the safe size were too long for these columns, and half of it follows"
 EXPLAINED = 512  # training rows by which columns are said to matter, to a party that is told its weights
 
@@ -105,7 +108,7 @@ class SharesPlayer(Player):
         self._weights: Floats | None = own.get("theta")
         self._blocks = 0
         self._answered = AnsweredRows(np.zeros(0, np.bool_), np.zeros(0, np.bool_))
-        self._measured: dict[int, tuple[dict[str, float], Sequence[list[float]]]] = {}
+        self._measured: dict[int, Found] = {}
         self._inputs: Inputs | None = None
         self._importance = {"importance": own["importance"]} if "importance" in own else {}
         if self._sizes:
@@ -165,7 +168,7 @@ class SharesPlayer(Player):
             return {}
         if self.exchanges not in self._measured:
             self._measured[self.exchanges] = self._measures.found(loss, data, self._state, rounds)
-        found, self.calibration = self._measured[self.exchanges]
+        found, self.calibration, self.spread = self._measured[self.exchanges]
         return found
 
     @cached_property
@@ -275,7 +278,7 @@ class SharesPlayer(Player):
     def _met(self) -> Met:
         """What the session has for questions about the model."""
         numbers = self._plan.numbers
-        return Met(self._seat, self._partner, self._scheme(numbers), numbers.table_bits)
+        return Met(self._seat, self._partner, self._scheme(numbers), numbers)
 
     def _scheme(self, numbers: Numbers) -> ShareScheme:
         """Return what multiplies shared vectors. ConfigError where this machine's linear algebra is not exact."""
@@ -303,6 +306,7 @@ class SharesPlayer(Player):
         ahead = Ahead(seat, terms, self._scheme(terms.numbers), own.integers, ready)
         side: Side
         if self._active:
+            self._tell_coarse(data)
             loss, numbers = self._job.loss, terms.numbers
 
             @lru_cache(maxsize=64)
@@ -319,6 +323,17 @@ class SharesPlayer(Player):
         self._state = side.state
         self._training = _Training(data, ahead, side, list(schedule.visits()), terms.rows)
         return self._training
+
+    def _tell_coarse(self, data: TrainingData) -> None:
+        """Say in a DataNotice where counts are so large that chance moves them by less than sums are rounded by."""
+        loss, step = self._job.model.loss, 2.0**self._plan.numbers.step
+        if not isinstance(loss, PoissonLoss) or data.counted is None:
+            return
+        apart = step / 4 * math.sqrt(float(data.counted[1]))
+        if apart > COARSE:
+            what = f"sums are rounded at random to {step:g}, {apart:.1f} times what chance moves counts of this mean by"
+            remedy = "coefficients are not exact to their standard errors; a smaller protocol.shares.step comes closer"
+            warnings.warn(f"party {self._seat.me}: {what}: {remedy}", DataNotice, stacklevel=2)
 
     def _make(self, training: _Training, first: int, part: Sequence[Visit]) -> None:
         """Make a chunk, unless all parties have it already."""
@@ -367,9 +382,10 @@ class SharesPlayer(Player):
             targets = None if data.targets is None else data.targets[train]
             weights = None if data.weights is None else data.weights[train]
             opened = self._seat.me in self._options.open_weights
-            return Seen(
-                self._seat.me, data.scaled(train), data.sources, targets, weights, opened, os.urandom(KEY_BYTES)
-            )
+            order, X = np.searchsorted(train, data.schedule.by_ids), data.scaled(train)
+            own = [each[order] for each in (X, targets, weights) if each is not None]
+            key = own_stream(f"inputs of {self._seat.me} {self._job.seed}", *own)(KEY_BYTES)
+            return Seen(self._seat.me, X, data.sources, targets, weights, opened, key, order)
 
         made = self._model.inputs(self._spread(data.columns, len(train)), kept, seen)
         own = made.state(whole=True)
@@ -439,12 +455,14 @@ class SharesPlayer(Player):
             )
         exact = desk.together or options.scores == "exact"
         spacing, to = self._job.loss.spacing, options.scores_to or self._seat.active
-        levels = Levels.exact(self._plan.numbers) if exact else options.score_levels(spacing)
+        numbers = self._plan.numbers
+        levels = Levels.exact(numbers) if exact else options.score_levels(spacing).within(numbers)
         left = self.row_bits - bits_of_codes(self._job, self._seat.me, self._terms.columns[self._seat.me])
-        rounded = None if exact else options.allowed_levels(spacing, left / self._seat.outputs)
+        rounded = None if exact else options.allowed_levels(spacing, left / self._seat.outputs).within(numbers)
         ledger = None if desk.together else self._ledger
         asking = Asking(self._noted(), ledger, levels, to, self.row_bits, rounded, desk.account)
-        return Scores(self._met.products, self._terms, state, asking, number=state.visits, rows=rows)
+        tops = None if exact else lambda: self._met.tops
+        return Scores(self._met.products, self._terms, state, asking, tops=tops, number=state.visits, rows=rows)
 
     @cached_property
     def _ledger(self) -> Ledger:

@@ -366,7 +366,7 @@ class TransferPlayer(BatchPlayer):
         self._rows = data.scaled(flow) if self._guest else np.empty((0, 0))
         self._labels = np.empty(0) if data.targets is None else data.targets[flow, 0]
         if start == 0:
-            self.network.start(data.raw(flow), self.seed)
+            self.network.start(data.raw(data.schedule.by_ids), self.seed)
             self.updater = Updater(self._optimizer.update, self.network)
         seat, (host,) = self._seat, self._seat.passives
         asks = {host: seat.parameters[host], seat.active: self._model.parameters(seat.columns[seat.active], 1) + 1}

@@ -7,7 +7,6 @@ the mean of y u^A. `securevfl.families.transfer.taylor` has the objective.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from typing import ClassVar
 
@@ -20,6 +19,7 @@ from securevfl.base.special import normal_quantile
 from securevfl.base.tall import Sparse
 from securevfl.families.transfer import taylor
 from securevfl.models.base import Model
+from securevfl.models.inputs import own_stream
 from securevfl.models.loss import Loss
 from securevfl.models.losses import LOSSES
 
@@ -90,9 +90,8 @@ class DenseNetwork:
 
         Nobody else can compute them, and the same data and seed give the same network.
         """
-        stream = hashlib.shake_256(f"securevfl network {seed} {X.shape} {self._shapes}".encode())
-        stream.update(np.ascontiguousarray(X, dtype="<f8").tobytes())
-        whole = np.frombuffer(stream.digest(8 * self.parameters), "<u8") >> 11
+        stream = own_stream(f"network {seed} {self._shapes}", X)
+        whole = np.frombuffer(stream(8 * self.parameters), "<u8") >> 11
         drawn = normal_quantile((whole + 0.5) * 2.0**-53)
         for place, (b, a) in zip(self._places, self._shapes, strict=True):
             drawn[place] *= np.sqrt(2.0 / (a - 1 + b))

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
@@ -15,12 +12,10 @@ from securevfl.data.party import Party
 from securevfl.data.preparation import Source
 from securevfl.data.scaled_columns import on_grid
 from securevfl.errors import ConfigError
-from securevfl.families.shares import shares_player
 from securevfl.job import Job
 from securevfl.models.inputs import Seen, Spread
 from securevfl.models.metrics import area_under_curve
 from securevfl.models.trees import ForestInputs, Trees
-from securevfl.training.run import Run
 from securevfl.training.simulate import simulate
 
 ROWS, TREES, DEPTH = 200, 5, 3
@@ -76,30 +71,34 @@ def columns() -> Outcome:
     return outcome
 
 
-def _run(changed: bool = False, key: Callable[[int], bytes] | None = None) -> Run:
+def _run(held_out: float = 0.0, trained: float = 0.0, seed: int = 0) -> Any:
+    """Return what the shop keeps of a run, of rows held out and one trained on that have so much added."""
     rng = np.random.default_rng(0)
     A, B = rng.normal(size=(2, 80, 2))
     y = (A[:, 0] + B[:, 0] > 0).astype(int)
-    job = Job.from_dict({"model": Trees(trees=1, depth=2, own_score=False), "test_fraction": 0.25, "epochs": 1})
-    if changed:
-        B[job.schedule(80).test] += 50
-    parties = [Party("bank", A, y, aligned=True), Party("shop", B, aligned=True)]
-    if key is None:
-        return simulate(job, parties, workers=1)
-    with mock.patch.object(shares_player, "os", SimpleNamespace(urandom=key)):
-        return simulate(job, parties, workers=1)
+    model = Trees(trees=9, depth=3, own_score=False)
+    job = Job.from_dict({"model": model, "test_fraction": 0.25, "epochs": 1, "seed": seed})
+    schedule = job.schedule(80)
+    B[schedule.test] += held_out
+    B[schedule.train[0]] += trained
+    run = simulate(job, [Party("bank", A, y, aligned=True), Party("shop", B, aligned=True)], workers=1)
+    return run.parts["shop"].state
 
 
 def drawn() -> Outcome:
-    """Two runs of a job draw other trees; held-out rows move no cut; no part holds weights that nobody asked for."""
+    """Trees are drawn by the party's own training rows and the seed, as nobody else can draw them; held-out rows move
+    no cut; no part holds weights that nobody asked for."""
     outcome = Outcome()
-    one, other = (_run().parts["shop"].state for _ in range(2))
-    if np.array_equal(one["inputs"]["forest"]["cuts"], other["inputs"]["forest"]["cuts"]):
-        outcome.add("draws", "shop", "two runs have the same trees, which others could draw")
-    if "theta" in one:
+    first, again, other, seeded, later = _run(), _run(), _run(trained=1.0), _run(seed=1), _run(held_out=50.0)
+    sides = [each["inputs"]["forest"]["sides"] for each in (first, again, other, seeded)]
+    if not np.array_equal(sides[0], sides[1]):
+        outcome.add("repeated", "shop", "two runs of one job draw other trees")
+    for what, own in (("a row", sides[2]), ("the seed", sides[3])):
+        if np.array_equal(sides[0], own):
+            outcome.add("draws", "shop", f"trees do not follow from {what}, so that others could draw them")
+    if "theta" in first:
         outcome.add("weights", "shop", "its part holds its weights, which the job does not open")
-    alike = [_run(changed, bytes).parts["shop"].state["inputs"]["forest"]["cuts"] for changed in (False, True)]
-    if not np.array_equal(*alike):
+    if not np.array_equal(*(each["inputs"]["forest"]["cuts"] for each in (first, later))):
         outcome.add("held out", "shop", "cuts follow from rows that are held out")
     return outcome
 

@@ -1,0 +1,74 @@
+"""Classes that columns separate have no finite weights: it is said in every mode, by whoever can know it."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.models.separation import separating
+
+N = 240
+DRAW = np.random.default_rng(3)
+X, Z = DRAW.normal(size=(2, N, 2))
+MIXED = (X[:, 0] + Z[:, 0] + DRAW.normal(size=N) > 0).astype(int)
+SEALED = ["columns", "rank", "label_auc", "fresh_equations", "small_metrics"]
+MODES: dict[str, dict[str, Any]] = {
+    "open": {"protocol": "open", "batch_size": "all", "epochs": 200, "optimizer": vfl.BlockNewton(), "accepts": SEALED},
+    "shares": {"epochs": 12, "accepts": ["small_metrics"]},
+}
+
+
+def notices(y: Any, own: Any, mode: str, model: Any) -> list[str]:
+    """What both parties are told of separated classes."""
+    parties = [
+        vfl.Party("bank", own, y, columns=["a", "b", "c"][: own.shape[1]], ids=range(N)),
+        vfl.Party("shop", Z, columns=["d", "e"], ids=range(N)),
+    ]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        vfl.simulate(vfl.Job(model=model, **MODES[mode]), parties)
+    return [str(each.message) for each in caught if "l2 in the model" in str(each.message)]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_column_that_separates_is_named_before_the_training(mode: str) -> None:
+    rare = (np.arange(N) % 16 == 3) & (MIXED == 1)
+    own = np.column_stack([X, rare])
+    said = notices(MIXED, own, mode, vfl.Logistic())
+    assert any(each.startswith("party bank: columns that separate the labels: c;") for each in said)
+    assert not notices(MIXED, X, mode, vfl.Logistic())
+    assert not notices(MIXED, own, mode, vfl.Logistic(l2=1e-3))
+    assert not notices(MIXED, own, mode, vfl.SmoothHinge())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_classes_that_columns_of_both_separate_are_said_by_metrics(mode: str) -> None:
+    total = X[:, 0] + Z[:, 0]
+    kept = np.where(np.abs(total) < 0.4, np.sign(total) * 2, 0)
+    own = X + np.column_stack([kept, np.zeros(N)])
+    said = notices((total > 0).astype(int), own, mode, vfl.Logistic())
+    assert any("party bank: the model ranks all rows that were measured right" in each for each in said)
+    if mode == "open":
+        assert any("party shop: columns that by themselves move f by more than 20: d;" in each for each in said)
+
+
+def test_separating_columns_are_those_that_a_threshold_parts() -> None:
+    """Beside a loop over thresholds."""
+    columns = np.round(DRAW.normal(size=(9, 400)), 1)
+    marked = DRAW.random((9, 2)) < 0.4
+    expected = [
+        len(np.unique(x)) > 1
+        and any(
+            0 < m.sum() < 9 and ((sign * (x[m] - t)).min() >= 0 >= (sign * (x[~m] - t)).max())
+            for m in marked.T
+            for t in x
+            for sign in (1, -1)
+        )
+        for x in columns.T
+    ]
+    assert 0 < sum(expected) < 400
+    np.testing.assert_array_equal(separating(columns, marked), expected)

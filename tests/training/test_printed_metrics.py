@@ -1,0 +1,81 @@
+"""Metrics as they are printed: weighted where rows are, with their standard errors, or said to be missing."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.metrics import log_loss, roc_auc_score
+
+import securevfl as vfl
+from securevfl.cli.show import figures
+from securevfl.errors import DataNotice, TableError
+
+N = 400
+DRAW = np.random.default_rng(6)
+OWN, OTHER = DRAW.normal(size=(N, 2)), DRAW.normal(size=(N, 2))
+Y = (OWN[:, 0] + OTHER[:, 0] + DRAW.normal(size=N) > 0).astype(int)
+COUNTS = np.where(OWN[:, 1] > 0, 3.0, 0.5)
+SEALED = ["columns", "rank", "label_auc", "fresh_equations", "small_metrics"]
+OPEN: dict[str, Any] = {"protocol": "open", "accepts": SEALED, "epochs": 3, "optimizer": vfl.FedSGD(lr=0.3)}
+SHARES: dict[str, Any] = {"epochs": 11, "accepts": SEALED[-1:]}
+
+
+def trained(rows: int, counts: Any, **keys: Any) -> tuple[vfl.Run, list[str]]:
+    """A run, and what was said of it."""
+    own = np.column_stack([OWN[:rows], counts[:rows]])
+    bank = vfl.Party("bank", own, Y[:rows], columns=["a", "b", "count"], ids=range(rows))
+    job = vfl.Job(model="logistic", test_fraction=0.25, weights={"column": "count", "most": 8.0}, **keys)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run = vfl.simulate(job, [bank, vfl.Party("shop", OTHER[:rows], ids=range(rows))])
+    return run, [str(each.message) for each in caught if each.category is DataNotice]
+
+
+def test_a_weighted_run_counts_rows_by_their_weights_in_its_metrics() -> None:
+    run, _ = trained(N, COUNTS, **OPEN)
+    schedule = run.job.schedule(vfl.Party("bank", OWN, Y, ids=range(N)).register)
+    rows = schedule.test
+    tables = {"bank": np.column_stack([OWN, COUNTS])[rows], "shop": OTHER[rows]}
+    proba = run.predict_proba({"bank": tables["bank"][:, :2], "shop": tables["shop"]})[:, 1]
+    assert run.metrics["auc"] == pytest.approx(roc_auc_score(Y[rows], proba, sample_weight=COUNTS[rows]))
+    assert run.metrics["log_loss"] == pytest.approx(log_loss(Y[rows], proba, sample_weight=COUNTS[rows]))
+    again = run.evaluate({"bank": tables["bank"][:, :2], "shop": tables["shop"]}, Y[rows], COUNTS[rows])
+    assert again == pytest.approx(run.metrics)
+    assert run.evaluated_on == "held-out rows, counted by count"
+    assert "held-out rows, counted by count" in run._repr_html_()
+
+
+def test_on_shares_it_is_said_that_rows_count_alike() -> None:
+    run, said = trained(N, COUNTS, **SHARES)
+    assert run.evaluated_on == "held-out rows, each counted once"
+    assert any("metrics count every row alike" in each for each in said)
+
+
+@pytest.mark.parametrize("keys", [OPEN, SHARES], ids=["open", "shares"])
+def test_metrics_have_their_standard_errors_beside_them(keys: dict[str, Any], tmp_path: Any) -> None:
+    run, _ = trained(N, np.linspace(1, 2, N), **keys)
+    assert set(run.spread) == set(run.metrics)
+    assert 0.02 < run.spread["auc"] < 0.08  # of 100 rows
+    line = figures(run.metrics, run.positive, run.spread)
+    assert f"auc {run.metrics['auc']:.4f} +- {run.spread['auc']:.4f}" in line
+    assert f"{run.metrics['auc']:.4f} +- {run.spread['auc']:.4f}" in run._repr_html_()
+    run.save(tmp_path)
+    assert vfl.Run.load(tmp_path).spread == run.spread
+
+
+def test_metrics_of_too_few_rows_are_said_to_be_missing() -> None:
+    run, said = trained(60, COUNTS, **SHARES)
+    assert run.metrics == {}
+    assert any("20 rows to take metrics of were expected, 15 came, so there are none" in each for each in said)
+    assert figures(run.metrics, run.positive, run.spread).startswith("no metrics")
+
+
+def test_rows_of_no_weight_give_no_metrics() -> None:
+    register = vfl.Party("bank", OWN, Y, ids=range(N)).register
+    counts = np.ones(N)
+    counts[vfl.Job(model="logistic", test_fraction=0.25, **OPEN).schedule(register).test] = 0
+    with pytest.raises(TableError, match="weights above 0 among the rows that metrics are taken on"):
+        trained(N, counts, **OPEN)
