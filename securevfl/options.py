@@ -208,6 +208,12 @@ class JobOptions(Config):
         """Whether the leading party tells the others after each evaluation to go on or stop."""
         return self.target is not None or self.patience is not None
 
+    @property
+    def verdicts(self) -> int:
+        """Rounds between evaluations after which the leading party tells the others how to go on; 0 where it does
+        not."""
+        return self.evaluation_interval if self.stops_early or self.optimizer.dares else 0
+
 
 def _there(value: Any) -> Any:
     """Return the value that was given or filled in. Raises ValueError if there is none, as some models have no choice

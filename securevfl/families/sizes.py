@@ -132,9 +132,9 @@ def evaluated(job: JobOptions, sizes: Sizes) -> tuple[Group, int]:
 
 
 def verdicts(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
-    """Count the bits by which passive parties are told, after evaluations, whether to stop: of labels of the rows that
+    """Count the bits by which passive parties are told, after evaluations, how to go on: of labels of the rows that
     are evaluated, as one that deviates may have the metric hang on a single one."""
-    times = sizes.visits // job.evaluation_interval if job.stops_early and job.evaluation_interval else 0
+    times = sizes.visits // job.verdicts if job.verdicts else 0
     rows = sizes.held_out or sizes.rows
     held = max(1, int(rows * (math.log2(sizes.outputs) if sizes.outputs > 1 else sizes.label_bits)))
     told = [(name, times * VERDICT) for name in sizes.passives if times]

@@ -43,6 +43,10 @@ class BlockDescent(Optimizer):
     def label(self) -> str:
         return "BlockDescent"
 
+    @property
+    def dares(self) -> bool:
+        return self.momentum and self.first > 1
+
     def extrapolation(self, visit: int) -> float:
         """How far the point of the next gradient lies beyond the weights after `visit` visits, from 1, in units of the
         last change."""

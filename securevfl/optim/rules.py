@@ -149,6 +149,11 @@ class Training(Named, ABC):
         """Whether a party may weigh the rows of a batch anew in every local step."""
         return False
 
+    @property
+    def dares(self) -> bool:
+        """Whether steps are longer than safe ones, so that evaluations say where to go back."""
+        return False
+
     def opened(self, model: Model, visits: Sequence[int]) -> int:
         """Count the gradients that a passive party has opened in a run with these visits, if residuals are sealed."""
         return len(visits)
