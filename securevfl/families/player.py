@@ -261,7 +261,7 @@ class BatchPlayer(Player):
         self._watch: Divergence | None = None
         self._round = 0  # the one that is being done, from 1
         self._secret = b""  # of the run
-        self._sends = seat.me != seat.active
+        self._sends = seat.me in seat.passives
         self._rounding: RoundedOutputs | None = None
 
     @property
