@@ -89,7 +89,7 @@ def on_terminal(folder: Path, command: str, answer: str) -> str:
                 os.write(ours, answer.encode())
                 answered = True
     states = re.findall(r"\x1b\[2K(training: visit [^\r\n]*)", printed)
-    lasting = [re.split(r"\r\x1b\[2K", line)[-1] for line in printed.replace("\r\n", "\n").splitlines()]
+    lasting = [re.split(r"\r\x1b\[2K", line)[-1] for line in printed.replace("\r\n", "\n").split("\n")]
     answer_at = next(number for number, line in enumerate(lasting) if "[y/N]" in line)
     return "\n".join([*lasting[: answer_at + 1], *states[-1:], *filter(None, lasting[answer_at + 1 :])])
 
@@ -175,7 +175,7 @@ def main() -> None:
             if needed or (each == "join" and "ledger" in given.only):
                 printed = joined(folder, command) if each == "join" else shown(folder, command)
                 place = target / "demo.svg" if each == "demo" else target / "screens" / f"{each}.svg"
-                place.write_text(drawn(command, printed), encoding="utf-8")
+                place.write_text(drawn(command, printed.replace(str(folder), "/data")), encoding="utf-8")
         if "audit" in given.only:
             shown(folder, AUDIT)
         for each in set(given.only) & PAGES.keys():

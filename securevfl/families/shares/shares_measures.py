@@ -162,6 +162,7 @@ class Measures:
         self._calibration: Sequence[list[float]] = []
         self._spread: Mapping[str, float] = {}
         self.none = np.inf  # the loss without a model, of the rows last measured; known to the party with labels
+        self._far = 0.0  # the part of the rows that was warned of last
 
     def found(self, loss: Loss, data: TrainingData, state: SharedState, rounds: int) -> Found:
         """Return the metrics after so many rounds, points of a calibration curve, and the metrics' standard errors; all
@@ -259,7 +260,9 @@ class Measures:
         """Warn of a part of the rows, if it is more than `most`."""
         if far > most:
             facts: dict[str, str | int | float] = {"part": round(far, 4), "reason": why}
-            eventlog.emit(self._seat.me, "far", facts, logging.ERROR)
+            level = logging.ERROR if far > 2 * self._far else logging.INFO
+            eventlog.emit(self._seat.me, "far", facts, level)
+            self._far = far
 
     def _evaluated(self, data: TrainingData) -> ScaledRows:
         """Return the rows that are measured: those to be evaluated, or as many as there is room for, spread evenly over
