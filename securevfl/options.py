@@ -55,7 +55,7 @@ class JobOptions(Config):
     """How messages hide what they carry: "shares", which opens nothing and is chosen where the model allows it, "ckks"
     or "paillier", which seal residuals, "open", or a table of these keys."""
     batch_size: BatchSize = 256
-    """Rows a batch, or "all" for one batch of all training rows; "growing", for block_descent, is "all" below 200,000
+    """Rows a batch, or "all" for one batch of all training rows; "growing", for block_descent, is "all" below 100,000
     training rows, and from there on visits go to parts of them that grow. The partition is fixed by the ids of the
     table."""
     epochs: int = Field(default=10, ge=0)

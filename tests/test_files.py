@@ -6,9 +6,13 @@ import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from securevfl.base.files import check_writable, close_to_others, write_whole, writing_whole
+from securevfl.base.machine import one_thread
+from securevfl.base.spool import Spool
 from securevfl.errors import ConfigError, StorageError
 from tests.forked import run_forked
 
@@ -116,3 +120,37 @@ def test_folders_that_are_made_for_a_file_are_closed_to_others(tmp_path: Path) -
     assert (tmp_path / "open").stat().st_mode & 0o777 == 0o755
     close_to_others(tmp_path / "open")
     assert (tmp_path / "open").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_spool_gives_back_what_was_put_or_nothing(
+    tmp_path: Path, full: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Spool[int](tmp_path / "ahead")
+    put = [(np.arange(6, dtype=np.int16).reshape(2, 3), np.full((1, 2), 7, np.int32)), (np.zeros((0, 3)),)]
+    if full:
+        monkeypatch.setattr(os, "pwrite", lambda *_: (_ for _ in ()).throw(OSError(28, "no space")))
+    for key, arrays in enumerate(put):
+        kept.put(key, arrays)
+    assert not list((tmp_path / "ahead").iterdir())  # it has no name
+    for key, arrays in enumerate(put[: 0 if full else None]):
+        found = kept.get(key)
+        assert found is not None
+        for one, other in zip(found, arrays, strict=True):
+            assert one.dtype == other.dtype
+            np.testing.assert_array_equal(one, other)
+    assert kept.get(0 if full else 2) is None
+
+
+def test_linear_algebra_has_its_threads_back_after_the_last_of_several() -> None:
+    def threads() -> list[int]:
+        return [each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"]
+
+    with threadpool_limits(2, user_api="blas"):
+        first, second = one_thread(), one_thread()
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert set(threads()) == {1}
+        second.__exit__(None, None, None)
+        assert set(threads()) == {2}

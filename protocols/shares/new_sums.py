@@ -18,7 +18,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.base.arrays import Floats
+from securevfl.base.arrays import Floats, RowSlices
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import Factor, Integers, ShareRing, Words, narrow
 from securevfl.errors import ProtocolError
@@ -26,7 +26,7 @@ from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.shares import share_products, table_transfers
 from securevfl.protocols.shares.share_products import Products, Query
 from securevfl.protocols.shares.table_transfers import Transfers
-from securevfl.protocols.shares.visits import RowSlices, SharedState
+from securevfl.protocols.shares.visits import SharedState
 from securevfl.protocols.shares.work_ahead import Terms
 from securevfl.runtime.codec import Message
 from securevfl.runtime.door import Entry, Telling

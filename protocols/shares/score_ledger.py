@@ -44,15 +44,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.base.arrays import Floats
+from securevfl.base.arrays import Floats, RowSlices
 from securevfl.base.files import keep_name, make_private
+from securevfl.data.register import order_by_value
 from securevfl.errors import ConfigError, LeakageError, ProtocolError, StorageError
 from securevfl.runtime import eventlog
 
@@ -307,20 +308,22 @@ class Ledger:
         self._claimed: set[str] = set()  # in this object
         self._file = LedgerFile(path, _TABLES, _enter_line)
 
-    def trained(self, model: bytes, visits: int, ids: Iterable[bytes], X: Floats | None = None) -> None:
+    def trained(self, model: bytes, visits: int, ids: Iterable[bytes], X: RowSlices | None = None) -> None:
         """Note a model that is ready, with its rows and columns.
 
         It takes the model's name, how many visits it had, the rows it was trained on, and this party's columns X (n x
-        d) of these.
+        d) of these, which are read some at a time.
         """
+        left, count = iter(ids), 0 if X is None else len(X)
+        starts = range(0, count, _CHUNK)
+        rows = _rising(iter(lambda: self._digests(islice(left, _CHUNK)), []))
+        contents = _rising(self._contents(X[at : min(at + _CHUNK, count)]) for at in starts if X is not None)
         with self._file.changing() as tables:
-            noted, left = _number(tables, model.hex()), iter(ids)
-            while chunk := list(islice(left, _CHUNK)):
-                rows = ((noted, row) for row in sorted(self._digests(chunk)))
-                tables.executemany("INSERT OR IGNORE INTO trained VALUES (?, ?)", rows)
-            for at in range(0, 0 if X is None else len(X), _CHUNK):
-                assert X is not None, "it has rows"
-                _count_contents(tables, noted, self._contents(X[at : at + _CHUNK]))
+            noted = _number(tables, model.hex())
+            for each in rows:
+                tables.executemany("INSERT OR IGNORE INTO trained VALUES (?, ?)", ((noted, row) for row in each))
+            for each in contents:
+                _count_contents(tables, noted, each)
             _note_model(tables, noted, visits)
 
     def knows(self, model: bytes) -> bool:
@@ -635,6 +638,15 @@ class Ledger:
         key = hashlib.blake2b(self._file.key, person=b"columns").digest()
         octets = np.ascontiguousarray(X, "<f8") + 0.0  # one zero
         return [hashlib.blake2b(row.tobytes(), digest_size=_DIGEST, key=key).digest() for row in octets]
+
+
+def _rising(pieces: Iterable[Sequence[bytes]]) -> Iterator[list[bytes]]:
+    """Yield digests that come in pieces in rising order, some at a time: tables are filled from end to end by them."""
+    keys = np.frombuffer(b"".join(chain.from_iterable(pieces)), np.uint8).reshape(-1, _DIGEST)
+    order = order_by_value(keys)
+    for at in range(0, len(order), _CHUNK):
+        whole = keys[order[at : at + _CHUNK]].tobytes()
+        yield [whole[start : start + _DIGEST] for start in range(0, len(whole), _DIGEST)]
 
 
 def _number(tables: sqlite3.Connection, name: str) -> int:

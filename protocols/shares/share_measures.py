@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.base.arrays import Floats
+from securevfl.base.arrays import Floats, RowSlices
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing, Words
 from securevfl.crypto.transfers.ot_rows import Offered, SwitchNetwork, network
@@ -35,7 +35,7 @@ from securevfl.protocols.shares.new_sums import NewSums, looked_up, words
 from securevfl.protocols.shares.share_numbers import Levels, Numbers
 from securevfl.protocols.shares.share_products import Products
 from securevfl.protocols.shares.table_transfers import Transfers
-from securevfl.protocols.shares.visits import RowSlices, SharedState
+from securevfl.protocols.shares.visits import SharedState
 from securevfl.protocols.shares.work_ahead import Terms
 from securevfl.runtime.codec import Message
 from securevfl.runtime.door import Entry, Telling

@@ -31,12 +31,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Protocol
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.base.arrays import Floats
+from securevfl.base.arrays import Floats, RowSlices
+from securevfl.base.spool import Spool
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import Factor, Integers, Packing, ShareRing, Words, narrow
 from securevfl.errors import ProtocolError
@@ -49,7 +50,6 @@ from securevfl.protocols.shares.work_ahead import Ahead, RowBlock, Terms, VisitA
 from securevfl.runtime.codec import M, Message
 
 __all__ = [
-    "RowSlices",
     "SharedState",
     "SharesActive",
     "SharesPartner",
@@ -59,7 +59,7 @@ __all__ = [
     "declares",
 ]
 
-_KEPT = 1 << 27  # bytes of blocks that are kept
+_KEPT, _KEPT_BY_SPOOL = 1 << 27, 1 << 25  # bytes of blocks that are kept in memory, without a spool and beside it
 _STRETCH = 4096  # rows that are made into integers at a time
 _TABLES = 1024  # rows whose tables are made at a time
 _KAPPA = "sums of a training on shares"
@@ -124,38 +124,44 @@ class SharedState:
     others: Mapping[str, Words]
 
 
-class RowSlices(Protocol):
-    """Rows (n x d) that are read by slices; an array is one."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, rows: slice, /) -> Floats: ...
-
-
 class VisitColumns:
     """One party's columns by block: as integers for products ahead, as factors for those of a visit.
 
     `integers` of a block are X and W (n x d), a stretch of rows at a time, and of as few bytes as hold them: 2 an entry
-    of X and mostly 4 of W. Those of the first blocks are kept, up to `_KEPT` bytes; others are made whenever they are
-    asked for.
+    of X and mostly 4 of W. Those of the first blocks are kept in memory, others are read from a file that has no
+    name where there is a folder for one, and else made whenever they are asked for.
     """
 
-    def __init__(self, numbers: Numbers, rate: float, X: Callable[[int], RowSlices], P: Floats | None = None) -> None:
-        """X: the columns (n x d) of a batch. P: a matrix (d x d) of the party's own that its steps are turned by."""
+    def __init__(
+        self,
+        numbers: Numbers,
+        rate: float,
+        X: Callable[[int], RowSlices],
+        P: Floats | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        """X: the columns (n x d) of a batch. P: a matrix (d x d) of the party's own that its steps are turned by.
+        folder: where what is not kept in memory is spooled."""
         self._numbers, self._rate, self._X, self._P = numbers, rate, X, P
+        self._spool = None if folder is None else Spool[RowBlock](folder)
         self._ring = ShareRing(numbers.bits)
         self._kept: dict[RowBlock, tuple[Integers, Integers]] = {}
         self._factored: dict[RowBlock, tuple[Factor, Factor]] = {}
-        self._room = _KEPT
+        self._room = _KEPT if folder is None else _KEPT_BY_SPOOL
 
     def integers(self, piece: RowBlock) -> tuple[Integers, Integers]:
         """X and W of a block."""
         if piece in self._kept:
             return self._kept[piece]
+        if self._spool is not None and (read := self._spool.get(piece)) is not None:
+            X, W = read
+            return X, W
         made = self._integers(piece)
         if (size := made[0].nbytes + made[1].nbytes) <= self._room:
             self._room -= size
             self._kept[piece] = made
+        elif self._spool is not None:
+            self._spool.put(piece, made)
         return made
 
     def factors(self, piece: RowBlock) -> tuple[Factor, Factor]:

@@ -49,8 +49,8 @@ from securevfl.runtime.codec import Message
 __all__ = ["BLOCK", "Ahead", "Factors", "RowBlock", "Terms", "VisitAhead", "all_ended", "declares", "is_ready"]
 
 
-BLOCK = 1 << 15  # rows
-_AT_ONCE = 1 << 20  # values of psi whose products are on their way at a time
+BLOCK = 1 << 14  # rows
+_AT_ONCE = 1 << 19  # values of psi whose products are on their way at a time
 
 
 class RowBlock(NamedTuple):

@@ -15,7 +15,7 @@ from securevfl.base.arrays import Floats
 from securevfl.base.roles import Role
 from securevfl.data.columns import Columns, Levels, check_extremes, check_labels, columns_of, index_ids, some
 from securevfl.data.preparation import Prepared
-from securevfl.data.register import Keys, Register, id_keys, order_digest, shared_rows
+from securevfl.data.register import ID_DIGEST, Keys, Register, id_keys, order_digest, shared_rows
 from securevfl.errors import IdError, PartiesError, TableError
 
 CHUNK = 1 << 21  # numbers at a time
@@ -145,6 +145,15 @@ class Party:
         return own
 
     @property
+    def named(self) -> bool:
+        """Whether its rows have ids."""
+        return self.keys is not None
+
+    def keys_of(self, rows: NDArray[np.intp]) -> list[bytes]:
+        """Return what names each of these rows (k): digests of their ids, or their numbers in a table without ids."""
+        return [b"row %d" % row for row in rows] if self.keys is None else split(self.keys[rows])
+
+    @property
     def order(self) -> bytes:
         """A digest of its ids in their order, by which parties compare; empty without ids."""
         return b"" if self.keys is None else order_digest(self.keys)
@@ -214,6 +223,12 @@ class Helper(Party):
 
     def __repr__(self) -> str:
         return f"Helper({self.name!r}, {self.role!r})"
+
+
+def split(keys: Keys) -> list[bytes]:
+    """Return each digest as bytes."""
+    whole = keys.tobytes()
+    return [whole[at : at + ID_DIGEST] for at in range(0, len(whole), ID_DIGEST)]
 
 
 def _name(name: str) -> str:

@@ -29,7 +29,7 @@ from securevfl.data.register import Register
 Rows = NDArray[np.intp]
 BatchSize = int | Literal["all", "growing"]
 
-GROWS = 200_000  # training rows from which visits go to parts that grow
+GROWS = 100_000  # training rows from which visits go to parts that grow
 PART = 1 << 14  # rows of the smallest part at least
 QUARTER = 4  # a part is so many times the one before
 MOST = 1 << 21  # rows of the largest part: more would move a linear model by less than who is in the table by chance

@@ -39,7 +39,7 @@ from securevfl.base.arrays import Floats
 from securevfl.base.files import make_private
 from securevfl.base.tall import Tall
 from securevfl.data.parquet import ParquetSource
-from securevfl.data.party import ColumnSums, Party, row_weights
+from securevfl.data.party import ColumnSums, Party, row_weights, split
 from securevfl.data.readers import named
 from securevfl.data.register import ID_DIGEST, PIECE, Keys, Register, order_digest
 from securevfl.data.scaled_columns import Outside, ScaledOutsideRows, Scaling
@@ -178,18 +178,18 @@ class StoredTable(Outside):
         at = np.asarray(rows) if self._place is None else self._place[rows]
         if len(at) and not 0 <= at.min() <= at.max() < len(self):
             raise IndexError(f"{self._path}: rows below {len(self)} were expected")
-        if len(at) < 2 or (np.diff(at) == 1).all():
-            return self._runs(at)
-        order = np.argsort(at)
-        table = np.empty((len(at), self.shape[1]))
-        table[order] = self._runs(at[order])
-        return table
+        found = self._rising(at, np.empty((len(at), self.shape[1]), self._kind), self._offset)
+        return found.astype(np.float64, copy=False)
 
     def tall(self, rows: Rows, scaling: Scaling) -> Tall | None:
         """None for rows of at most `WHOLE` bytes."""
         if len(rows) * self.shape[1] * 8 <= WHOLE:
             return None
         return Tall.here(ScaledOutsideRows(self, rows, scaling))
+
+    def keys(self, rows: Rows, offset: int) -> Keys:
+        """Read the digests (k x ID_DIGEST) of these rows from the file, where they begin `offset` bytes in."""
+        return self._rising(rows, np.empty((len(rows), ID_DIGEST), np.uint8), offset)
 
     def numbers(self, offset: int) -> Rows:
         """Read one whole number for each row (n,) from the file, starting `offset` bytes in."""
@@ -204,16 +204,22 @@ class StoredTable(Outside):
             self._fill(read.data.cast("B"), offset + start * ID_DIGEST)
             yield read
 
-    def _runs(self, at: Rows) -> Floats:
-        """Rows at rising places, neighbours by one read."""
-        read = np.empty((len(at), self.shape[1]), self._kind)
+    def _rising(self, at: Rows, read: NDArray[Any], offset: int) -> NDArray[Any]:
+        """Fill `read` with the lines at these places of what begins at `offset`, neighbours by one read."""
         if not len(at):
-            return read.astype(np.float64)
-        flat, size = read.data.cast("B"), self._kind.itemsize * self.shape[1]
-        edges = [0, *(np.flatnonzero(np.diff(at) != 1) + 1).tolist(), len(at)]
+            return read
+        steps = np.diff(at)
+        order = None if (steps == 1).all() else np.argsort(at)
+        at, steps = (at, steps) if order is None else (at[order], np.diff(at[order]))
+        flat, size = read.data.cast("B"), read.itemsize * read.shape[1]
+        edges = [0, *(np.flatnonzero(steps != 1) + 1).tolist(), len(at)]
         for (start, stop), place in zip(pairwise(edges), at[edges[:-1]].tolist(), strict=True):
-            self._fill(flat[start * size : stop * size], self._offset + place * size)
-        return read.astype(np.float64, copy=False)
+            self._fill(flat[start * size : stop * size], offset + place * size)
+        if order is None:
+            return read
+        lines = np.empty_like(read)
+        lines[order] = read
+        return lines
 
     def _fill(self, buffer: memoryview, offset: int) -> None:
         while buffer:
@@ -234,6 +240,13 @@ class StoredParty(Party):
         self.y = head.y
         self.ids, self.keys = None, None
         self._head, self._table = head, table
+
+    @property
+    def named(self) -> bool:
+        return True
+
+    def keys_of(self, rows: Rows) -> list[bytes]:
+        return split(self._table.keys(np.asarray(rows), self._head.ids_at))
 
     @property
     def order(self) -> bytes:

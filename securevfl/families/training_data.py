@@ -147,12 +147,11 @@ class TrainingData:
     @property
     def named(self) -> bool:
         """Whether the rows of the table have ids."""
-        return self._party.keys is not None
+        return self._party.named
 
     def ids(self, rows: Rows) -> list[bytes]:
         """Return what names each of these rows (k): digests of their ids, or their numbers in a table without ids."""
-        keys = self._party.keys
-        return [b"row %d" % row for row in rows] if keys is None else [keys[row].tobytes() for row in rows]
+        return self._party.keys_of(rows)
 
     def batch(self, visit: Visit, *, columns: bool = True) -> Batch:
         """Return this party's side of a batch; without `columns` none of its rows is read. Where an epoch has one batch

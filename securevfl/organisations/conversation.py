@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from securevfl.base.machine import one_heap
 from securevfl.base.roles import Roles
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import OF_DATA, ConfigError, PeerLost, SecureVFLError, StorageError, TransportError, code_of
@@ -99,6 +100,7 @@ def converse(
     Raises TransportError if a party is away, refused or has stopped, with the reason; what `talk` raises.
     """
     _check_listen(me, venue.listen)
+    one_heap()
     peers, timeout, patience = venue.peers, venue.timeout, venue.patience
     credentials = Credentials(venue.certs, me)
     for line in ends_soon(venue.certs, me):

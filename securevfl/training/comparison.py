@@ -246,9 +246,8 @@ def _check(jobs: Sequence[Job], parties: Sequence[Party], ledgers: Mapping[str, 
     if any("small_metrics" in job.accepts for job in jobs):
         return
     for party in others:
-        if party.name in ledgers and party.keys is not None:
-            ids = [party.keys[row].tobytes() for row in rows]
-            Ledger(ledgers[party.name].scores).check_measures(lead.name, ids, len(jobs))
+        if party.name in ledgers and party.named:
+            Ledger(ledgers[party.name].scores).check_measures(lead.name, party.keys_of(rows), len(jobs))
 
 
 def _measured(

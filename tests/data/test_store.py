@@ -67,6 +67,7 @@ def test_rows_are_those_of_the_table_in_memory(tmp_path: Path, kind: str, order:
     assert (len(stored), stored.columns, stored.active) == (len(kept), kept.columns, True)
     assert stored.X.shape == kept.X.shape
     assert stored.order == kept.order != b""
+    assert stored.named
     assert stored.register == kept.register
     np.testing.assert_array_equal(stored.register.order, kept.register.order)
     assert stored.content == kept.content
@@ -74,6 +75,7 @@ def test_rows_are_those_of_the_table_in_memory(tmp_path: Path, kind: str, order:
     np.testing.assert_array_equal(stored.X[:], kept.X)
     for asked in (GENERATOR.permutation(250)[:40], np.arange(3, 9), np.array([5]), np.array([7, 7, 2]), np.arange(0)):
         np.testing.assert_array_equal(stored.X[asked], kept.X[asked])
+        assert stored.keys_of(asked) == kept.keys_of(asked)  # by which a model of stored rows knows them later
     np.testing.assert_array_equal(stored.take(np.arange(9)).X, kept.X[:9])
     again = open_table("bank", tmp_path / "t.table")
     np.testing.assert_array_equal(again.X[10:20], kept.X[10:20])

@@ -16,7 +16,7 @@ from securevfl.data.schedule import parts_of
 from securevfl.errors import ConfigError, ProtocolError
 from securevfl.families.shares.shares_plan import on_shares, plan
 from securevfl.protocols.seat import Desk
-from securevfl.protocols.shares import work_ahead
+from securevfl.protocols.shares import visits, work_ahead
 from securevfl.protocols.shares.chunk_store import InMemory, OnDisk, Ready, SpentNames
 from securevfl.protocols.shares.share_numbers import Numbers
 from securevfl.protocols.shares.visits import (
@@ -333,12 +333,17 @@ def test_coarse_numbers_move_weights_by_far_less_than_other_rows_would(rows: int
     assert np.abs((of_w - of_x)[:, 0] / errors).max() < 0.1
 
 
-def test_columns_of_one_batch_become_integers_once():
+@pytest.mark.parametrize("spooled", [False, True])
+def test_columns_of_one_batch_become_integers_once(tmp_path, spooled, monkeypatch):
     """W is a product of n x d with d x d under a preconditioner: products ahead and visits take the same one."""
     read = []
-    columns = VisitColumns(Numbers(50, RATE), RATE, lambda k: read.append(k) or np.ones((50, 3)), np.eye(3))
+    if spooled:
+        monkeypatch.setattr(visits, "_KEPT_BY_SPOOL", 0)
+    folder, numbers = (tmp_path if spooled else None), Numbers(50, RATE)
+    columns = VisitColumns(numbers, RATE, lambda k: read.append(k) or np.eye(50, 3) - 1, np.eye(3), folder)
     piece = RowBlock(0, 0, 50)
-    steps, sums = columns.integers(piece), columns.integers(piece)
+    for one, other in zip(columns.integers(piece), columns.integers(piece), strict=True):
+        np.testing.assert_array_equal(one, other)
+        assert one.dtype == other.dtype
     columns.factors(piece)
     assert read == [0]
-    assert steps is sums

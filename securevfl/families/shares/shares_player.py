@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.base.files import read_checked_json, write_checked_json
+from securevfl.base.machine import give_back, one_thread
 from securevfl.base.roles import PARTNER
 from securevfl.crypto.share_ring import ShareScheme
 from securevfl.data.schedule import Rows, Visit
@@ -126,9 +128,14 @@ class SharesPlayer(Player):
         return 0 if self._state is None else self._state.visits
 
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
+        with one_thread():
+            yield from self._trained(data, start)
+
+    def _trained(self, data: TrainingData, start: int) -> Generator[Round]:
         self._measures.check(data, start)
         training = self._begin(data)
         ahead, of = training.ahead, len(training.visits)
+        give_back()  # what reading the table took
         try:
             while start < of:
                 yield from self._stretch(training, start)
@@ -152,7 +159,12 @@ class SharesPlayer(Player):
         """Make every chunk of the training, on disk, as far as that is not done yet."""
         if self._seat.desk.ahead is None:
             raise ConfigError(f"{self._seat.me}: a folder for work done ahead was expected; name one")
+        with one_thread():
+            yield from self._prepared(data)
+
+    def _prepared(self, data: TrainingData) -> Generator[Round]:
         training = self._begin(data)
+        give_back()
         try:
             for first, part in chunks_of(training.visits, 0, self._options.chunk):
                 self._make(training, first, part)
@@ -225,6 +237,7 @@ class SharesPlayer(Player):
                         channel.note(Began(part[number - first].index))
                 else:
                     ahead.drop(chunk)
+                    give_back()
                     self._measures.count_far(training.data, self._state, part[-1])
                     continue
                 break
@@ -301,6 +314,7 @@ class SharesPlayer(Player):
             self._plan.rate,
             lambda batch: InputRows(self._features, data, parts[batch]),
             self._turn(data),
+            seat.desk.ahead,
         )
         ready: Ready = InMemory() if seat.desk.ahead is None else OnDisk(seat.desk.ahead)
         ahead = Ahead(seat, terms, self._scheme(terms.numbers), own.integers, ready)
@@ -477,10 +491,13 @@ class SharesPlayer(Player):
             digest.update(np.ascontiguousarray(words, "<u8").tobytes())
         model = digest.digest()[:NAME_BYTES]
         if not desk.together and (training is not None or desk.scores is None) and not self._ledger.knows(model):
-            rows = None if training is None else training.data.schedule.train
-            ids = [] if training is None or rows is None else training.data.ids(rows)
-            X = None if training is None or rows is None else training.data.raw(rows)
-            self._ledger.trained(model, state.visits, ids, X)
+            if training is None:
+                self._ledger.trained(model, state.visits, [])
+            else:
+                data, rows = training.data, training.data.schedule.train
+                stretches = (rows[at : at + STRETCH] for at in range(0, len(rows), STRETCH))
+                ids = chain.from_iterable(map(data.ids, stretches))
+                self._ledger.trained(model, state.visits, ids, InputRows(TrainingData.raw, data, rows))
         return model
 
     def _asked(self, rows: OwnRows, asked: AskedRows | None, block: slice, X: Floats) -> opened_scores.QueriedRows:

@@ -1,0 +1,261 @@
+"""The default mode at size: a process a party over mutual TLS on this machine, each from a Parquet file of its own.
+
+    python -m benchmarks.many_rows --rows 5000000 --columns 50 --json out/many_rows.json
+    python -m benchmarks.many_rows --rows 1000000 --columns 20 --parties 3 --classes 4
+    python -m benchmarks.many_rows --rows 1000000 --columns 20 --trees
+
+Tables are made up, the same at every call: columns that lean on a common one, every third skewed and every fifth 0 or
+1, and labels by a logistic model of all of them. A party does what `securevfl join` does: reads its file in the order
+of an alignment (a copy on disk where it is large), trains with work ahead on disk, ledger and states, a tenth of the
+rows held out. Printed by party: seconds from its start, processor seconds, the largest resident memory, bytes sent, and
+the AUC that it is told. Then, where weights add up from both parts, the AUC of all held-out rows beside that of the
+pooled optimum, which Newton's method finds in floats.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyarrow import parquet
+from securevfl.data.row_order import write_rows
+
+import securevfl as vfl
+from benchmarks.scale import megabytes
+from securevfl.base.arrays import Floats
+from securevfl.bench.record import record
+from securevfl.crypto.share_ring import ShareRing
+from securevfl.data.load import forget, read_aligned
+from securevfl.data.readers import read_ids
+from securevfl.data.register import Register, id_keys
+from securevfl.families.shares.shares_plan import SharesJob, plan_of
+from securevfl.models.metrics import area_under_curve
+from securevfl.organisations.join import join
+from securevfl.organisations.kit import init_certs, write_kit
+from securevfl.training.checkpoint import Checkpoints
+from securevfl.training.model_part import ModelPart
+from securevfl.transport.peers import Peers
+
+GROUP = 1 << 17  # rows of Parquet written and read at a time
+PASSES = 8  # of Newton's method
+WAIT = 3600.0  # seconds a party waits for the others
+NAMES = ("bank", "shop", "telco", "grid", "post", "club", "rail", "lab")
+
+
+def columns(folder: Path, name: str, d: int) -> Iterator[tuple[Floats, Any]]:
+    """Read a party's columns (m x d) and labels, some rows at a time; None for the labels of a party without."""
+    with parquet.ParquetFile(folder / f"{name}.parquet") as file:
+        for group in range(file.num_row_groups):
+            read = file.read_row_group(group)
+            y = read["y"].to_numpy() if "y" in read.column_names else None
+            yield np.column_stack([read[f"c{j}"].to_numpy() for j in range(d)]).astype(np.float64), y
+
+
+def generate(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
+    """Write a Parquet file a party, and the row order of an alignment beside it."""
+    d, parties, outputs = given.columns, given.parties, max(1, given.classes)
+    drawn = np.random.default_rng(0)
+    weights = drawn.normal(size=(parties, d, outputs), scale=1.2 / (parties * d) ** 0.5).astype(np.float32)
+    names, writers = [f"c{j}" for j in range(d)], list[parquet.ParquetWriter]()
+    schemas = [
+        pa.schema([("id", pa.int64()), *[("y", pa.int8())] * (not k), *((name, pa.float32()) for name in names)])
+        for k in range(parties)
+    ]
+    for name, schema in zip(NAMES, schemas, strict=False):
+        file = folder / f"{name}.parquet"
+        writers.append(parquet.ParquetWriter(file, schema, compression="NONE", use_dictionary=False))
+    for start in range(0, given.rows, GROUP):
+        n = min(GROUP, given.rows - start)
+        drawn = np.random.default_rng([1, start])
+        common, f, tables = drawn.standard_normal((n, 1), np.float32), np.zeros((n, outputs), np.float32), []
+        for own in weights:
+            X = drawn.standard_normal((n, d), np.float32) + 0.5 * common
+            f += X @ own
+            X[:, ::3] = np.exp(X[:, ::3] / 2)
+            X[:, ::5] = X[:, ::5] > 1
+            tables.append(X)
+        noise = drawn.gumbel(size=f.shape) if given.classes else drawn.logistic(size=f.shape)
+        y = (f + noise).argmax(axis=1) if given.classes else (f + noise)[:, 0] > 1
+        ids = np.arange(start, start + n)
+        for k, X in enumerate(tables):
+            labels = [pa.array(y.astype(np.int8))] * (not k)
+            writers[k].write_table(pa.table([ids, *labels, *np.ascontiguousarray(X.T)], schema=schemas[k]))
+    for name, writer in zip(NAMES, writers, strict=False):
+        writer.close()
+        write_rows(folder / f"{name}.parquet", np.arange(given.rows))
+    return {"rows": given.rows}
+
+
+def job(given: argparse.Namespace) -> vfl.Job:
+    """Return the default job, but that a tenth of the rows is held out."""
+    loss = "one_vs_rest" if given.classes else "logistic"
+    model = {"name": "trees", "loss": loss} if given.trees else {"name": loss}
+    return vfl.Job.from_dict({"model": model, "test_fraction": 0.1})
+
+
+def train(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
+    """Play one party, as `securevfl join` does."""
+    name, data, began = given.play, folder / f"{given.play}.parquet", time.perf_counter()
+    spent = time.process_time()
+    own = read_aligned(name, data, job(given), id_column="id", label_column="y")
+    read, base = time.perf_counter() - began, megabytes()
+    part = join(
+        job(given),
+        own,
+        folder / f"kit-{name}" / "peers.toml",
+        timeout=WAIT,
+        save=folder / f"{name}.json",
+        ledger=folder / f"{name}.ledger",
+        ahead=folder / f"{name}.ahead",
+        checkpoints=Checkpoints(folder / f"{name}.states", name, every=10),
+    )
+    forget(own, data)
+    found = {"seconds": time.perf_counter() - began, "of these reading": read, "cpu_s": time.process_time() - spent}
+    found |= {"reading_mb": base, "peak_mb": megabytes(), "sent_mb": part.books.bytes_sent() / 1e6}
+    found |= {"rounds": part.rounds, **part.metrics}
+    return {key: round(value, 5) for key, value in found.items()}
+
+
+def measure(folder: Path, given: argparse.Namespace) -> list[dict[str, Any]]:
+    """Train with a process a party; return a row for each."""
+    names = NAMES[: given.parties]
+    peers = Peers(active=names[0], passives=names[1:], address=addresses(names))
+    init_certs(folder / "ca", peers)
+    for name in names:
+        write_kit(folder / f"kit-{name}", name, job(given), peers, folder / "ca")
+    running = {name: started(folder, name) for name in names}
+    return [{"party": name} | figures(name, process) for name, process in running.items()]
+
+
+def started(folder: Path, what: str) -> subprocess.Popen[str]:
+    """Start a process of its own for a party, or for another step."""
+    command = [sys.executable, "-m", "benchmarks.many_rows", *sys.argv[1:], "--play", what, "--folder", str(folder)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603
+
+
+def figures(what: str, process: subprocess.Popen[str]) -> dict[str, Any]:
+    """Wait for a process, and return and print what it has found."""
+    said, _ = process.communicate()
+    if process.returncode:
+        raise SystemExit(f"{what} ended with {process.returncode}")
+    found: dict[str, Any] = json.loads(said.splitlines()[-1])
+    print(what, found, flush=True)
+    return found
+
+
+def addresses(names: Sequence[str]) -> dict[str, str]:
+    """Return an address of this machine for each party."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in names]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return {name: f"127.0.0.1:{each.getsockname()[1]}" for name, each in zip(names, sockets, strict=True)}
+
+
+def compare(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
+    """Return the AUC of all held-out rows by the trained weights and by the pooled optimum's."""
+    ids = read_ids(folder / "bank.parquet")
+    held = job(given).schedule(Register.of_ids(id_keys("bank", [ids]))).test
+    trains = np.ones(len(ids), bool)
+    trains[held] = False
+    f, y, best = opened(folder, given), labels(folder), pooled(folder, given, trains)
+    trained, optimum = (area_under_curve(y[held] == 1, each[held]) for each in (f, best))
+    return {"auc": round(trained, 5), "pooled_auc": round(optimum, 5), "lost": round(optimum - trained, 5)}
+
+
+def opened(folder: Path, given: argparse.Namespace) -> Floats:
+    """Return f of all rows by the weights that both parts add up to."""
+    names = NAMES[: given.parties]
+    parts = {name: ModelPart.load(folder / f"{name}.json") for name in names}
+    total = np.zeros(given.rows)
+    for name, part in parts.items():
+        sizes, visits = part.state["sizes"], part.state["visits"]
+        plan = plan_of(cast(SharesJob, job(given)), sizes, len(names))
+        rule = plan.rule.sparing() if name == names[0] else plan.rule
+        held = [part.state["own"], *(each.state["others"][name] for each in parts.values() if each is not part)]
+        words = np.stack([rule.theta(each, visits) for each in held]).sum(axis=0)
+        theta = plan.numbers.weights(ShareRing(plan.numbers.bits).reduce(words))
+        start = 0
+        for X, _ in columns(folder, name, given.columns):
+            total[start : start + len(X)] += part.scaling(X) @ theta[: given.columns, 0]
+            start += len(X)
+    return total
+
+
+def labels(folder: Path) -> Floats:
+    """Return the labels of all rows."""
+    y: Floats = parquet.read_table(folder / "bank.parquet", columns=["y"])["y"].to_numpy()
+    return y
+
+
+def pooled(folder: Path, given: argparse.Namespace, trains: NDArray[np.bool_]) -> Floats:
+    """Return f of all rows by the optimum of the pooled training rows, found by Newton's method."""
+    from scipy.special import expit  # not in the processes that are measured
+
+    names = NAMES[: given.parties]
+    theta = np.zeros(given.columns * given.parties + 1)
+
+    def pieces() -> Iterator[tuple[Floats, Any, NDArray[np.bool_]]]:
+        start = 0
+        for read in zip(*(columns(folder, name, given.columns) for name in names), strict=True):
+            X = np.column_stack([*(X for X, _ in read), np.ones(len(read[0][0]))])
+            yield X, read[0][1], trains[start : start + len(X)]
+            start += len(X)
+
+    for _ in range(PASSES):
+        gradient, H = np.zeros(len(theta)), 1e-9 * np.eye(len(theta))
+        for X, y, train in pieces():
+            p = expit(X @ theta)
+            gradient += X.T @ ((p - y) * train)
+            H += X.T @ (X * (p * (1 - p) * train)[:, None])
+        theta -= (step := np.linalg.solve(H, gradient))
+        if np.abs(step).max() < 1e-4:
+            break
+    return np.concatenate([X @ theta for X, _, _ in pieces()])
+
+
+def main() -> None:
+    """Print and write the figures of one training."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--rows", type=int, default=300_000)
+    options.add_argument("--columns", type=int, default=50, help="of each party")
+    options.add_argument("--parties", type=int, default=2)
+    options.add_argument("--classes", type=int, default=0, help="classes, one against the rest; two by one output if 0")
+    options.add_argument("--trees", action="store_true", help="train the default job of trees")
+    options.add_argument("--json", type=Path, default=Path("out/many_rows.json"))
+    options.add_argument("--folder", type=Path, help="where the tables lie, and stay for another run; a temporary one")
+    options.add_argument("--play", help=argparse.SUPPRESS)
+    given = options.parse_args()
+    if given.play:
+        print(json.dumps({"generate": generate, "compare": compare}.get(given.play, train)(given.folder, given)))
+        return
+    given.json.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as name:
+        folder = given.folder or Path(name)
+        folder.mkdir(parents=True, exist_ok=True)
+        needed = given.rows * (given.columns * given.parties * 24 + 4000)  # table, copy, integers, and work ahead
+        if shutil.disk_usage(folder).free < needed:
+            raise SystemExit(f"{needed >> 20} MB of free disk were expected; name another --folder")
+        if not (folder / "bank.parquet").exists():
+            figures("generate", started(folder, "generate"))
+        rows = measure(folder, given)
+        if not (given.trees or given.classes):
+            rows.append(figures("compare", started(folder, "compare")))
+    given.json.write_text(json.dumps(record("securevfl.bench.many_rows/1", rows), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
