@@ -41,8 +41,8 @@ from securevfl.organisations.kit import init_certs, write_kit
 from securevfl.protocols.sums.direct_sum import Part
 from securevfl.runtime.channel import Abort
 from securevfl.runtime.codec import FORMAT, SESSION_BYTES, decode_message, encode_frame, encode_message
+from securevfl.transport.acceptor import METHOD
 from securevfl.transport.certs import server_name
-from securevfl.transport.endpoint import METHOD
 from securevfl.transport.line import Ack, Bye, Data, Open, Refusal
 from securevfl.transport.peers import Peers
 from securevfl.transport.relay import Agreed, Greeting, Parcel

@@ -1,9 +1,12 @@
-"""Load on the gateway with a real HTTP client: answers a second, quantiles of their time, what was refused.
+"""Load on the service with a real HTTP client: answers a second, quantiles of their time, what was refused.
 
-    securevfl serve ... ; securevfl score ... --http 127.0.0.1:8080 --http-token token &
-    python -m benchmarks.gateway_load http://127.0.0.1:8080 --token token --ids ids.txt --requests 2000 --at-once 100
+    python -m benchmarks.gateway_load --rows 1000000 --requests 20000 --at-once 100 --rtt-ms 20
 
-The ids of the file, one a line, are asked about in order, one a request. Needs httpx.
+A model on shares is trained by two parties, who then have a made-up table of new rows each. `securevfl serve` and
+`securevfl score --http` run as an operator runs them, on a line that is slow on purpose (`benchmarks.delay`), with
+ledgers that are flushed before they count. Applications ask about one row a request, many at once; of a hundred rows
+one was asked about before, and one is unknown to the other party. Printed beside: threads and resident memory of both
+processes after the first tenth and at the end. Needs httpx.
 """
 
 from __future__ import annotations
@@ -11,19 +14,39 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import subprocess
+import sys
+import tempfile
+import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+
+import securevfl as vfl
+from benchmarks.delay import SlowLine, free_port
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.disclosure.limits import Limit
+from securevfl.organisations.join import join
+from securevfl.organisations.kit import init_certs, write_kit
+from securevfl.transport.peers import Peers
+
+TOKEN = "a token of the benchmark"  # noqa: S105
+TRAINED, COLUMNS, FIRST = 4000, 10, 1_000_000  # rows and columns of the training; id of the first new row
+NAMES = ("bank", "shop")
 
 
-async def load(url: str, token: str, ids: list[str], at_once: int) -> dict[str, object]:
+async def load(url: str, ids: Sequence[int], at_once: int) -> dict[str, Any]:
     """Ask about each id in a request of its own, so many at once; return the figures."""
     seconds, states, left = list[float](), Counter[str](), iter(ids)
     limits = httpx.Limits(max_connections=at_once, max_keepalive_connections=at_once)
-    headers = {"Authorization": f"Bearer {token}"}
+    headers = {"Authorization": f"Bearer {TOKEN}"}
     async with httpx.AsyncClient(base_url=url, headers=headers, timeout=120, limits=limits) as client:
 
         async def ask() -> None:
@@ -42,18 +65,116 @@ async def load(url: str, token: str, ids: list[str], at_once: int) -> dict[str, 
     return {"requests": len(seconds), "at once": at_once} | figures | {"states": dict(states)}
 
 
+def table(name: str, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return a party's columns (n x d) of rows with these ids, and their labels."""
+    X = np.random.default_rng([int(ids[0]), NAMES.index(name)]).standard_normal((len(ids), COLUMNS))
+    return X, (X[:, 0] + np.random.default_rng(int(ids[0])).standard_normal(len(ids)) > 0).astype(int)
+
+
+def write(folder: Path, rows: int, slow: int, near: int) -> None:
+    """Train in this process by both parties, and write their kits, models, ledgers and tables of new rows."""
+    job = vfl.Job(model=vfl.Logistic())
+    peers = Peers(active="bank", passives=("shop",), address={"shop": f"127.0.0.1:{near}"})
+    init_certs(folder / "ca", peers)
+    kits = {name: write_kit(folder / name, name, job, peers, folder / "ca") for name in NAMES}
+
+    def train(name: str) -> None:
+        X, y = table(name, np.arange(TRAINED))
+        party = vfl.Party(name, X, y if name == "bank" else None, ids=np.arange(TRAINED))
+        join(job, party, kits[name] / "peers.toml", save=kits[name] / "part.json", ledger=kits[name] / "ledger")
+
+    threads = [threading.Thread(target=train, args=(name,)) for name in NAMES]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    for name, kit in kits.items():
+        ids = np.arange(FIRST, FIRST + rows)
+        X, _ = table(name, ids)
+        kept = ids % 100 != 1 if name == "shop" else np.ones(rows, bool)  # one of a hundred is unknown there
+        columns = {"id": ids[kept], **{f"x{j}": X[kept, j] for j in range(COLUMNS)}}
+        parquet.write_table(pa.table(columns), kit / "rows.parquet")
+    ledger = DisclosureLedger(kits["shop"] / "ledger", "shop")
+    for kind in ("scores", "ids"):
+        ledger.set_limit(kind, Limit(1 << 40))
+    (kits["bank"] / "token").write_text(TOKEN)
+    listed = (kits["bank"] / "peers.toml").read_text()
+    (kits["bank"] / "peers.toml").write_text(listed.replace(f":{near}", f":{slow}"))
+
+
+def started(folder: Path, name: str, command: str, *words: str) -> subprocess.Popen[bytes]:
+    """Start a command of a party as its operator does."""
+    kit = folder / name
+    own = [str(kit / "part.json"), "--data", str(kit / "rows.parquet"), "--peers", str(kit / "peers.toml")]
+    line = [sys.executable, "-m", "securevfl.cli.main", command, *own, "--ledger", str(kit / "ledger"), *words]
+    return subprocess.Popen(line, stderr=(folder / f"{name}.log").open("wb"))  # noqa: S603
+
+
+def held(process: subprocess.Popen[bytes]) -> str:
+    """Say how many threads a process has, and its resident memory."""
+    status = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    said = dict(each.split(":", 1) for each in status)
+    return f"{said['Threads'].strip()} threads, {int(said['VmRSS'].split()[0]) >> 10} MB"
+
+
+def measure(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
+    """Run the service under load; return the figures."""
+    near, slow, port = free_port(), free_port(), free_port()
+    write(folder, given.rows, slow, near)
+    SlowLine(slow, near, delay=given.rtt_ms / 2e3, rate=given.mbps * 125_000)
+    words = ["--http", f"127.0.0.1:{port}", "--http-token", str(folder / "bank" / "token")]
+    words += ["--conversations", str(given.conversations)]
+    parties = {"shop": started(folder, "shop", "serve"), "bank": started(folder, "bank", "score", *words)}
+    url, found = f"http://127.0.0.1:{port}", dict[str, Any]()
+    try:
+        wait_for(url, parties)
+        fresh = np.random.default_rng(0).permutation(given.rows)[: given.requests] + FIRST
+        before = fresh[: -(-given.requests // 100)]
+        asyncio.run(load(url, before.tolist(), given.at_once))  # those that were asked about before
+        asked = np.random.default_rng(1).permutation(fresh).tolist()
+        first = asked[: len(asked) // 10]
+        found["warm"] = asyncio.run(load(url, first, given.at_once))
+        held_before = {name: held(process) for name, process in parties.items()}
+        found |= asyncio.run(load(url, asked[len(first) :], given.at_once))
+        for name, process in parties.items():
+            found[name] = f"{held_before[name]}; at the end {held(process)}"
+    finally:
+        for process in parties.values():
+            process.terminate()
+        for process in parties.values():
+            process.wait(60)
+    return found
+
+
+def wait_for(url: str, parties: dict[str, subprocess.Popen[bytes]]) -> None:
+    """Wait until the gateway has met the party that serves."""
+    for _ in range(6000):
+        if any(each.poll() is not None for each in parties.values()):
+            raise SystemExit("a party has ended; its log says why")
+        try:
+            if httpx.get(f"{url}/health").status_code == 200:
+                return
+        except httpx.HTTPError:
+            pass
+        time.sleep(0.1)
+    raise SystemExit("the gateway has not met the party that serves")
+
+
 def main() -> None:
     """Print the figures of one load as JSON."""
-    given = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    given.add_argument("url")
-    given.add_argument("--token", type=Path, required=True, help="file of the gateway's token")
-    given.add_argument("--ids", type=Path, required=True, help="file of ids, one a line")
-    given.add_argument("--requests", type=int, default=2000)
-    given.add_argument("--at-once", type=int, default=100)
-    asked = given.parse_args()
-    ids = asked.ids.read_text(encoding="utf-8").split("\n")
-    chosen = [each for each in ids if each][: asked.requests]
-    print(json.dumps(asyncio.run(load(asked.url, asked.token.read_text().strip(), chosen, asked.at_once)), indent=1))
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--rows", type=int, default=100_000, help="of the tables that are served")
+    options.add_argument("--requests", type=int, default=5000)
+    options.add_argument("--at-once", type=int, default=100)
+    options.add_argument("--conversations", type=int, default=4)
+    options.add_argument("--rtt-ms", type=float, default=20.0)
+    options.add_argument("--mbps", type=float, default=1000.0)
+    options.add_argument("--folder", type=Path, help="where files go, and logs stay; a temporary one")
+    given = options.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = given.folder or Path(name)
+        folder.mkdir(parents=True, exist_ok=True)
+        print(json.dumps(measure(folder, given), indent=1))
 
 
 if __name__ == "__main__":

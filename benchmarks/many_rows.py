@@ -31,14 +31,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import parquet
-from securevfl.data.row_order import write_rows
 
 import securevfl as vfl
 from benchmarks.scale import megabytes
 from securevfl.base.arrays import Floats
 from securevfl.bench.record import record
 from securevfl.crypto.share_ring import ShareRing
-from securevfl.data.load import forget, read_aligned
+from securevfl.data.load import forget, read_aligned, write_rows
 from securevfl.data.readers import read_ids
 from securevfl.data.register import Register, id_keys
 from securevfl.families.shares.shares_plan import SharesJob, plan_of

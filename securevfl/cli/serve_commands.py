@@ -54,6 +54,8 @@ def serve(
         str | None,
         typer.Option(metavar="HOST:PORT", help="Serve /health and /metrics there, as on 127.0.0.1:9464."),
     ] = None,
+    at_once: Annotated[int, typer.Option(min=1, help="Conversations of askers at a time.")] = 16,
+    waiting: Annotated[int, typer.Option(min=0, help="Askers more that wait for one to end.")] = 64,
     meeting: PlaceOptions = PlaceOptions(timeout=60.0),
     log: Log = None,
 ) -> None:
@@ -91,6 +93,8 @@ def serve(
             on_request=(lambda ended: None) if shown is None else shown.count,
             executor=stack.enter_context(pool_of(len(held.ids))),
             giving=giving,
+            at_once=at_once,
+            waiting=waiting,
         )
         if shown is not None:
             shown.shifts(_drift(part, data, id_column))
@@ -153,6 +157,9 @@ def score(
     ] = None,
     http_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate for TLS, in PEM.")] = None,
     http_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key.")] = None,
+    conversations: Annotated[
+        int, typer.Option(min=1, help="Conversations that the gateway holds, a block of rows on its way in each.")
+    ] = 4,
     meeting: MeetingOptions = MeetingOptions(),
 ) -> None:
     """Ask the parties that serve for scores of your rows; for the party with labels.
@@ -175,8 +182,9 @@ def score(
         from securevfl.organisations.gateway import Gateway, HttpPlace, serve_http
 
         place = HttpPlace(http, _token(http_token), http_cert, http_key)
+        venue = meeting.venue(peers)
         with in_use(model, data), told:
-            serve_http(Gateway(part, held, meeting.venue(peers), ledger=ledger), place)
+            serve_http(Gateway(part, held, venue, ledger=ledger, conversations=conversations), place)
         return
     writers = predictions(part, out), left_out(left)
     with (

@@ -26,6 +26,7 @@ from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import Books, Kind, WallClock
 from securevfl.runtime.door import Telling
 from securevfl.transport.certs import ends_soon
+from securevfl.transport.endpoint import Hall
 from securevfl.transport.peers import Peers, split_address
 from securevfl.transport.session_wire import Post
 from securevfl.transport.tls import Credentials
@@ -53,7 +54,8 @@ class Venue:
     certs: the folder of <party>.pem, <party>.key and ca.pem. listen: host:port to bind where it is not the port of the
     party's address. timeout: seconds to wait for all parties at the start and after a loss, for any one message, and
     at the end for the others. patience: seconds a party may be cut off. wait: seconds for all parties to be there at
-    the start, if not `timeout`; infinity waits for whoever comes.
+    the start, if not `timeout`; infinity waits for whoever comes. conversation: its name, where a party may hold
+    several; hall: the port that these share.
     """
 
     peers: Peers
@@ -62,6 +64,8 @@ class Venue:
     timeout: float = 600.0
     patience: float = 60.0
     wait: float | None = None
+    conversation: str = ""
+    hall: Hall | None = None
 
     @classmethod
     def of(
@@ -113,7 +117,16 @@ def converse(
     deadline = time.monotonic() + (min(timeout, patience) if kept is not None and kept() is not None else wait)
     while True:
         through = kept is not None and kept() is not None
-        post = Post(credentials, peers, terms, through=through, listen=venue.listen, patience=patience)
+        post = Post(
+            credentials,
+            peers,
+            terms,
+            through=through,
+            listen=venue.listen,
+            patience=patience,
+            hall=venue.hall,
+            conversation=venue.conversation,
+        )
         goodbye: float | None = _LAST_WORD
         channel: Channel | None = None
         try:

@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, DataError, IdError, SecureVFLError, TableError
 from securevfl.organisations.conversation import Venue, converse
 from securevfl.organisations.predict import check_parties_of, predicted
-from securevfl.organisations.scoring import ScoreAsker, terms
+from securevfl.organisations.scoring import ScoreAsker, terms, venue_of
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
 from securevfl.training.model_part import ModelPart
@@ -124,7 +125,7 @@ class _Waiting:
 
 
 class Gateway:
-    """Asks the parties that serve about rows, from any number of threads, in blocks over one conversation.
+    """Asks the parties that serve about rows, from any number of threads, in blocks over so many conversations.
 
     window: seconds that a block waits for more rows. most_waiting: rows that may wait in all.
     """
@@ -139,6 +140,7 @@ class Gateway:
         executor: Executor | None = None,
         window: float = 0.004,
         most_waiting: int = 4096,
+        conversations: int = 4,
     ) -> None:
         check_parties_of(part, venue.peers)
         self._part, self._venue, self._executor, self._window = part, venue, executor, window
@@ -147,20 +149,32 @@ class Gateway:
         self._place = {canonical_id(each): row for row, each in enumerate(rows.ids)}
         self._queue: queue.Queue[_Waiting | None] = queue.Queue(most_waiting)
         self._held_over: list[_Waiting] = []
+        self._gathering = threading.Lock()  # one conversation at a time takes rows for its next block
         self._stopping = False
-        self.connected = False
+        self._connected = set[int]()
         self.blocks = 0
-        self._thread = threading.Thread(target=self._run, name="gateway", daemon=True)
+        several = bool(venue_of(venue).conversation)
+        self._threads = [
+            threading.Thread(target=self._run, args=(number,), name=f"gateway {number}", daemon=True)
+            for number in range(conversations if several else 1)
+        ]
 
     def start(self) -> None:
         """Begin to ask."""
-        self._thread.start()
+        for each in self._threads:
+            each.start()
+
+    @property
+    def connected(self) -> bool:
+        """Whether the parties that serve are there."""
+        return bool(self._connected)
 
     def stop(self, timeout: float = 30.0) -> None:
         """Answer what waits, say goodbye to the parties, and end."""
-        self._stopping = True
+        self._stopping, deadline = True, time.monotonic() + timeout
         self._queue.put(None)
-        self._thread.join(timeout)
+        for each in self._threads:
+            each.join(max(0.0, deadline - time.monotonic()))
 
     def ask(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any] | Future[dict[str, Any]]]:
         """Ask about rows, each an `id` and perhaps its `columns`; return answers, or what will hold them.
@@ -197,23 +211,25 @@ class Gateway:
         """The number of rows that wait to be asked about."""
         return self._queue.qsize() + len(self._held_over)
 
-    def _run(self) -> None:
+    def _run(self, number: int) -> None:
         while not self._stopping:
             try:
-                converse(self._part.name, self._venue, terms(self._part), self._talk, ledger=self._ledger)
+                talk = partial(self._talk, number)
+                converse(self._part.name, venue_of(self._venue), terms(self._part), talk, ledger=self._ledger)
             except SecureVFLError as error:
                 eventlog.warn(self._part.name, "away", {"reason": str(error)})
             except BaseException as error:  # nobody else would see it
                 eventlog.emit(self._part.name, "failed", {"reason": type(error).__name__}, logging.ERROR)
             finally:
-                self.connected = False
-                self._refuse_waiting()
+                self._connected.discard(number)
+                if not self._connected:
+                    self._refuse_waiting()
             if not self._stopping:
                 time.sleep(_AGAIN)
 
-    def _talk(self, channel: Channel) -> None:
+    def _talk(self, number: int, channel: Channel) -> None:
         asker = ScoreAsker(self._part, channel, self._ledger, self._executor)
-        self.connected = True
+        self._connected.add(number)
         eventlog.emit(self._part.name, "connected", {"rows_a_block": asker.most})
         while (block := self._next_block(asker.most)) is not None:
             if not block:
@@ -229,6 +245,14 @@ class Gateway:
 
     def _next_block(self, most: int) -> list[_Waiting] | None:
         """Wait for rows and return those of one block, of different ids; none after a while, None at the end."""
+        if not self._gathering.acquire(timeout=_STAY):
+            return []
+        try:
+            return self._gathered(most)
+        finally:
+            self._gathering.release()
+
+    def _gathered(self, most: int) -> list[_Waiting] | None:
         block = {each.key: each for each in reversed(self._held_over)}
         self._held_over = [each for each in self._held_over if block[each.key] is not each]
         deadline = time.monotonic() + (self._window if block else _STAY)
@@ -238,8 +262,8 @@ class Gateway:
             except queue.Empty:
                 break
             if each is None:
+                self._queue.put(None)  # for the other conversations too
                 if block:
-                    self._queue.put(None)
                     break
                 return None
             if each.key in block:
@@ -277,6 +301,8 @@ class Gateway:
                 break
             if each is not None:
                 refused.append(each)
+        if self._stopping:
+            self._queue.put(None)
         for each in refused:
             each.answer.set_exception(Busy("the parties that serve are away"))
 

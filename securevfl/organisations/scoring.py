@@ -22,6 +22,7 @@ party refuses is left out, and the others are scored.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
@@ -104,6 +105,16 @@ def terms(part: ModelPart) -> dict[str, Any]:
     return {"job": part.job, "parties": part.parties, "task": "score"}
 
 
+def venue_of(venue: Venue) -> Venue:
+    """Return where askers and those who answer meet: the leading party calls, and names its conversation, so that it
+    may hold several at once; as for any other meeting where there is a hub, or one who answers has no address."""
+    peers, lead = venue.peers, venue.peers.active
+    if peers.hub is not None or not all(name in peers.address for name in peers.passives):
+        return venue
+    called = {name: address for name, address in peers.address.items() if name != lead}
+    return replace(venue, peers=peers.model_copy(update={"address": called}), conversation=secrets.token_hex(16))
+
+
 def score_rows(
     part: ModelPart,
     rows: HeldRows,
@@ -143,7 +154,7 @@ def score_rows(
                 on_rows(min(start + asking.most, len(rows.ids)), len(rows.ids))
         asking.end()
 
-    converse(part.name, venue, terms(part), talk, ledger=own_ledger)
+    converse(part.name, venue_of(venue), terms(part), talk, ledger=own_ledger)
     answered = sum((each.answered for each in outcomes), Answered(0, 0))
     if answered.unknown == answered.asked:
         others = part.parties[1:]

@@ -1,16 +1,18 @@
-"""A party that stays up and answers one scoring request after the other (`securevfl.organisations.scoring`).
+"""A party that stays up and answers scoring requests (`securevfl.organisations.scoring`), of several askers at once.
 
-A request that is refused, broken off or malformed ends for everyone with its reason, and the party waits for the next.
-Between requests nothing of the last one is kept but counts.
+A request that is refused, broken off or malformed ends its conversation with its reason, and no other. Between requests
+nothing of the last one is kept but counts.
 """
 
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -19,16 +21,24 @@ from securevfl.errors import ConfigError, LeakageError, PartiesError, SecureVFLE
 from securevfl.organisations.conversation import Venue, converse
 from securevfl.organisations.predict import Answered, check_parties_of
 from securevfl.organisations.reason_codes import GivenCodes
-from securevfl.organisations.scoring import ServedTable, answer_requests, terms
+from securevfl.organisations.scoring import ServedTable, answer_requests, terms, venue_of
+from securevfl.organisations.visitors import Visitors
 from securevfl.protocols.alignment.standing import StandingTable
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
 from securevfl.training.model_part import ModelPart
 from securevfl.training.new_rows import HeldRows
+from securevfl.transport.acceptor import Acceptor
+from securevfl.transport.tls import Credentials
 
 Outcome = Literal["answered", "refused", "failed"]
 
 AGAIN = 1.0  # seconds before it listens again after a request that failed
+_MEETS = 30.0  # seconds for all parties of a conversation to be there
+_PATIENCE = 15.0  # seconds that an asker of several may be cut off, at most
+_PARTS = 2.0  # seconds that an asker has to say that it is done, where the service ends
+_LOOK = 0.1  # seconds between looks at whether it is to end
+_LAST = 5.0  # seconds for conversations that are broken off to say so
 
 
 @dataclass(frozen=True)
@@ -42,12 +52,29 @@ class Ended:
     reason: str = ""
 
 
+@dataclass
+class _Conversation:
+    """One that goes on: `met` is when the request came that is being answered, 0 if none is, and `answered` when the
+    last one was answered."""
+
+    channel: Channel | None = None
+    met: float = 0.0
+    answered: float = -math.inf
+    sent: int = 0
+
+    @property
+    def since(self) -> float:
+        """Seconds that the request takes so far."""
+        return time.monotonic() - self.met if self.met else 0.0
+
+
 class Server:
     """A party without labels that answers. ConfigError or PartiesError if what it brings does not fit, and ConfigError
     unless the ledger's owner has set limits to scores and ids.
 
     most: ids that one request may ask about. on_request is called after each request, also one that failed.
-    executor: takes the curve work of comparing ids, processes of this party. giving: as in `predict_with`.
+    executor: takes the curve work of comparing ids, processes of this party. giving: as in `predict_with`. at_once,
+    waiting: how many conversations go on at a time, and how many callers wait beside them; one, if there is a hub.
     """
 
     def __init__(
@@ -61,12 +88,14 @@ class Server:
         on_request: Callable[[Ended], None] = lambda ended: None,
         executor: Executor | None = None,
         giving: GivenCodes | None = None,
+        at_once: int = 16,
+        waiting: int = 64,
     ) -> None:
         if part.leads:
             raise PartiesError(
                 f"a party that answers was expected to serve, {part.name} leads and asks; run securevfl score there"
             )
-        self._venue = replace(venue, wait=math.inf)
+        self._venue = venue_of(venue)
         check_parties_of(part, self._venue.peers)
         if giving is not None:
             giving.check(part)
@@ -78,8 +107,9 @@ class Server:
         self._on_request = on_request
         table = StandingTable(rows.ids, executor) if len(part.parties) == 2 else None
         self._served = ServedTable(rows, most, executor, giving, table)
-        self._met = 0.0  # when all parties were there, of the request that is being answered
-        self._sent = 0
+        self._visitors = Visitors(part.name, self._visited, at_once=at_once, waiting=waiting)
+        self._open: list[_Conversation] = []  # those that go on
+        self._lock = threading.Lock()
         self._stopping: Callable[[], bool] = lambda: False
 
     @property
@@ -95,51 +125,105 @@ class Server:
     @property
     def answering(self) -> bool:
         """Whether a request is being answered, and not waited for."""
-        return self._met > 0
+        return any(each.met for each in [*self._open])
+
+    @property
+    def conversations(self) -> int:
+        """How many conversations go on."""
+        return len(self._open)
 
     def run(self, stopping: Callable[[], bool] = lambda: False) -> None:
-        """Answer until `stopping` says so after a request. While it waits, only an exception ends it; KeyboardInterrupt
-        if a conversation goes on when `stopping` has said so."""
+        """Answer until `stopping` says so; requests that are being answered by then are answered first. While it waits,
+        only an exception ends it."""
         self._stopping = stopping
         facts: dict[str, str | int | float] = {"rows": len(self._rows.ids), "most": self._most}
         if self._giving is not None:
             facts |= {"codes": self._giving.most, "bits_of_codes": round(self._giving.bits(self._part), 1)}
         eventlog.emit(self._part.name, "serving", facts)
+        if self._venue.conversation:
+            self._run_several()
+            return
         while not stopping():
-            ended = self._next()
-            self._met = 0.0
+            ended = self._hold(replace(self._venue, wait=math.inf))
             if ended is not None:
                 self._on_request(ended)
                 if ended.outcome == "failed":
                     time.sleep(AGAIN)
 
-    def _next(self) -> Ended | None:
-        """Wait for a conversation and answer its requests; return how the one ended that was not answered, if any."""
+    def _run_several(self) -> None:
+        """Take in whoever calls."""
+        me, venue, visitors = self._part.name, self._venue, self._visitors
+        others = venue.peers.neighbours(me)
+        acceptor = Acceptor(
+            Credentials(venue.certs, me),
+            others,
+            venue.peers.address[me],
+            visitors.line_of,
+            listen=venue.listen,
+            streams=len(others) * visitors.streams + 2,
+        )
         try:
-            converse(self._part.name, self._venue, terms(self._part), self._answer, ledger=self._ledger)
+            while not self._stopping():
+                time.sleep(_LOOK)
+        finally:
+            visitors.close()
+            try:
+                while not visitors.wait(_LOOK):
+                    self._end(lambda each: not each.met and time.monotonic() - each.answered > _PARTS)
+            except BaseException:
+                self._end(lambda each: True)
+                visitors.wait(_LAST)
+                raise
+            finally:
+                acceptor.stop()
+
+    def _end(self, which: Callable[[_Conversation], bool]) -> None:
+        """End conversations from outside of their threads."""
+        for each in [*self._open]:
+            if which(each) and each.channel is not None:
+                each.channel.fail(KeyboardInterrupt())
+
+    def _visited(self, name: str) -> None:
+        patience = min(self._venue.patience, _PATIENCE)
+        venue = replace(self._venue, conversation=name, hall=self._visitors, wait=_MEETS, patience=patience)
+        ended = self._hold(venue)
+        if ended is not None:
+            self._on_request(ended)
+
+    def _hold(self, venue: Venue) -> Ended | None:
+        """Hold a conversation and answer its requests; return how the one ended that was not answered, if any."""
+        own = _Conversation()
+        with self._lock:
+            self._open.append(own)
+        try:
+            answer = partial(self._answer, own)
+            converse(self._part.name, venue, terms(self._part), answer, ledger=self._ledger)
         except LeakageError as error:
-            return Ended("refused", self._since(), sent=self._sent, reason=str(error))
+            return Ended("refused", own.since, sent=own.sent, reason=str(error))
         except SecureVFLError as error:
-            return Ended("failed", self._since(), sent=self._sent, reason=str(error))
+            return Ended("failed", own.since, sent=own.sent, reason=str(error))
+        except KeyboardInterrupt:
+            if venue.hall is None:
+                raise
+        finally:
+            with self._lock:
+                self._open.remove(own)
         return None
 
-    def _answer(self, channel: Channel) -> None:
-        before = 0
+    def _answer(self, own: _Conversation, channel: Channel) -> None:
+        before, own.channel = 0, channel
         try:
             for event in answer_requests(self._part, self._served, channel, self._ledger):
                 if isinstance(event, Answered):
                     sent = channel.books.bytes_sent()
-                    self._on_request(Ended("answered", self._since(), event, sent - before))
-                    self._met, before = 0.0, sent
+                    self._on_request(Ended("answered", own.since, event, sent - before))
+                    own.met, own.answered, before = 0.0, time.monotonic(), sent
                 elif self._stopping():
                     raise KeyboardInterrupt
                 else:
-                    self._met = time.monotonic() if event.rows else 0.0
+                    own.met = time.monotonic() if event.rows else 0.0
         finally:
-            self._sent = channel.books.bytes_sent() - before
-
-    def _since(self) -> float:
-        return time.monotonic() - self._met if self._met else 0.0
+            own.sent = channel.books.bytes_sent() - before
 
 
 def _check_limits(ledger: DisclosureLedger) -> None:

@@ -36,7 +36,7 @@ from securevfl.runtime.channel import Abort, Inbox
 from securevfl.runtime.clock import Stamp
 from securevfl.runtime.codec import FORMAT, SESSION_BYTES, Frame, Message, encode_message
 from securevfl.transport.certs import check_peer
-from securevfl.transport.endpoint import Endpoint
+from securevfl.transport.endpoint import Endpoint, Hall
 from securevfl.transport.line import Line
 from securevfl.transport.peers import Peers
 from securevfl.transport.relay import Agreed, Greeting, Letter, Parcel, read_letter, read_packet, route
@@ -59,6 +59,8 @@ class Post:
         through: bool = False,
         listen: str | None = None,
         patience: float = 60.0,
+        hall: Hall | None = None,
+        conversation: str = "",
     ) -> None:
         self.me = credentials.party
         self.keys = {self.me: credentials.identity.key}
@@ -68,7 +70,16 @@ class Post:
         self._through = through
         self._terms = json.dumps(terms, sort_keys=True)
         self._others = [name for name in peers.parties if name != self.me]
-        self._endpoint = Endpoint(credentials, peers, self._deliver, self._lost, listen=listen, patience=patience)
+        self._endpoint = Endpoint(
+            credentials,
+            peers,
+            self._deliver,
+            self._lost,
+            listen=listen,
+            patience=patience,
+            hall=hall,
+            conversation=conversation,
+        )
         self._seals = {
             name: Seal(credentials, name, partial(self._through_hub, name))
             for name in self._others

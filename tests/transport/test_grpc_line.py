@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from securevfl.errors import FrameError, SecureVFLError, TransportError
 from securevfl.runtime.channel import Inbox
 from securevfl.runtime.codec import decode_message, encode_frame, encode_message
+from securevfl.transport.acceptor import METHOD
 from securevfl.transport.certs import server_name
-from securevfl.transport.endpoint import METHOD, Endpoint
+from securevfl.transport.endpoint import Endpoint
 from securevfl.transport.line import STRIKES, Ack, Bye, Data, Line, Open, Refusal, Stream
 from securevfl.transport.tls import Credentials, grpc
 

@@ -21,7 +21,8 @@ import securevfl as vfl
 from securevfl.errors import ConfigError, TransportError
 from securevfl.organisations.join import join
 from securevfl.transport import certs
-from securevfl.transport.endpoint import METHOD, Endpoint
+from securevfl.transport.acceptor import METHOD
+from securevfl.transport.endpoint import Endpoint
 from securevfl.transport.tls import NO_TLS_12, Credentials, grpc
 
 LONG_AGO = datetime.now(UTC) - timedelta(days=400)

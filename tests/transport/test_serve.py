@@ -19,7 +19,7 @@ from securevfl.organisations.align import align_privately
 from securevfl.organisations.conversation import Venue, converse
 from securevfl.organisations.predict import Answered, predict_with
 from securevfl.organisations.reason_codes import GivenCodes
-from securevfl.organisations.scoring import ScoreAsker, score_rows, terms
+from securevfl.organisations.scoring import ScoreAsker, score_rows, terms, venue_of
 from securevfl.organisations.serve import Ended, Server
 from securevfl.protocols.alignment import psi
 from securevfl.training.new_rows import HeldRows, rows_of_array
@@ -141,6 +141,50 @@ def test_limits_hold_and_the_next_request_is_answered(meet: Any, run: vfl.Run, m
     assert [name for name, own in first.items() if own.outcome == "refused"] == ["shop"]
     assert said in first["shop"].reason
     assert all(own[-1].outcome == "answered" for own in ended.values())
+
+
+def test_several_askers_are_answered_at_once_and_one_that_stops_holds_up_nobody(meet: Any, run: vfl.Run) -> None:
+    """Two conversations stay open; the third asker is told to come again, and gets its answer once one has ended."""
+    meeting, held_open, asked = meet(3), [threading.Event(), threading.Event()], list[int]()
+    may_end = [threading.Event(), threading.Event()]
+
+    def stay(number: int) -> None:
+        def talk(channel: Any) -> None:
+            asker = ScoreAsker(run.parts["bank"], channel, DisclosureLedger.of("bank", meeting.folder / "bank.ledger"))
+            held_open[number].set()
+            assert may_end[number].wait(240)
+            rows = held(run, "bank", slice(number, number + 3))
+            asked.append(asker.ask(rows.ids, rows.X).answered.scored)
+            asker.end()
+
+        venue = Venue.of(meeting.kit("bank") / "peers.toml", timeout=20, patience=5)
+        converse("bank", venue_of(venue), terms(run.parts["bank"]), talk)
+
+    with serving(meeting, run, 3, at_once=2, waiting=0) as ended:
+        open_ones = [threading.Thread(target=stay, args=(number,), daemon=True) for number in range(2)]
+        for number, each in enumerate(open_ones):
+            each.start()
+            assert held_open[number].wait(240)
+        with pytest.raises(TransportError, match="busy with 2 conversations; come again in 5 s"):
+            ask(meeting, run, held(run, "bank", slice(0, 5)))
+        may_end[1].set()
+        open_ones[1].join(240)
+        assert asked == [3]
+        until(lambda: sum(each.name == "conversation" for each in threading.enumerate()) == 2)  # of two parties
+        answered, _ = ask(meeting, run, held(run, "bank", slice(0, 5)))
+        assert answered == Answered(5, 5)
+        until(lambda: sum(each.name.startswith("read ") for each in threading.enumerate()) == 3)  # two lines, two ways
+        may_end[0].set()
+        open_ones[0].join(240)
+    assert asked == [3, 3]
+    assert [each.outcome for each in ended["shop"]] == ["answered"] * 3
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_what_is_no_request_ends_with_its_reason_and_the_next_is_answered(meet: Any, run: vfl.Run) -> None:
