@@ -4,9 +4,10 @@
 
 A model on shares is trained by two parties, who then have a made-up table of new rows each. `securevfl serve` and
 `securevfl score --http` run as an operator runs them, on a line that is slow on purpose (`benchmarks.delay`), with
-ledgers that are flushed before they count. Applications ask about one row a request, many at once; of a hundred rows
-one was asked about before, and one is unknown to the other party. Printed beside: threads and resident memory of both
-processes after the first tenth and at the end. Needs httpx.
+ledgers that are flushed before they count. Applications ask about one row a request, many at once: some requests come
+at a rate, the others as fast as answers come. Of a hundred rows one was asked about before, and one is unknown to the
+other party. Printed beside: threads and resident memory of both processes after the first tenth and at the end. Needs
+httpx.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +44,9 @@ TRAINED, COLUMNS, FIRST = 4000, 10, 1_000_000  # rows and columns of the trainin
 NAMES = ("bank", "shop")
 
 
-async def load(url: str, ids: Sequence[int], at_once: int) -> dict[str, Any]:
-    """Ask about each id in a request of its own, so many at once; return the figures."""
+async def load(url: str, ids: Sequence[int], at_once: int, rate: float = 0.0) -> dict[str, Any]:
+    """Ask about each id in a request of its own, so many at once, and `rate` a second if that is not 0; return the
+    figures."""
     seconds, states, left = list[float](), Counter[str](), iter(ids)
     limits = httpx.Limits(max_connections=at_once, max_keepalive_connections=at_once)
     headers = {"Authorization": f"Bearer {TOKEN}"}
@@ -51,15 +54,17 @@ async def load(url: str, ids: Sequence[int], at_once: int) -> dict[str, Any]:
 
         async def ask() -> None:
             for each in left:
+                if rate:
+                    await asyncio.sleep(max(0.0, start + next(turn) / rate - time.monotonic()))
                 began = time.monotonic()
                 answer = await client.post("/v1/scores", json={"rows": [{"id": each}]})
                 seconds.append(time.monotonic() - began)
                 ok = answer.status_code == 200
                 states[answer.json()["scores"][0]["state"] if ok else f"HTTP {answer.status_code}"] += 1
 
-        began = time.monotonic()
+        turn, start = count(), time.monotonic()
         await asyncio.gather(*(ask() for _ in range(at_once)))
-        whole = time.monotonic() - began
+        whole = time.monotonic() - start
     p50, p99 = np.quantile(seconds, [0.5, 0.99]) * 1e3
     figures = {"answers a second": round(len(seconds) / whole, 1), "p50 ms": round(p50, 1), "p99 ms": round(p99, 1)}
     return {"requests": len(seconds), "at once": at_once} | figures | {"states": dict(states)}
@@ -135,7 +140,8 @@ def measure(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
         first = asked[: len(asked) // 10]
         found["warm"] = asyncio.run(load(url, first, given.at_once))
         held_before = {name: held(process) for name, process in parties.items()}
-        found |= asyncio.run(load(url, asked[len(first) :], given.at_once))
+        found["at rate"] = asyncio.run(load(url, asked[len(first) : 5 * len(first)], given.at_once, given.rate))
+        found |= asyncio.run(load(url, asked[5 * len(first) :], given.at_once))
         for name, process in parties.items():
             found[name] = f"{held_before[name]}; at the end {held(process)}"
     finally:
@@ -166,6 +172,7 @@ def main() -> None:
     options.add_argument("--rows", type=int, default=100_000, help="of the tables that are served")
     options.add_argument("--requests", type=int, default=5000)
     options.add_argument("--at-once", type=int, default=100)
+    options.add_argument("--rate", type=float, default=120.0, help="requests a second of a part of them")
     options.add_argument("--conversations", type=int, default=4)
     options.add_argument("--rtt-ms", type=float, default=20.0)
     options.add_argument("--mbps", type=float, default=1000.0)

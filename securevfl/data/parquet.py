@@ -25,7 +25,7 @@ from securevfl.data.readers import (
 from securevfl.data.register import Keys, id_keys
 from securevfl.errors import TableError
 
-BATCH = 32 << 20  # bytes of rows in memory at a time
+BATCH = 8 << 20  # bytes of rows in memory at a time
 _IDS = 1 << 16  # ids turned into objects at a time
 
 

@@ -155,7 +155,7 @@ def write_head(file: BinaryIO, new: NewHead, register: Register) -> None:
 
 
 WHOLE = 128 << 20  # bytes of a batch that is read at a time
-BUCKET = 128 << 20  # bytes of rows that are put in order at a time
+BUCKET = 32 << 20  # bytes of rows that are put in order at a time
 
 OnRows = Callable[[int, int], None]
 

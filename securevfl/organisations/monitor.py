@@ -55,6 +55,9 @@ class Monitor:
         self._scored = library.Counter("rows_scored", "Rows that were scored.", **own)
         self._sent = library.Counter("sent_bytes", "Bytes of all messages sent.", **own)
         self._seconds = library.Histogram("request_seconds", "Seconds of requests that were answered.", **own)
+        library.Gauge("conversations", "Conversations that go on.", **own).set_function(
+            lambda: float(0 if self._server is None else self._server.conversations)
+        )
         library.Gauge("answering", "1 while a request is being answered.", **own).set_function(
             lambda: float(self._server is not None and self._server.answering)
         )

@@ -36,7 +36,7 @@ Outcome = Literal["answered", "refused", "failed"]
 AGAIN = 1.0  # seconds before it listens again after a request that failed
 _MEETS = 30.0  # seconds for all parties of a conversation to be there
 _PATIENCE = 15.0  # seconds that an asker of several may be cut off, at most
-_PARTS = 2.0  # seconds that an asker has to say that it is done, where the service ends
+_PARTS = 20.0  # seconds that an asker has to say that it is done, where the service ends
 _LOOK = 0.1  # seconds between looks at whether it is to end
 _LAST = 5.0  # seconds for conversations that are broken off to say so
 
