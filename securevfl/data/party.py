@@ -146,7 +146,7 @@ class Party:
 
     @property
     def named(self) -> bool:
-        """Whether its rows have ids."""
+        """Whether its rows have ids, by which they are known later."""
         return self.keys is not None
 
     def keys_of(self, rows: NDArray[np.intp]) -> list[bytes]:
