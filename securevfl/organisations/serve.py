@@ -129,7 +129,7 @@ class Server:
 
     @property
     def conversations(self) -> int:
-        """How many conversations go on."""
+        """How many conversations go on at this moment."""
         return len(self._open)
 
     def run(self, stopping: Callable[[], bool] = lambda: False) -> None:

@@ -44,11 +44,6 @@ class Visitors:
         """How many callers there may be about, with those that wait, of one other party."""
         return self._most + self._room
 
-    @property
-    def count(self) -> int:
-        """How many conversations go on."""
-        return len(self._threads)
-
     def line_of(self, conversation: str, name: str) -> Line:
         """Return the line of a caller to a conversation, which begins if it is new.
 
