@@ -295,7 +295,7 @@ def _states_kept(states: Checkpoints, key: bytes) -> str:
 
 def predict(
     model: Model,
-    data: Data,
+    data: OwnTable = None,
     peers: PeersFile = Path("peers.toml"),
     id_column: IdColumn = "id",
     out: Annotated[
@@ -321,17 +321,19 @@ def predict(
     from securevfl.display.progress import progress
     from securevfl.organisations.predict import predict_rows
     from securevfl.training.model_part import ModelPart
-    from securevfl.training.new_rows import rows_of_file
+    from securevfl.training.new_rows import no_rows, rows_of_file
     from securevfl.training.scorecard import scale_of
 
     part, giving = ModelPart.load(model), given_codes(reasons, codes)
     scale = None if points is None else scale_of(part, points)
     check_writable(out, left)
+    if data is None and part.columns:
+        raise ConfigError(f"--data: a table was expected, as the part of {part.name} has columns; name its file")
     with progress("reading") as on_rows:
-        rows = rows_of_file(part, data, id_column=id_column, on_rows=on_rows)
+        rows = no_rows() if data is None else rows_of_file(part, data, id_column=id_column, on_rows=on_rows)
     writers = predictions(part, out, scale), left_out(left)
     with (
-        in_use(model, data),
+        in_use(model, *([] if data is None else [data])),
         stoppable(),
         meeting.events(part.name, peers),
         writers[0] as write,
@@ -349,7 +351,7 @@ def predict(
             giving=giving,
         )
     if part.name != part.asker:
-        typer.echo(f"{rows.count:,} rows predicted, for {part.asker} to see")
+        typer.echo(f"{answered.asked:,} rows predicted, for {part.asker} to see")
     elif out is not None:
         typer.echo(f"{answered}; they are in {out}")
     elif answered.scored < answered.asked:

@@ -42,7 +42,7 @@ from securevfl.runtime.channel import Channel
 from securevfl.runtime.door import Telling
 from securevfl.runtime.meter import Meter
 from securevfl.training.model_part import ModelPart
-from securevfl.training.new_rows import NewRows, rows_of_array
+from securevfl.training.new_rows import NONE, NewRows, no_rows, rows_of_array
 from securevfl.transport.peers import Peers
 
 BEYOND = "their sums are beyond what scores cover, far out of the model's range, and would read as others; left out"
@@ -231,7 +231,8 @@ def answer_rows(
     """Return what came of this party's side of one prediction over a channel where all parties are there; the rest as
     `predict_rows`."""
     answering, answered = PredictionSide(part, channel, ledger, giving, rows), Answered(0, 0)
-    for ids, X in rows.blocks():
+    count = answering.count
+    for ids, X in (no_rows(count) if rows.count == NONE else rows).blocks():
         states, outcome = answering.block(ids, X)
         if outcome is not None:
             on_block(*outcome)
@@ -240,7 +241,7 @@ def answer_rows(
                     on_left(ids[at], state)
         answered += Answered.of(states)
         if on_rows is not None:
-            on_rows(answered.asked, rows.count)
+            on_rows(answered.asked, count)
     return answered
 
 
@@ -269,7 +270,7 @@ class PredictionSide:
         """Meet the others. rows: all that will be predicted, which parties compare; left out, each block is entered in
         the ledger by itself, and its ids are those that all have been found to have."""
         self._part, self._channel, self._ledger, self._giving, self._rows = part, channel, ledger, giving, rows
-        self._told = self._refused = 0  # numbers, and words of refusal
+        self._told = self._refused = self.count = 0  # numbers, and words of refusal; rows of all parties
         self._basis, self._job = "", Job.from_dict(part.job)
         self._player, self._givers = self._meet()
         given = giving is not None and part.name != part.asker
@@ -380,6 +381,7 @@ class PredictionSide:
         for name in others:
             channel.send(name, own, told=sizes(channel, name))  # 1
         heard = {part.name: own} | {name: channel.recv(name, BroughtRows) for name in others}  # 1
+        self.count = max(each.rows for each in heard.values())
         for name in others:
             _compare(part.name, own, name, heard[name])
         job = self._job
@@ -388,7 +390,7 @@ class PredictionSide:
             eventlog.emit(part.name, "scores", {"to": part.asker, "rows": own.rows, "bits_of_a_row": bits})
             if rows is not None and not job.method.accounts:
                 self._basis = _question(part, rows, ledger, giving) if job.method.repeats else ""
-                self._enter(rows.count * self._each)
+                self._enter(self.count * self._each)
         roles = Roles.of((name, heard[name].role) for name in part.parties)
         desk = Desk(part.run, scores=ledger.scores, account=self._account)
         meter = Meter(channel.clock, channel.books)
@@ -426,7 +428,7 @@ def _compare(me: str, own: BroughtRows, name: str, other: BroughtRows) -> None:
             f"{name} and {me} hold parts of different trainings ({other.run[:8] or 'none'}, {own.run[:8] or 'none'}); "
             "bring the parts that one training has saved"
         )
-    if other.rows != own.rows:
+    if other.rows != own.rows and NONE not in (other.rows, own.rows):
         raise TableError(f"{name} has {other.rows} rows to predict, {me} {own.rows}; align the tables first")
     if other.order and own.order and not hmac.compare_digest(other.order, own.order):
         raise IdError(f"{name} and {me} hold the new rows in different order; align the tables first")

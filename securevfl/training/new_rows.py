@@ -27,6 +27,7 @@ from securevfl.errors import IdError, TableError
 from securevfl.training.model_part import ModelPart
 
 BLOCK = 16_384  # rows
+NONE = -1  # in place of a number of rows, of a party without a table
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,12 @@ class HeldRows:
         """Return these rows in this order, in blocks."""
         ids, X = [self.ids[row] for row in order.tolist()], self.X[order]
         return NewRows(len(X), order_digest(id_keys(self.name, [ids])), lambda: _zipped(_slices(X), ids))
+
+
+def no_rows(count: int = NONE) -> NewRows:
+    """Return the rows of a party without a table: as many as the others have, once that is known."""
+    sizes = (min(BLOCK, count - start) for start in range(0, count, BLOCK))
+    return NewRows(count, b"", lambda: ((None, np.empty((size, 0))) for size in sizes))
 
 
 def rows_of_array(part: ModelPart, X: ArrayLike | Columns, ids: Sequence[Any] | NDArray[Any] | None) -> NewRows:

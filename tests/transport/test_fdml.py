@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
+from securevfl.organisations.conversation import Venue
+from securevfl.organisations.predict import predict_rows
 from securevfl.training.model_part import ModelPart
+from securevfl.training.new_rows import no_rows, rows_of_array
 from tests.forked import Forked
 
 COUNT = 4  # three with columns; the last is the server
@@ -122,8 +125,11 @@ def test_predictions_with_the_server_there(meet: Any) -> None:
     def play(name: str) -> None:
         peers, own = meeting.kit(name) / "peers.toml", tables[name]
         part = vfl.join(job, own, peers, timeout=20, patience=5, ledger=meeting.kit(name) / "ledger.json")
-        X = own.X[:20] if len(own) else np.empty((20, 0))
-        found[name] = vfl.predict_with(part, X, peers, ledger=meeting.kit(name) / "ledger.json", timeout=20)
+        told, ledger = list[Any](), meeting.kit(name) / "ledger.json"
+        rows = rows_of_array(part, own.X[:20], None) if len(own) else no_rows()  # a server has no table
+        venue = Venue.of(peers, timeout=20)
+        predict_rows(part, rows, venue, on_block=lambda _, block: told.append(block), ledger=ledger)
+        found[name] = told[0] if told else None
 
     threads = [threading.Thread(target=play, args=(name,)) for name in tables]
     for thread in threads:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -69,10 +70,14 @@ class Trained:
                 ledger=self.ledgers["bank"],
             )
 
-        with ThreadPoolExecutor(2) as pool:
-            asked, served = pool.submit(ask), pool.submit(server._next)
-            answered = asked.result()
-            assert served.result() is None
+        over = threading.Event()
+        with ThreadPoolExecutor(1) as pool:
+            served = pool.submit(server.run, over.is_set)
+            try:
+                answered = ask()
+            finally:
+                over.set()
+            served.result()
         return answered, found
 
     def at(self, name: str) -> Venue:
