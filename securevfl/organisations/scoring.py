@@ -217,8 +217,9 @@ class ScoreAsker:
                 for at, scored, beyond in zip(block, outcome.scored, outcome.beyond, strict=True):
                     state[at] = "scored" if scored else "beyond" if beyond else "refused"
                 for name, codes in outcome.reasons.items():
+                    told = reasons.setdefault(name, [[] for _ in ids])
                     for at, own in zip(block[outcome.scored].tolist(), codes, strict=True):
-                        reasons.setdefault(name, [[] for _ in ids])[at] = own
+                        told[at] = own
         return RequestedRows(state, f, reasons)
 
     def stay(self) -> None:
