@@ -44,7 +44,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -642,7 +642,7 @@ class Ledger:
 
 def _rising(pieces: Iterable[Sequence[bytes]]) -> Iterator[list[bytes]]:
     """Yield digests that come in pieces in rising order, some at a time: tables are filled from end to end by them."""
-    keys = np.frombuffer(b"".join(chain.from_iterable(pieces)), np.uint8).reshape(-1, _DIGEST)
+    keys = np.frombuffer(b"".join(map(b"".join, pieces)), np.uint8).reshape(-1, _DIGEST)
     order = order_by_value(keys)
     for at in range(0, len(order), _CHUNK):
         whole = keys[order[at : at + _CHUNK]].tobytes()
