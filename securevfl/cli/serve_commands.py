@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -69,6 +70,7 @@ def serve(
     """
     from securevfl.organisations.monitor import Monitor
     from securevfl.organisations.serve import Server
+    from securevfl.organisations.visitors import Room
     from securevfl.runtime import eventlog
     from securevfl.training.model_part import ModelPart
     from securevfl.training.new_rows import HeldRows, rows_of_file
@@ -76,7 +78,7 @@ def serve(
 
     part, giving = ModelPart.load(model), given_codes(reasons, codes)
     held = HeldRows.of(part.name, rows_of_file(part, data, id_column=id_column, ordered=False))
-    venue = meeting.venue(peers)
+    venue = replace(meeting.venue(peers), room=Room(at_once, waiting))
     with in_use(model, data), ExitStack() as stack:
         handler = eventlog.write_to(sys.stderr if log is None else log)
         stack.callback(eventlog.LOGGER.removeHandler, handler)
@@ -93,8 +95,6 @@ def serve(
             on_request=(lambda ended: None) if shown is None else shown.count,
             executor=stack.enter_context(pool_of(len(held.ids))),
             giving=giving,
-            at_once=at_once,
-            waiting=waiting,
         )
         if shown is not None:
             shown.shifts(_drift(part, data, id_column))

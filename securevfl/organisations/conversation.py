@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from securevfl.base.machine import one_heap
 from securevfl.base.roles import Roles
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import OF_DATA, ConfigError, PeerLost, SecureVFLError, StorageError, TransportError, code_of
+from securevfl.organisations.visitors import Room
 from securevfl.protocols.declared import Declared, Reveal, sizes
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
@@ -55,7 +56,7 @@ class Venue:
     party's address. timeout: seconds to wait for all parties at the start and after a loss, for any one message, and
     at the end for the others. patience: seconds a party may be cut off. wait: seconds for all parties to be there at
     the start, if not `timeout`; infinity waits for whoever comes. conversation: its name, where a party may hold
-    several; hall: the port that these share.
+    several; hall: the port that these share; room: how many there may be.
     """
 
     peers: Peers
@@ -66,6 +67,7 @@ class Venue:
     wait: float | None = None
     conversation: str = ""
     hall: Hall | None = None
+    room: Room = field(default_factory=Room)
 
     @classmethod
     def of(

@@ -73,8 +73,8 @@ class Server:
     unless the ledger's owner has set limits to scores and ids.
 
     most: ids that one request may ask about. on_request is called after each request, also one that failed.
-    executor: takes the curve work of comparing ids, processes of this party. giving: as in `predict_with`. at_once,
-    waiting: how many conversations go on at a time, and how many callers wait beside them; one, if there is a hub.
+    executor: takes the curve work of comparing ids, processes of this party. giving: as in `predict_with`. The
+    room of the venue is for conversations; there is one at a time if there is a hub.
     """
 
     def __init__(
@@ -88,8 +88,6 @@ class Server:
         on_request: Callable[[Ended], None] = lambda ended: None,
         executor: Executor | None = None,
         giving: GivenCodes | None = None,
-        at_once: int = 16,
-        waiting: int = 64,
     ) -> None:
         if part.leads:
             raise PartiesError(
@@ -107,7 +105,7 @@ class Server:
         self._on_request = on_request
         table = StandingTable(rows.ids, executor) if len(part.parties) == 2 else None
         self._served = ServedTable(rows, most, executor, giving, table)
-        self._visitors = Visitors(part.name, self._visited, at_once=at_once, waiting=waiting)
+        self._visitors = Visitors(part.name, self._visited, venue.room)
         self._open: list[_Conversation] = []  # those that go on
         self._lock = threading.Lock()
         self._stopping: Callable[[], bool] = lambda: False

@@ -10,11 +10,12 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from securevfl.errors import ConfigError, PeerLost, TransportError
 from securevfl.transport.line import Line
 
-__all__ = ["Visitors"]
+__all__ = ["Room", "Visitors"]
 
 AGAIN = 5  # seconds after which one that was turned away may come again
 _WAIT = 10.0  # seconds that a caller waits for room
@@ -22,17 +23,27 @@ _BEGINS = 10.0  # seconds for a conversation to take its callers
 _OVER = 1024  # names of the last conversations
 
 
+@dataclass(frozen=True)
+class Room:
+    """How many conversations go on at a time, and how many callers more wait for one to end; ConfigError unless one may
+    go on."""
+
+    at_once: int = 16
+    waiting: int = 64
+
+    def __post_init__(self) -> None:
+        if self.at_once < 1 or self.waiting < 0:
+            raise ConfigError(f"one conversation at a time or more was expected, {self.at_once} came; correct at_once")
+
+
 class Visitors:
     """The conversations that go on at a party (a `transport.endpoint.Hall`).
 
-    hold: holds the conversation of a name, in the calling thread, until it ends. at_once: how many go on at a time.
-    waiting: how many callers more wait for room. ConfigError unless one may go on.
+    hold: holds the conversation of a name, in the calling thread, until it ends.
     """
 
-    def __init__(self, me: str, hold: Callable[[str], None], *, at_once: int, waiting: int) -> None:
-        if at_once < 1 or waiting < 0:
-            raise ConfigError(f"{me}: one conversation at a time or more was expected, {at_once} came; correct it")
-        self._me, self._hold, self._most, self._room = me, hold, at_once, waiting
+    def __init__(self, me: str, hold: Callable[[str], None], room: Room) -> None:
+        self._me, self._hold, self._most, self._room = me, hold, room.at_once, room.waiting
         self._threads: dict[str, threading.Thread] = {}
         self._lines: dict[str, Mapping[str, Line]] = {}
         self._over: deque[str] = deque(maxlen=_OVER)

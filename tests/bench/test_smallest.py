@@ -35,7 +35,7 @@ APART = {  # those that start processes of parties
     "delay": ["--rtt-ms 1 --epochs 1 --repeats 1 --residuals open --json OUT/rows.json"],
     "faults": ["--runs 1"],
     "overlap": ["--rtt-ms 1 --hidden 4 --width 2 --batch 256 --epochs 1 --repeats 1 --json OUT/rows.json"],
-    "many_rows": ["--rows 6000 --columns 3 --json OUT/rows.json"],
+    "many_rows": ["--rows 6000 --columns 12 --json OUT/rows.json"],
     "scale": ["--rows 1000 --columns 4 --batch 256 --residual open --json OUT/rows.json"],
 }
 ON_TABLES = {  # those that need the real tables

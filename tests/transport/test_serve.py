@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +22,7 @@ from securevfl.organisations.predict import Answered, predict_with
 from securevfl.organisations.reason_codes import GivenCodes
 from securevfl.organisations.scoring import ScoreAsker, score_rows, terms, venue_of
 from securevfl.organisations.serve import Ended, Server
+from securevfl.organisations.visitors import Room
 from securevfl.protocols.alignment import psi
 from securevfl.training.new_rows import HeldRows, rows_of_array
 
@@ -53,7 +55,13 @@ def limits(ledger: DisclosureLedger, **most: int) -> DisclosureLedger:
 
 @contextmanager
 def serving(
-    meeting: Any, run: vfl.Run, answers: int, *, giving: Mapping[str, GivenCodes] | None = None, **options: Any
+    meeting: Any,
+    run: vfl.Run,
+    answers: int,
+    *,
+    giving: Mapping[str, GivenCodes] | None = None,
+    room: Room = Room(),  # noqa: B008
+    **options: Any,
 ) -> Iterator[dict[str, list[Ended]]]:
     """All parties but the leading one stay up until they have answered so often; what became of each request."""
     ended: dict[str, list[Ended]] = {name: [] for name in meeting.peers.passives}
@@ -63,7 +71,7 @@ def serving(
         server = Server(
             run.parts[name],
             held(run, name),
-            Venue.of(meeting.kit(name) / "peers.toml", timeout=20, patience=5),
+            replace(Venue.of(meeting.kit(name) / "peers.toml", timeout=20, patience=5), room=room),
             ledger=ledger if ledger.path.exists() else limits(ledger),
             on_request=ended[name].append,
             giving=(giving or {}).get(name),
@@ -158,9 +166,9 @@ def test_several_askers_are_answered_at_once_and_one_that_stops_holds_up_nobody(
             asker.end()
 
         venue = Venue.of(meeting.kit("bank") / "peers.toml", timeout=20, patience=5)
-        converse("bank", venue_of(venue), terms(run.parts["bank"]), talk)
+        converse("bank", venue_of(venue), terms(run.parts["bank"]), talk, ledger=None)
 
-    with serving(meeting, run, 3, at_once=2, waiting=0) as ended:
+    with serving(meeting, run, 3, room=Room(at_once=2, waiting=0)) as ended:
         open_ones = [threading.Thread(target=stay, args=(number,), daemon=True) for number in range(2)]
         for number, each in enumerate(open_ones):
             each.start()
