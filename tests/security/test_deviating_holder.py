@@ -17,7 +17,7 @@ import tenseal.sealapi as seal
 from gmpy2 import mpz
 
 import securevfl as vfl
-from securevfl.crypto.kernel import gradient, residues
+from securevfl.crypto.kernel import gradient
 from securevfl.crypto.kernel.ciphertexts import packed_size
 from securevfl.crypto.kernel.gradient import KernelGradient, KernelGradientHolder
 from securevfl.crypto.kernel.residues import DEGREE
@@ -128,8 +128,7 @@ def test_a_key_that_names_both_halves_is_refused(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(CryptoError, match=r"SLK2 message has \d+ bytes, expected 57412"):
         LatticeEvaluator(PARAMETERS, holder.public)
     monkeypatch.setattr(lattice_product, "LatticeHolder", NamesBoth)
-    monkeypatch.setattr(residues, "fault", lambda: "SEAL is looked at")
-    assert Blinded not in left_by_shop(trains(vfl.Ckks()))
+    assert Blinded not in left_by_shop(trains(vfl.Ckks(library="seal")))
 
 
 class NamesBothOnKernel(KernelGradientHolder):
