@@ -96,7 +96,7 @@ def _learned(out: Console, job: Job, parties: list[Party], run: Run) -> None:
         ],
         "shop": [
             f"how large all is: {len(parties[0]):,} clients, {len(parties[0].columns)} columns of the bank",
-            f"that the model got no better after {run.costs.rounds} steps, which ended the training",
+            "after each evaluation, whether the model was the best so far",
             "no column of the bank, no weight, not who paid late",
         ],
     }.items():

@@ -60,7 +60,7 @@ HELD = {  # how a sentence begins -> the test that would fail if it were not so
     "A passive party's columns": "tests/disclosure/test_score_bits.py::test_every_sheet_weighs_scores_against_columns",
     "The active party and its": SHARES + "test_who_must_pool_what_they_hold_is_said",
     "No other parties can": "tests/protocols/test_shares_predict.py::test_parts_of_further_parties_are_uniform",
-    "Three bits": "tests/disclosure/test_said.py::test_a_sheet_says_that_a_verdict_follows_from_labels",
+    "Two answers": "tests/disclosure/test_said.py::test_a_sheet_says_that_a_verdict_follows_from_labels",
     "The proof holds": SHEET,
     "What one that does": HERE + "test_security_says_what_a_party_that_deviates_can_take",
     "Below these lines": "tests/disclosure/test_said.py::test_the_sheet_that_counts_a_ledger_has_its_own_digest",

@@ -43,11 +43,11 @@ def test_a_picture_shows_what_the_command_prints(name: str, tmp_path: Path) -> N
 
 def test_every_picture_on_the_page_is_taken_by_the_one_command() -> None:
     screens = pytest.importorskip("benchmarks.screens")
-    page = (ROOT / "docs" / "screens.md").read_text(encoding="utf-8")
-    shown = set(re.findall(r"\(figures/([\w/.-]+)\)", page))
-    pages = {
+    pages = (page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md"))
+    shown = {each for page in pages for each in re.findall(r"\(figures/(demo\.svg|screens/[\w.-]+)\)", page)}
+    photographed = {
         f"screens/{each}-{at}-{how}.png" for each in screens.PAGES for at in screens.WIDTHS for how in screens.COLOURS
     }
-    taken = {"demo.svg", *(f"screens/{each}.svg" for each in screens.TERMINALS if each != "demo")} | pages
+    taken = {"demo.svg", *(f"screens/{each}.svg" for each in screens.TERMINALS if each != "demo")} | photographed
     assert shown == taken
     assert {f"screens/{path.name}" for path in (FIGURES / "screens").iterdir()} | {"demo.svg"} == taken
