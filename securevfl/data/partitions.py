@@ -9,6 +9,9 @@ rows (a stretch of the order that all parties share) and keeps it, scaled rows a
 rows in a batch (`batch_size = "all"`) a worker gets its blocks of [[g]] and gives back ciphertexts, which are added up;
 forward outputs, moments and X^T X come back as they are, a block of rows or one d x d at a time. The process that
 holds the party's line to the others reads ids and labels, and rows only of batches that are smaller than the table.
+
+On shares every product meets masks of the party's own process, which workers must not see, so all rows would travel to
+it in every visit: a job on shares refuses such a party.
 """
 
 from __future__ import annotations
@@ -31,6 +34,10 @@ from securevfl.runtime.placing import Placed, PlacedPart, Placing
 
 class PartitionedTable(Outside):
     """Rows at workers, partition k of them from row edges[k] to edges[k + 1]."""
+
+    apart = True
+
+    apart = True
 
     def __init__(self, shape: tuple[int, int], edges: list[int], placed: list[Placed[NDArray[Any]]]) -> None:
         self.shape = shape

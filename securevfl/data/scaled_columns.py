@@ -67,6 +67,7 @@ class Outside(ABC):
 
     ndim = 2
     shape: tuple[int, int]
+    apart = False  # whether they lie at other processes
 
     def __len__(self) -> int:
         return self.shape[0]

@@ -139,6 +139,12 @@ class TrainingData:
         return self.scaled(rows)
 
     @property
+    def apart(self) -> bool:
+        """Whether the rows of the table lie at workers."""
+        table: Floats | Outside = self._party.X
+        return isinstance(table, Outside) and table.apart
+
+    @property
     def sources(self) -> tuple[Source, ...]:
         """What its columns were before they were prepared."""
         by = self._party.preparation

@@ -299,6 +299,11 @@ class SharesPlayer(Player):
 
     def _begin(self, data: TrainingData) -> _Training:
         seat, schedule = self._seat, data.schedule
+        if data.apart:
+            raise ConfigError(
+                f"{seat.me}: a table in memory or of store_table was expected on shares, its rows lie at workers, "
+                'which would send them here in every visit; use open_table, or train under protocol = "ckks"'
+            )
         parts = schedule.partition(0)
         n = len(schedule.train)
         columns = {name: self._model.breadth(self._spread(d, n, name)) for name, d in seat.columns.items()}
