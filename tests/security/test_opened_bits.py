@@ -60,12 +60,12 @@ def steps_of(monkeypatch: pytest.MonkeyPatch, party: str, chosen: Any) -> None:
         X, W = honest(self, piece)
         return X, chosen(piece.batch, self._numbers, *W.shape) if self.of == party else W
 
-    def init(self: VisitColumns, numbers: Numbers, rate: float, X: Any, P: Any = None) -> None:
-        made(self, numbers, rate, X, P)
+    def init(self: VisitColumns, numbers: Numbers, rate: float, X: Any, *rest: Any) -> None:
+        made(self, numbers, rate, X, *rest)
         self.of = X(0).of.__self__._seat.me  # type: ignore[attr-defined]
 
     monkeypatch.setattr(PreparedWords, "check", lambda self, columns: None)  # its own, which is none of the peers'
-    monkeypatch.setattr(Measures, "found", lambda *_: ({}, []))  # a model that is measured has diverged
+    monkeypatch.setattr(Measures, "found", lambda *_: ({}, [], {}))  # a model that is measured has diverged
     monkeypatch.setattr(VisitColumns, "__init__", init)
     monkeypatch.setattr(VisitColumns, "_integers", integers)
 
