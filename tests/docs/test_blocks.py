@@ -79,7 +79,7 @@ def test_every_block_has_a_language_and_none_is_indented() -> None:
 
 
 def test_job_files_are_read() -> None:
-    files = [block for block in ALL if block.language == "toml"]
+    files = [block for block in ALL if block.language == "toml" and not block.text.startswith("[project")]
     assert files
     for block in files:
         keys = tomllib.loads(block.text)
