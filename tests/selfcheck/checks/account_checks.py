@@ -244,7 +244,7 @@ def _scored(c: int, held: float, codes: int) -> tuple[Scores, _Kept]:
         _plan=SimpleNamespace(numbers=numbers),
         _sizes={"held": held},
         _terms=SimpleNamespace(partner="shop", numbers=numbers, outputs=c, columns={"shop": 6}),
-        _met=SimpleNamespace(products=products),
+        _met=SimpleNamespace(products=products, tops=None),
         _noted=lambda: b"model",
         _ledger=ledger,
         row_bits=held / 4,
