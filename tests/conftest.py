@@ -44,12 +44,25 @@ def _user_data(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     return folder
 
 
+SHOWN = BatchPlayer.shown
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _exact_outputs() -> Iterator[None]:
+    """H goes up under sealed residuals as it is, in fixtures of modules too, so that models are compared to the last
+    digit, but in tests that are marked `rounded`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BatchPlayer, "shown", lambda self, H, *_: H)
+        yield
+
+
 @pytest.fixture(autouse=True)
-def _exact_outputs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """H goes up under sealed residuals as it is, so that models are compared to the last digit, but in tests that are
-    marked `rounded`: there it is rounded as in the package (`securevfl.families.shown_outputs`)."""
-    if request.node.get_closest_marker("rounded") is None:
-        monkeypatch.setattr(BatchPlayer, "shown", lambda self, H, *_: H)
+def _rounded_outputs(request: pytest.FixtureRequest) -> Iterator[None]:
+    """H is rounded as in the package (`securevfl.families.shown_outputs`) in tests that are marked for it."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.node.get_closest_marker("rounded") is not None:
+            patch.setattr(BatchPlayer, "shown", SHOWN)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="module")

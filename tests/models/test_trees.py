@@ -6,7 +6,6 @@ import importlib
 import json
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from sklearn.metrics import roc_auc_score
 
 import securevfl as vfl
 from securevfl.errors import ConfigError, DataError, DataNotice, LabelError, LeakageError
-from securevfl.families.shares import shares_player
 from securevfl.families.training_data import State
 from securevfl.models import own_score, trees
 from securevfl.models.inputs import Spread
@@ -91,20 +89,12 @@ def test_a_run_is_that_of_floats(count: int) -> None:
     assert run.costs.rounds == 12
 
 
-@pytest.fixture
-def same_trees(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draws the same trees in every run: how good a few of them are differs from draw to draw, by .03 of an AUC."""
-    monkeypatch.setattr(shares_player, "os", SimpleNamespace(urandom=lambda size: bytes(range(size))))
-
-
-@pytest.mark.usefixtures("same_trees")
 def test_trees_bend_where_lines_cannot() -> None:
     own = parties()
     line = vfl.simulate(job(vfl.Logistic(), optimizer=vfl.BlockDescent(), batch_size="all", epochs=12), own)
     assert vfl.simulate(job(), own).metrics["auc"] > line.metrics["auc"] + 0.05
 
 
-@pytest.mark.usefixtures("same_trees")
 def test_an_exclusive_or_of_two_parties_is_not_learnt() -> None:
     rng = np.random.default_rng(0)
     A, B = rng.normal(size=(2, 2000, 3))
@@ -114,7 +104,6 @@ def test_an_exclusive_or_of_two_parties_is_not_learnt() -> None:
     assert "such as an exclusive or, is not learnt" in vfl.explain(job(), own)
 
 
-@pytest.mark.usefixtures("same_trees")
 def test_other_losses() -> None:
     own = parties()
     X = own[0].X
@@ -220,9 +209,9 @@ def test_held_out_labels_are_not_in_the_own_score(monkeypatch: pytest.MonkeyPatc
     y[test] = 1 - y[test]
     turned, made = [vfl.Party("bank", own[0].table, y, ids=own[0].ids), own[1]], list[list[Any]]()
 
-    def noted(X: Any, targets: Any, key: bytes, *, classifies: bool, weights: Any = None) -> Any:
+    def noted(X: Any, targets: Any, key: bytes, *, weights: Any = None, **rest: Any) -> Any:
         made.append([X, targets, np.zeros(0) if weights is None else weights])
-        return out_of_fold(X, targets, key, classifies=classifies, weights=weights)
+        return out_of_fold(X, targets, key, weights=weights, **rest)
 
     monkeypatch.setattr(trees, "out_of_fold", noted)
     for each in (own, turned):

@@ -22,7 +22,7 @@ def monitor(found: Sequence[Drift], port: int) -> Monitor:
     pytest.importorskip("prometheus_client")
     made = Monitor(f"127.0.0.1:{port}", "shop", 4e9)
     made.shifts(found)
-    made.watch(cast(Any, SimpleNamespace(answering=False, most=5000, codes=3)))
+    made.watch(cast(Any, SimpleNamespace(answering=False, conversations=0, most=5000, codes=3)))
     for ended in (
         Ended("answered", 0.5, Answered(1200, 1100), 70_000),
         Ended("answered", 0.5, Answered(300, 300), 5_000),
