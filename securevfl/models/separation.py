@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 
-__all__ = ["FAR", "REMEDY", "far_moved", "separating"]
+__all__ = ["FAR", "GROW", "far_moved", "separating"]
 
 FAR = 20.0  # how far the sum of one column moves between its ends: odds of e^20
-REMEDY = "their coefficients grow with every visit and are no estimates; l2 in the model keeps them finite"
+GROW = "their coefficients grow with every visit and are no estimates"
 
 
 def separating(X: Floats, marked: NDArray[np.bool_]) -> NDArray[np.bool_]:

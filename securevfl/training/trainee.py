@@ -22,7 +22,8 @@ from securevfl.job import Job
 from securevfl.models import metrics
 from securevfl.models.linear import LinearModel
 from securevfl.models.loss import LogisticLoss, SoftmaxLoss
-from securevfl.models.separation import FAR, REMEDY, far_moved, separating
+from securevfl.models.separation import FAR, GROW, far_moved, separating
+from securevfl.optim.block_descent import BlockDescent
 from securevfl.protocols.declared import evaluated as tell_verdict
 from securevfl.protocols.meeting import Verdict
 from securevfl.protocols.seat import Seat
@@ -128,7 +129,8 @@ class Trainee:
     def _unbounded(self) -> bool:
         """Whether nothing keeps the weights of this party's columns finite where classes are separated."""
         model = self._job.model
-        free = isinstance(model, LinearModel) and model.by_column and not model.l2
+        held = model.l2 and not isinstance(self._job.optimizer, BlockDescent)  # whose l2 is in its steps alone
+        free = isinstance(model, LinearModel) and model.by_column and not held
         return free and isinstance(model.loss, LogisticLoss | SoftmaxLoss) and self._data.columns > 0
 
     def _tell_separating(self) -> None:
@@ -138,7 +140,7 @@ class Trainee:
             return
         names = np.array((self._party.preparation or Prepared(self._party.columns)).features)
         if (found := separating(self._data.raw(rows), targets[rows] > 0)).any():
-            self._notice(f"columns that separate the labels: {some(names[found].tolist())}; {REMEDY}")
+            self._notice(f"columns that separate the labels: {some(names[found].tolist())}; {GROW}")
 
     def _tell_far(self, measured: dict[str, float]) -> None:
         """Say in a DataNotice that the model separates classes, as far as this party knows by metrics or by weights of
@@ -146,17 +148,19 @@ class Trainee:
         if not self._unbounded:
             return
         if measured.get("auc") == 1.0:
-            self._notice(f"the model ranks all rows that were measured right: classes may be separated; {REMEDY}")
+            self._notice(f"the model ranks all rows that were measured right: classes may be separated; {GROW}")
         theta, rows = self._player.outcome().get("theta"), self._data.schedule.sample(LOOKED_AT)
         names = np.array((self._party.preparation or Prepared(self._party.columns)).features)
         if not isinstance(theta, np.ndarray) or len(theta) < len(names):
             return
         if (found := far_moved(theta[: len(names)], self._data.scaled(rows))).any():
             what = f"columns that by themselves move f by more than {FAR:g}: {some(names[found].tolist())}"
-            self._notice(f"{what}; where they separate classes {REMEDY}")
+            self._notice(f"{what}; where they separate classes {GROW}")
 
     def _notice(self, what: str) -> None:
-        warnings.warn(f"party {self._party.name}: {what}", DataNotice, stacklevel=3)
+        descends = isinstance(self._job.optimizer, BlockDescent)
+        remedy = "fewer epochs keep them small" if descends else "l2 in the model keeps them finite"
+        warnings.warn(f"party {self._party.name}: {what}; {remedy}", DataNotice, stacklevel=3)
 
     def _after(self, done: Round) -> bool:
         """All that happens between two rounds; whether to stop."""
