@@ -139,10 +139,22 @@ def measure(folder: Path, given: argparse.Namespace) -> list[dict[str, Any]]:
     return [{"party": name} | figures(name, process) for name, process in running.items()]
 
 
+ROOT = Path(__file__).parents[1]  # from which the module of a process is found
+
+
 def started(folder: Path, what: str) -> subprocess.Popen[str]:
     """Start a process of its own for a party, or for another step."""
-    command = [sys.executable, "-m", "benchmarks.many_rows", *sys.argv[1:], "--play", what, "--folder", str(folder)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.many_rows",
+        *sys.argv[1:],
+        "--play",
+        what,
+        "--folder",
+        str(folder.resolve()),
+    ]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)  # noqa: S603
 
 
 def figures(what: str, process: subprocess.Popen[str]) -> dict[str, Any]:

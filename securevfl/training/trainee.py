@@ -151,7 +151,7 @@ class Trainee:
             self._notice(f"the model ranks all rows that were measured right: classes may be separated; {GROW}")
         theta, rows = self._player.outcome().get("theta"), self._data.schedule.sample(LOOKED_AT)
         names = np.array((self._party.preparation or Prepared(self._party.columns)).features)
-        if not isinstance(theta, np.ndarray) or len(theta) < len(names):
+        if not isinstance(theta, np.ndarray) or theta.ndim != 2 or len(theta) < len(names):
             return
         if (found := far_moved(theta[: len(names)], self._data.scaled(rows))).any():
             what = f"columns that by themselves move f by more than {FAR:g}: {some(names[found].tolist())}"

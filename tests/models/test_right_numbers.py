@@ -49,7 +49,7 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
 # bound 7 deviations of those measured in 25 to 40 runs beside its mean (P < 6 x 2.6e-12 a case). Measured at most,
 # mean + deviation before late points were averaged: shares 0.09 + 0.05, with exposures 0.09 + 0.1; counts of 1e5, whose
 # standard errors are 1e-4 of a deviation, CKKS 0.13 + 0.21, shares 1 + 5.1. The mean of the last third takes deviations
-# to a third or less (0.03, exposed 0.1 at most in 8 runs), so half of the former bounds holds all the more.
+# to a third or less (0.03 in simulation; exposed 0.1 in one run), so half of the former bounds holds all the more.
 BOUND = {"open": 0.05, "ckks": 0.05, "shares": 0.25}
 EXPOSED_BOUND = {"open": 0.05, "ckks": 0.05, "shares": 0.45}
 FINE = {"open": 0.05, "ckks": 1.7, "shares": 20.0}

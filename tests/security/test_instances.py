@@ -27,7 +27,6 @@ from securevfl.crypto.paillier.paillier_product import CHECKS, PaillierEvaluator
 from securevfl.crypto.prg import KEY_BYTES, Prg
 from securevfl.crypto.scheme import KeyHolder, LinearScheme, Shape
 from securevfl.errors import KeyMismatch, OpeningMismatch, RangeError
-from securevfl.families.shares import shares_measures
 from securevfl.models.losses import LOSSES
 from securevfl.models.row_columns import WeightedLoss
 from securevfl.protocols.residuals.defences import DEFENCES, Rounding
@@ -257,11 +256,11 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[[], None]]] = {
     ),
     "one mask for all rows": (
         lambda: edited(
-            shares_measures,
-            "counted",
+            new_sums,
+            "looked_up",
             (
-                '_RING.uniform(Prg.fresh("masks of a count"), h.size)',
-                'np.repeat(_RING.uniform(Prg.fresh("masks of a count"), 1), h.size)',
+                'ring.uniform(Prg.fresh("masks of entries by the highest bits"), h.size)',
+                'np.repeat(ring.uniform(Prg.fresh("masks of entries by the highest bits"), 1), h.size)',
             ),
         ),
         masks_of_counted_rows,

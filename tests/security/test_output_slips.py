@@ -206,6 +206,12 @@ class SlippedOut(Telling, frozen=True):
     """A message of a test."""
 
 
+class Sized(Telling, frozen=True):
+    """A message of a test with as many octets as it is given."""
+
+    data: bytes
+
+
 def sent_without_an_entry() -> None:
     with pytest.raises(ProtocolError, match="without an entry"):
         Door("a").check(SlippedOut(), None)
@@ -214,6 +220,13 @@ def sent_without_an_entry() -> None:
 def sent_with_another_s_entry() -> None:
     with pytest.raises(ProtocolError, match="own door"):
         Door("a").check(SlippedOut(), Door("b").tell(Entry("c", "labels", 1, 64)))
+
+
+def sent_of_more_bits_than_its_entry() -> None:
+    door = Door("a")
+    with pytest.raises(ProtocolError, match="more bits than its entry has"):
+        door.check(Sized(bytes(9)), door.tell(Entry("c", "labels", 1, 64)))
+    door.check(Sized(bytes(8)), door.tell(Entry("c", "labels", 1, 64)))
 
 
 CHECKS: dict[str, tuple[Any, str, list[Callable[[], None]]]] = {
@@ -234,7 +247,11 @@ CHECKS: dict[str, tuple[Any, str, list[Callable[[], None]]]] = {
     "how rows come": (Ledger, "admit", [of_a_row_twice_in_one_question, of_a_row_while_another_scores_it]),
     "rows like those of the training": (Ledger, "_check_alike", [of_training_rows_by_other_names]),
     "what is measured": (score_ledger, "_check_measures", [measured_often]),
-    "what leaves": (Door, "check", [sent_without_an_entry, sent_with_another_s_entry]),
+    "what leaves": (
+        Door,
+        "check",
+        [sent_without_an_entry, sent_with_another_s_entry, sent_of_more_bits_than_its_entry],
+    ),
     "a shuffle twice": (Shuffle, "spend", [SHUFFLES["test_a_shuffle_serves_once"]]),
     "settings": (
         share_measures,

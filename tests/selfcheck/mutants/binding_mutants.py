@@ -10,7 +10,7 @@ import numpy as np
 
 from securevfl.crypto import masking, prg
 from securevfl.crypto.transfers import base_ot, okvs, ot_extension
-from securevfl.models import linear
+from securevfl.models import inputs
 from securevfl.protocols.alignment.psi_work import AlignmentWork
 from securevfl.transport import seal, session_wire
 from securevfl.transport.seal import Seal
@@ -142,7 +142,7 @@ MUTANTS = [
         "anyone can compute the active party's first weights",
         "first weights follow the table",
         "derived",
-        patched((linear, "hashlib", Stand(hashlib, shake_256=_OfItsName))),
+        patched((inputs, "hashlib", Stand(hashlib, shake_256=_OfItsName))),
     ),
     Mutant(
         "agreement: names not bound",
