@@ -35,7 +35,7 @@ class Extension:
 
     distribution: str
     version: str
-    digest: str  # SHA-256 of its modules, in hexadecimal
+    digest: str  # SHA-256 of the files of its package, in hexadecimal
 
     def __str__(self) -> str:
         return f"{self.distribution} {self.version}, digest {self.digest[:16]}"
@@ -62,7 +62,8 @@ def allowed(group: str) -> dict[str, EntryPoint]:
 
 def not_allowed(group: str) -> str:
     """Say which installed packages bring more to a group and how to allow them; empty if none does."""
-    rest = {_distribution(point) for name, point in named(group).items() if name not in allowed(group)}
+    let = allowed(group)
+    rest = {_distribution(point) for name, point in named(group).items() if name not in let}
     return f", or let {' or '.join(sorted(rest))} run by {ALLOW}={','.join(sorted(rest))}" if rest else ""
 
 
@@ -83,11 +84,15 @@ def _distribution(point: EntryPoint) -> str:
     return "?" if point.dist is None else point.dist.name
 
 
+def _counts(path: Path) -> bool:
+    return path.is_file() and "__pycache__" not in path.parts
+
+
 def _digest(package: str) -> str:
-    """Digest every Python file of a package or module, as it lies on this disk."""
+    """Digest every file of a package or module but compiled bytecode, as it lies on this disk."""
     spec = find_spec(package)
     places = [] if spec is None else [Path(place) for place in spec.submodule_search_locations or ()]
-    files = {path.relative_to(place): path for place in places for path in place.rglob("*.py")}
+    files = {path.relative_to(place): path for place in places for path in place.rglob("*") if _counts(path)}
     if not places and spec is not None and spec.origin is not None:
         files = {Path(spec.origin).relative_to(Path(spec.origin).parent): Path(spec.origin)}
     whole = hashlib.sha256()
