@@ -15,7 +15,8 @@
     |   |-- FrameError      a truncated, altered, replayed or oversized frame
     |   `-- LimitError      more was asked for than had been agreed
     |-- TransportError      a peer is away, refused, too late, or has stopped
-    |   `-- PeerLost        a peer that was there is gone, or has started anew; it may come back
+    |   |-- PeerLost        a peer that was there is gone, or has started anew; it may come back
+    |   `-- PeerStopped     a peer that says it has stopped, and why, in one of a few words
     |-- StorageError        a file that cannot be written or read: no room, no permission
     |-- DivergenceError     a training that moves away from any model
     `-- CryptoError         a key, ciphertext or plaintext that cannot be used
@@ -56,6 +57,7 @@ __all__ = [
     "OpeningMismatch",
     "PartiesError",
     "PeerLost",
+    "PeerStopped",
     "ProtocolError",
     "RangeError",
     "SecureVFLError",
@@ -164,6 +166,15 @@ class TransportError(SecureVFLError):
 
 class PeerLost(TransportError):
     """A peer that was there is gone, or has started anew; it may come back."""
+
+
+class PeerStopped(TransportError):
+    """A peer that says it has stopped, or of which another peer says so: `party`, and by which code, `stopped`."""
+
+    def __init__(self, party: str, stopped: Code, more: str = "") -> None:
+        super().__init__(f"{party} has stopped: {STOPPED[stopped]}{more}")
+        self.party = party
+        self.stopped = stopped
 
 
 class StorageError(SecureVFLError):

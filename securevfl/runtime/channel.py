@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol
 
-from securevfl.errors import STOPPED, Code, FrameError, ProtocolError, TransportError, code_of
+from securevfl.errors import Code, FrameError, PeerStopped, ProtocolError, TransportError, code_of
 from securevfl.runtime.clock import Books, Clock, Kind, Stamp
 from securevfl.runtime.codec import Frame, M, Message, decode_frame, decode_message, encode_frame
 from securevfl.runtime.door import Door, Entry, Leave, Telling
@@ -50,24 +50,28 @@ class Arrival(NamedTuple):
 class Abort(Telling, frozen=True):
     """The sender has stopped. Its code is one of a closed set (`securevfl.errors.STOPPED`) and no text of the error.
 
-    resumes: whether its state is kept, and the same command goes on from there. lost: which party is away from it.
+    resumes: whether its state is kept, and the same command goes on from there. party: which party is away from it, or
+    under another code, whose code it passes on: so that all read the same reason, whichever word of it comes first.
     """
 
     code: Code
     resumes: bool = False
-    lost: str = ""
-
-    @property
-    def reason(self) -> str:
-        """The sentence in which people read this message's code."""
-        who = f" ({self.lost[:100]})" if self.lost else ""
-        return STOPPED[self.code] + who + ("; it can go on from its last state" if self.resumes else "")
+    party: str = ""
 
     @classmethod
     def of(cls, error: BaseException, parties: Collection[str], *, resumes: bool = False) -> Abort:
-        """Reduce an error to what others read: its code, and the name of one of these parties if that is away."""
+        """Reduce an error to what others read: a code, and the name of one of these parties if that began it."""
+        if isinstance(error, PeerStopped) and error.party in parties:
+            return cls(error.stopped, False, error.party)
         away = error.away if isinstance(error, TransportError) else ""
         return cls(code_of(error), resumes, away if away in parties else "")
+
+    def error(self, sender: str, peers: Collection[str]) -> PeerStopped:
+        """Return the error with which a party ends that reads this of a sender; `peers`: whom it could be about."""
+        if self.code != "away" and self.party in peers:
+            return PeerStopped(self.party, self.code)
+        who = f" ({self.party})" if self.party in peers else ""
+        return PeerStopped(sender, self.code, who + ("; it can go on from its last state" if self.resumes else ""))
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,7 @@ class Inbox:
             self._next[place] = expected + 1
             if frame.kind == Abort.__name__:
                 abort = decode_message(Abort, frame.payload)
-                self._fail(TransportError(f"{frame.sender} has stopped: {abort.reason}"))
+                self._fail(abort.error(frame.sender, self._peers))
             else:
                 self._queues[place].append(Arrival(frame, stamp, len(data), self._arrived))
                 self._arrived += 1

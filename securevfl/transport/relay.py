@@ -149,12 +149,12 @@ class Relay:
         route(self._endpoint, self._peers, neighbour, parcel, packet)
 
     def _lost(self, neighbour: str, error: SecureVFLError) -> None:
-        self._tell(Abort("away", lost=neighbour))
+        self._tell(Abort("away", party=neighbour))
         self._loss.set()
 
     def _tell(self, abort: Abort) -> None:
         """Says it to all parties but the one that is lost."""
         for name, line in self._endpoint.lines.items():
-            if name != abort.lost:
+            if name != abort.party:
                 with suppress(TransportError):
                     line.send(encode_message(abort))

@@ -221,10 +221,10 @@ class Post:
                 self._unseal(found)
         elif neighbour in self._others:
             self._take(neighbour, found, packet)
-        elif isinstance(found, Abort) and found.lost in self._others:
-            self._fail(PeerLost(f"{found.lost} is lost to the hub"))
-        elif isinstance(found, Abort) and not found.lost:
-            self._fail(TransportError(f"{neighbour}, the hub, has stopped: {found.reason}"))
+        elif isinstance(found, Abort) and found.party in self._others:
+            self._fail(PeerLost(f"{found.party} is lost to the hub"))
+        elif isinstance(found, Abort) and not found.party:
+            self._fail(found.error(f"{neighbour}, the hub,", ()))
         else:
             raise FrameError(f"{self.me}: parcels were expected of the hub, {type(found).__name__} came")
 
@@ -241,7 +241,7 @@ class Post:
 
     def _take(self, sender: str, letter: Letter, data: bytes) -> None:
         if isinstance(letter, Abort):
-            self._fail(TransportError(f"{sender} has stopped: {letter.reason}"))
+            self._fail(letter.error(sender, self._others))
             return
         if isinstance(letter, Frame):
             if self._inbox is None or self._heard[sender] < 2:

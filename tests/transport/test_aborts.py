@@ -26,6 +26,8 @@ class Other(Message, frozen=True):
 
 def made(kind: type[BaseException]) -> BaseException:
     """An error of this class that holds a column's name, counts and a path."""
+    if kind is errors.PeerStopped:
+        return errors.PeerStopped(SECRET, "refused")
     return kind(SECRET, OSError(28, SECRET)) if kind is errors.StorageError else kind(SECRET)  # type: ignore[call-arg]
 
 
@@ -84,13 +86,32 @@ def test_what_depends_on_a_partys_data_reads_the_same() -> None:
     assert told == {f"bank has stopped: {STOPPED['refused']}"}
 
 
+@pytest.mark.parametrize("code", get_args(Code))
+def test_the_reason_is_the_same_whoever_passes_it_on_first(code: Code) -> None:
+    """Of three parties one stops, the second stops of it, and its word may reach the third before the first's."""
+    direct = Abort(code).error("shop", ["shop", "telco"])
+    ended = Abort(code).error("shop", ["shop", "bank"])
+    passed_on = Abort.of(ended, ["shop", "bank"]).error("telco", ["shop", "telco"])
+    if code != "away":
+        assert str(passed_on) == str(direct) == f"shop has stopped: {STOPPED[code]}"
+    else:  # who waits for a third party says which; what it waits for has no word of its own
+        assert str(passed_on) == f"telco has stopped: {STOPPED['away']} (shop)"
+
+
+def test_a_party_is_told_of_nobody_but_its_peers() -> None:
+    """A name that a peer makes up, or this party's own, does not come into its error."""
+    for name in (SECRET, "bank"):
+        assert str(Abort("refused", party=name).error("telco", ["shop", "telco"])).startswith("telco has stopped: ")
+        assert name not in str(Abort("away", party=name).error("telco", ["shop", "telco"]))
+
+
 def test_an_abort_has_no_room_for_text() -> None:
     """Its fields are a closed set, a bit, and the name of a party: of another name nothing is sent."""
     hints = get_type_hints(Abort)
-    assert {name: hints[name] for name in Abort.__struct_fields__} == {"code": Code, "resumes": bool, "lost": str}
+    assert {name: hints[name] for name in Abort.__struct_fields__} == {"code": Code, "resumes": bool, "party": str}
     assert set(get_args(Code)) == set(STOPPED)
-    assert Abort.of(TransportError(SECRET, away="telco"), ["shop", "telco"]).lost == "telco"
-    assert not Abort.of(TransportError(SECRET, away=SECRET), ["shop", "telco"]).lost
+    assert Abort.of(TransportError(SECRET, away="telco"), ["shop", "telco"]).party == "telco"
+    assert not Abort.of(TransportError(SECRET, away=SECRET), ["shop", "telco"]).party
     assert all(kind.code in STOPPED for kind in KINDS if issubclass(kind, SecureVFLError))
     with pytest.raises(errors.FrameError):
         decode_message(Abort, encode_message(Abort(SECRET)))  # type: ignore[arg-type]

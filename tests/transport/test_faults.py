@@ -41,7 +41,7 @@ def test_a_killed_or_stalled_party_ends_the_job(
             _, errors = process.communicate(timeout=240)
             assert process.returncode == 1
             last = errors.strip().splitlines()[-1]
-            assert last.startswith(("PeerLost: ", "TransportError: bank has stopped: "))
+            assert last.startswith(("PeerLost: ", "PeerStopped: bank has stopped: "))
             assert "is away" in last  # who noticed says of whom and for how long; others are told a code
             told.append(last)
             assert not list(meeting.kit(name).glob("*part.json*"))

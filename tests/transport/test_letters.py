@@ -29,7 +29,7 @@ def test_each_packet_says_what_it_is() -> None:
         (b"", "malformed"),
         (encode_message(GREETING)[:-1], "malformed"),
         (FRAME.replace(b"Frame", b"frame"), "malformed"),
-        (encode_message(Abort("failed", lost="x" * MAX_GREETING)), "at most"),
+        (encode_message(Abort("failed", party="x" * MAX_GREETING)), "at most"),
     ],
 )
 def test_what_is_none_of_them_is_refused(packet: bytes, says: str) -> None:
@@ -64,14 +64,14 @@ def test_letters_come_in_their_order(meet: Any) -> None:
 
 def test_a_relay_passes_parcels_on_and_tells_who_is_lost(meet: Any) -> None:
     post = post_of(meet(2, "relay"), "bank")
-    for packet in (FRAME, *(encode_message(letter) for letter in (GREETING, Abort("away", lost="nobody")))):
+    for packet in (FRAME, *(encode_message(letter) for letter in (GREETING, Abort("away", party="nobody")))):
         with pytest.raises(FrameError, match="parcels were expected of the hub"):
             post._deliver("relay", packet)
     for sender, receiver in (("relay", "bank"), ("bank", "bank"), ("shop", "shop"), ("telco", "bank")):
         with pytest.raises(FrameError, match="names another sender"):
             post._deliver("relay", encode_message(Parcel(sender, receiver, b"")))
     assert post._failure is None
-    post._deliver("relay", encode_message(Abort("away", lost="shop")))
+    post._deliver("relay", encode_message(Abort("away", party="shop")))
     assert isinstance(post._failure, PeerLost)
     assert str(post._failure) == "shop is lost to the hub"
     post = post_of(meet(2, "relay"), "bank")
