@@ -12,7 +12,7 @@ from securevfl.cli.show import sheet as shown
 from securevfl.consent.consent_sheet import AgreedSheets, Sheet
 from securevfl.errors import ConfigError, ConsentError
 
-DETAILS = "all messages, covered too: securevfl explain ... --details"
+DETAILS = "it covers all messages: securevfl explain ... --details"
 _DIGITS = re.compile("[0-9a-f]{16}")
 
 

@@ -43,7 +43,7 @@ def id_keys(name: str, pieces: Iterable[Iterable[Any]]) -> Keys:
         shown = " and ".join(str(row + 1) for row in rows)
         raise IdError(
             f"party {name}: unique ids were expected, {twice} ids occur more than once, the first in rows {shown} of "
-            "the table; keep one row of each"
+            "the table; keep one row of each, or make one of them (docs/modelling.md has both)"
         )
     return keys
 
