@@ -42,7 +42,7 @@ def page(
     `parts` is the leading party's, if that is among them. sheet: the first screen of the consent sheet."""
     lead = next(iter(parts.values()))
     when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    who = f"{', '.join(lead.parties)}; {costs.algorithm} on a {job.model.name} model, {costs.protocol}"
+    who = f"{', '.join(lead.parties)}: a {job.model.name} model by {costs.algorithm}, {costs.protocol}"
     told = html.section("Who learned what", learned(job, parts)) if len(parts) == len(lead.parties) else ""
     if sheet:
         told = html.section("What was agreed to", f"<pre>{html.escape(sheet)}</pre>")
@@ -78,20 +78,23 @@ def write_report(path: Path, part: ModelPart, *, alone: Mapping[str, float] | No
 
 
 def comparison(lead: ModelPart, alone: Mapping[str, float] | None) -> str:
-    """Return the metrics of the model, below those of the leading party's columns alone, and of which rows they are."""
+    """Return the metrics of the model, beside those of the leading party's columns alone, and of which rows they are."""
     names = [name for name in lead.metrics if REPEATS.get(name, "") not in lead.metrics]
     together = ", ".join(lead.parties) + ", together"
     models = ({f"{lead.name} alone": alone} if alone else {}) | {together: lead.metrics}
     errors = {together: lead.spread}
     rows: list[list[html.Cell]] = [
-        [who, *(figure(found[name], errors.get(who, {}).get(name)) if name in found else None for name in names)]
-        for who, found in models.items()
+        [NAMES.get(name, name.replace("_", " "))]
+        + [
+            figure(found[name], errors.get(who, {}).get(name)) if name in found else None
+            for who, found in models.items()
+        ]
+        for name in names
     ]
     of = f"{lead.held_out:,} held-out rows; {lead.trained:,} rows trained it."
     if lead.positive is not None:
         of += f" Positive class: {lead.positive}."
-    heads = ["columns of", *(NAMES.get(name, name.replace("_", " ")) for name in names)]
-    return html.table(heads, rows) + f"<p class='soft'>{html.escape(of)}</p>"
+    return html.table(["columns of", *models], rows) + f"<p class='soft'>{html.escape(of)}</p>"
 
 
 def cell(job: Job, parts: Mapping[str, ModelPart], costs: Costs, evaluated_on: str) -> str:

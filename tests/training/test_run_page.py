@@ -56,8 +56,9 @@ def test_the_page_has_the_party_alone_beside_all_together_and_what_was_agreed(ru
     alone = run.metrics | {"auc": 0.5432}
     run.report(tmp_path / "run.html", alone=alone, sheet="bank learns a < b")
     page = (tmp_path / "run.html").read_text(encoding="utf-8")
-    first, second = page.index("<td>bank alone</td><td>0.5432</td>"), page.index("<td>bank, shop, telco, together</td>")
-    assert first < second < page.index("Lift and calibration") < page.index("<pre>bank learns a &lt; b</pre>")
+    heads = page.index("<th>columns of</th><th>bank alone</th><th>bank, shop, telco, together</th>")
+    figures = page.index(f"<td>AUC</td><td>0.5432</td><td>{run.metrics['auc']:.4f} +- ")
+    assert heads < figures < page.index("Lift and calibration") < page.index("<pre>bank learns a &lt; b</pre>")
     assert "Who learned what" not in page
     part = run.parts["shop"]
     write_report(tmp_path / "shop.html", part, alone=None, sheet="sheet of shop")
