@@ -340,7 +340,7 @@ def _show(job: Job, run: Run) -> None:
     if not job.epochs:
         why = "as what they tell of columns is accepted" if "columns" in job.accepts else "that the guards let through"
         out.print(f"epochs = {run.job.epochs}: the most, up to {most_epochs(job)}, {why}", soft_wrap=True)
-    out.print(costs_table([run.costs]))
+    out.print(costs_table(run.costs))
 
 
 def _helped(job: Job, parties: list[Party]) -> list[Party]:

@@ -66,18 +66,14 @@ def _cell(value: Cell) -> str:
     return value
 
 
-def costs_table(runs: Sequence[Costs]) -> Table:
-    """Lay out runs side by side: rounds, the seconds from start to end by what they went into, which add up to the
-    total, and the megabytes that all parties sent."""
-    went = [add_up(run.parts, 2) for run in runs]
-    rows: list[list[Cell]] = [["", *[run.protocol for run in runs]], ["rounds", *[f"{run.rounds:,}" for run in runs]]]
-    spent_on = [word for word in went[0] if any(parts[word] != "0.00" for parts in went)]
-    rows += [[f"{word}, s", *[parts[word] for parts in went]] for word in spent_on]
-    rows.append(["total, s", *[f"{run.total:.2f}" for run in runs]])
-    rows.append(["sent, MB", *[f"{run.bytes / 1e6:.2f}" for run in runs]])
-    grid = table(["", *[run.algorithm for run in runs]], rows)
-    for column in grid.columns[1:]:
-        column.justify = "right"
+def costs_table(run: Costs) -> Table:
+    """Lay out what a run cost: rounds, the seconds from start to end by what they went into, which add up to the total,
+    and the megabytes that all parties sent."""
+    rows: list[list[Cell]] = [["rounds", f"{run.rounds:,}"]]
+    rows += [[f"{word}, s", seconds] for word, seconds in add_up(run.parts, 2).items() if seconds != "0.00"]
+    rows += [["total, s", f"{run.total:.2f}"], ["sent, MB", f"{run.bytes / 1e6:.2f}"]]
+    grid = table(["what it cost", run.protocol], rows)
+    grid.columns[1].justify = "right"
     return grid
 
 

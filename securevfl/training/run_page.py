@@ -83,14 +83,10 @@ def comparison(lead: ModelPart, alone: Mapping[str, float] | None) -> str:
     together = ", ".join(lead.parties) + ", together"
     models = ({f"{lead.name} alone": alone} if alone else {}) | {together: lead.metrics}
     errors = {together: lead.spread}
-    rows: list[list[html.Cell]] = [
-        [NAMES.get(name, name.replace("_", " "))]
-        + [
-            figure(found[name], errors.get(who, {}).get(name)) if name in found else None
-            for who, found in models.items()
-        ]
-        for name in names
-    ]
+    rows: list[list[html.Cell]] = []
+    for name in names:
+        each = (figure(of[name], errors.get(who, {}).get(name)) if name in of else None for who, of in models.items())
+        rows.append([NAMES.get(name, name.replace("_", " ")), *each])
     of = f"{lead.held_out:,} held-out rows; {lead.trained:,} rows trained it."
     if lead.positive is not None:
         of += f" Positive class: {lead.positive}."

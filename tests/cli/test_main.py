@@ -87,7 +87,7 @@ def test_a_job_trains_from_files_and_names_what_does_not_match(tmp_path: Path, t
     done = run("train", job(tmp_path, "ckks"), *tables, "--report-json", out, "--save", tmp_path / "parts")
     assert done.exit_code == 0, done.stderr
     assert "on the held-out rows" in done.stdout
-    assert "FedBCD-p" in done.stdout
+    assert "what it cost" in done.stdout
     lacking = [line for line in done.stderr.splitlines() if "lacks" in line]
     where = "ids that others have; these rows are left out"  # and no id of a client on the screen
     assert lacking == [f"bank lacks 369 {where}", f"shop lacks 12 {where}"]

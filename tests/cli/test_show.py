@@ -22,7 +22,7 @@ def test_a_pipe_gets_whole_figures_and_whole_lines(parties: list[vfl.Party], mon
     assert not out.is_terminal
     job = vfl.Job(model="logistic", protocol="open", epochs=1)
     costs = vfl.simulate(job, parties).costs
-    out.print(costs_table([costs]))
+    out.print(costs_table(costs))
     assert "\N{HORIZONTAL ELLIPSIS}" not in out.file.getvalue()
     assert f"{costs.bytes / 1e6:.2f}" in out.file.getvalue()
 
