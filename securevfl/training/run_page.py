@@ -78,7 +78,7 @@ def write_report(path: Path, part: ModelPart, *, alone: Mapping[str, float] | No
 
 
 def comparison(lead: ModelPart, alone: Mapping[str, float] | None) -> str:
-    """Return the metrics of the model, beside those of the leading party's columns alone, and of which rows they are."""
+    """Return the metrics of the model, beside those of the leading party's columns alone, and name the rows."""
     names = [name for name in lead.metrics if REPEATS.get(name, "") not in lead.metrics]
     together = ", ".join(lead.parties) + ", together"
     models = ({f"{lead.name} alone": alone} if alone else {}) | {together: lead.metrics}
