@@ -10,10 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
 from securevfl.audit.transcripts import Outcome
+from securevfl.consent.booking import Booking
 from securevfl.data import datasets
 from securevfl.data.party import Party
 from securevfl.disclosure.ledger import DisclosureLedger
@@ -147,9 +149,7 @@ def at_once() -> Outcome:
     with TemporaryDirectory() as folder:
         own = _ledgers(folder)
         own["bank"].trust("shop")
-        own["shop"].set_limit(
-            "columns", Limit(17)
-        )  # a run tells 9 numbers about each row, and has entered fewer at first
+        own["shop"].set_limit("columns", Limit(17))  # a run tells 9 numbers about each row
 
         def another(done: int, of: int) -> None:
             if done == 1 and not refused:
@@ -159,7 +159,8 @@ def at_once() -> Outcome:
                     refused.append(error)
 
         job = _job(batch_size=10, epochs=8, accepts=("columns", "rank", "label_auc"))
-        simulate(job, _tables(), ledgers=own, on_round=another)
+        with mock.patch.object(Booking, "_pace", return_value=0):  # so that few are entered at first
+            simulate(job, _tables(), ledgers=own, on_round=another)
     if not refused:
         outcome.add("count", "shop", "two runs at once come to more than one after the other")
     return outcome
