@@ -200,8 +200,10 @@ def _ask(name: str, words: list[str]) -> int:
 
 def _become(request: dict[str, Any]) -> None:
     import runpy
+    import signal
     import types
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which shells have those in the background ignore
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
