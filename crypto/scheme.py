@@ -180,14 +180,6 @@ class SumHolder(Secret, ABC):
     def decrypt(self, total: bytes) -> Floats:
         """Decrypt the sum (m,) of the vectors that were added into `total`."""
 
-    @abstractmethod
-    def share(self, key: bytes) -> bytes:
-        """Encrypt the secret key under `key` (32 bytes that seal nothing else), for another party that has `key`.
-
-        That party becomes a holder of the same secret key, see `AdditiveScheme.joined`. The secret key leaves in no
-        other way.
-        """
-
 
 class Adder(ABC):
     """A party that adds its vector without seeing anyone else's."""
@@ -209,10 +201,6 @@ class AdditiveScheme(ABC):
     @abstractmethod
     def sum_keygen(self, executor: Executor | None = None) -> SumHolder:
         """Make a holder with a fresh key."""
-
-    @abstractmethod
-    def joined(self, public: bytes, shared: bytes, key: bytes, executor: Executor | None = None) -> SumHolder:
-        """Make a holder of the key that another holder has shared. CryptoError if the three do not belong together."""
 
     @abstractmethod
     def adder(self, public: bytes, executor: Executor | None = None) -> Adder:

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 from securevfl.base.roles import Roles
 from securevfl.families import METHODS
+from securevfl.families.fdml.stored_sum import STORED
 from securevfl.job import Job
 from securevfl.organisations import conversation, correlate, fairness_by_group, measure, predict, scoring
 from securevfl.protocols import meeting
 from securevfl.protocols.alignment import psi, standing
 from securevfl.protocols.declared import Declared
-from securevfl.protocols.registry import RESIDUALS, STORED, SUMS
+from securevfl.protocols.registry import RESIDUALS, SUMS
 from securevfl.protocols.shares.column_products import FEWEST, ProductNumbers
 from securevfl.protocols.shares.share_products import SHARE_SCHEMES
 from securevfl.runtime.codec import Message

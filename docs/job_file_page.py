@@ -21,6 +21,8 @@ from securevfl.data.evidence import Woe
 from securevfl.data.preparation import Preparation
 from securevfl.errors import ConfigError
 from securevfl.families import leak_kinds
+from securevfl.families.fdml.local_noise import LocalNoise
+from securevfl.families.fdml.stored_sum import STORED, StoredSum
 from securevfl.job import Job
 from securevfl.models import MODELS, metrics
 from securevfl.models.base import Model
@@ -31,12 +33,10 @@ from securevfl.optim.rules import RULES, Rule, Training
 from securevfl.options import Patience, Target
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.engines import ENGINES, Engine
-from securevfl.protocols.registry import RESIDUALS, STORED, SUMS
+from securevfl.protocols.registry import RESIDUALS, SUMS
 from securevfl.protocols.residuals.base import ResidualProtocol
 from securevfl.protocols.residuals.defences import DEFENCES, Defence
 from securevfl.protocols.shares.shares_options import Shares
-from securevfl.protocols.stored.local_noise import LocalNoise
-from securevfl.protocols.stored.stored_sum import StoredSum
 from securevfl.protocols.sums.base import SumProtocol
 
 TABLES: dict[type[Config], str] = {

@@ -10,12 +10,10 @@ from pydantic import SerializeAsAny, field_validator, model_validator
 from securevfl.base.config import Config, read_nested
 from securevfl.protocols.declared import Reals
 from securevfl.protocols.engines import ENGINES, Engine
-from securevfl.protocols.registry import RESIDUALS, STORED, SUMS, auto_sum
+from securevfl.protocols.registry import RESIDUALS, SUMS, auto_sum
 from securevfl.protocols.residuals.base import ResidualProtocol
 from securevfl.protocols.residuals.sealed_residual import SealedResidual
 from securevfl.protocols.shares.shares_options import Shares
-from securevfl.protocols.stored.stored_cipher import StoredCipher
-from securevfl.protocols.stored.stored_sum import StoredSum
 from securevfl.protocols.sums.base import SumProtocol
 
 
@@ -24,7 +22,6 @@ class Protocol(Config):
 
     `sum` is "auto", a name or a sum object; `residual` is "open", an engine (Ckks(), Paillier(bits=3072)) or its name,
     and is left out for an optimizer that sends nothing down. `shares` is a Shares object or a table of its keys.
-    `stored` is for parties at their own pace (FDML): "open", "masks", or an engine or its name, which encrypts.
     `precision` "single" carries outputs and residuals in 4 bytes a number in place of 8.
     """
 
@@ -36,7 +33,6 @@ class Protocol(Config):
             sum: SumProtocol | str | Mapping[str, Any] = ...,
             residual: ResidualProtocol | Engine | str | Mapping[str, Any] | None = ...,
             shares: Shares | Mapping[str, Any] | None = ...,
-            stored: StoredSum | Engine | str | Mapping[str, Any] | None = ...,
             precision: Literal["double", "single"] = ...,
         ) -> None: ...
 
@@ -46,9 +42,6 @@ class Protocol(Config):
     """How residuals go down: "open", or the name of an engine, which seals them; none for FDSKL."""
     shares: Shares | None = None
     """Weights, sums and residuals stay shared, in place of a sum and a residual; a table of the keys of Shares."""
-
-    stored: SerializeAsAny[StoredSum] | None = None
-    """How local predictions lie at a server, for FDML: "open", "masks", or the name of an engine; masks if left out."""
     precision: Literal["double", "single"] = "double"
     """Forward outputs and open residuals take 8 bytes a number, or 4: floating point in the clear; under masks fixed
     point up to 4,096, in steps of 2^-17 for three parties and 2^-14 for seventeen. What is encrypted stays as its
@@ -61,6 +54,13 @@ class Protocol(Config):
         if isinstance(value, str):
             value = {"shares": {}} if value == Shares.name else {"residual": value}
         return read_nested(cls, value)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_new_place(cls, keys: Any) -> Any:
+        if isinstance(keys, Mapping) and "stored" in keys:
+            raise ValueError('stored is a key of FDML; write optimizer = {name = "fdml", stored = ...}')
+        return keys
 
     @field_validator("sum", mode="before")
     @classmethod
@@ -84,18 +84,10 @@ class Protocol(Config):
             value = {key: each for key, each in value.items() if key != "name"}
         return read_nested(Shares, value)
 
-    @field_validator("stored", mode="before")
-    @classmethod
-    def _read_stored(cls, value: Any) -> Any:
-        name = value.get("name") if isinstance(value, Mapping) else value
-        if isinstance(name, str) and name in ENGINES:
-            value = ENGINES.read(value)
-        return StoredCipher(engine=value) if isinstance(value, Engine) else STORED.read(value)
-
     @model_validator(mode="after")
     def _check_shares(self) -> Protocol:
-        if self.shares is not None and (self.sum != "auto" or self.residual is not None or self.stored is not None):
-            raise ValueError("shares take the place of sum, residual and stored sum; leave these out")
+        if self.shares is not None and (self.sum != "auto" or self.residual is not None):
+            raise ValueError("shares take the place of sum and residual; leave these out")
         return self
 
     @property
@@ -120,7 +112,7 @@ class Protocol(Config):
     @property
     def pooled(self) -> bool:
         """Whether its calls take so long that a pool of processes gains."""
-        return self.shares is not None or any(each is not None and each.pooled for each in (self.residual, self.stored))
+        return self.shares is not None or (self.residual is not None and self.residual.pooled)
 
     def label(self, contributors: int) -> str:
         """Its name in a cost table over so many contributors, as sum/residual."""

@@ -1,4 +1,4 @@
-"""The sums, residuals and stored sums that a job can name. Adding one is one line here."""
+"""The sums and residuals that a job can name. Adding one is one line here."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ from securevfl.base.config import Registry
 from securevfl.protocols.residuals.base import ResidualProtocol
 from securevfl.protocols.residuals.open_residual import OpenResidual
 from securevfl.protocols.residuals.sealed_residual import SealedResidual
-from securevfl.protocols.stored.stored_cipher import StoredCipher
-from securevfl.protocols.stored.stored_masks import StoredMasks
-from securevfl.protocols.stored.stored_sum import StoredOpen, StoredSum
 from securevfl.protocols.sums.base import SumProtocol
 from securevfl.protocols.sums.cipher_sum import CipherSum
 from securevfl.protocols.sums.direct_sum import DirectSum
@@ -17,7 +14,6 @@ from securevfl.protocols.sums.tree_sum import TreeSum
 
 SUMS: Registry[SumProtocol] = Registry("sum", DirectSum, TreeSum, PairwiseSum, CipherSum)
 RESIDUALS: Registry[ResidualProtocol] = Registry("residual", OpenResidual, SealedResidual)
-STORED: Registry[StoredSum] = Registry("stored sum", StoredOpen, StoredMasks, StoredCipher)
 
 
 def auto_sum(contributors: int) -> SumProtocol:

@@ -24,7 +24,10 @@ if TYPE_CHECKING:  # the one list of public names: type checkers see it here, an
     from securevfl.data.party import Party as Party
     from securevfl.data.party import align as align
     from securevfl.data.preparation import Preparation as Preparation
+    from securevfl.families.fdml.local_noise import LocalNoise as LocalNoise
     from securevfl.families.fdml.own_pace import FDML as FDML
+    from securevfl.families.fdml.stored_sum import StoredMasks as StoredMasks
+    from securevfl.families.fdml.stored_sum import StoredOpen as StoredOpen
     from securevfl.families.fdskl.doubly_stochastic import FDSKL as FDSKL
     from securevfl.families.fdskl.kernel_model import Kernel as Kernel
     from securevfl.families.transfer.transfer_model import Transfer as Transfer
@@ -73,10 +76,6 @@ if TYPE_CHECKING:  # the one list of public names: type checkers see it here, an
     from securevfl.protocols.residuals.open_residual import OpenResidual as OpenResidual
     from securevfl.protocols.residuals.sealed_residual import SealedResidual as SealedResidual
     from securevfl.protocols.shares.shares_options import Shares as Shares
-    from securevfl.protocols.stored.local_noise import LocalNoise as LocalNoise
-    from securevfl.protocols.stored.stored_cipher import StoredCipher as StoredCipher
-    from securevfl.protocols.stored.stored_masks import StoredMasks as StoredMasks
-    from securevfl.protocols.stored.stored_sum import StoredOpen as StoredOpen
     from securevfl.protocols.sums.cipher_sum import CipherSum as CipherSum
     from securevfl.protocols.sums.direct_sum import DirectSum as DirectSum
     from securevfl.protocols.sums.pairwise_sum import PairwiseSum as PairwiseSum

@@ -91,8 +91,6 @@ class Job(JobOptions):
                 f'prepare.texts: "one_hot" was expected for a {self.model.name} model, codes name values and measure '
                 "nothing; codes are for neural parties that embed them"
             )
-        if self.protocol.stored is not None and not method.stores:
-            raise ValueError(f"protocol.stored: {method.name} stores nothing at a server; leave it out")
         if self.protocol.precision == "single" and not method.single:
             raise ValueError(f"protocol.precision: {method.name} sums up no outputs in single precision; leave it out")
         if self.batch_size == "growing" and not self.optimizer.grows:

@@ -89,7 +89,7 @@ def settings(kind: Kind, sealed: bool) -> list[Setting]:
         Setting("linear", 8, residual="open"),
         Setting("linear", 8, "masks"),
     ]
-    return [*found, Setting("linear", 8, "ckks"), Setting("linear", 8, "ckks", "ckks")] if sealed else found
+    return [*found, Setting("linear", 8, "masks", "ckks")] if sealed else found
 
 
 def run(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:
@@ -174,8 +174,9 @@ def job_of(plan: Plan, setting: Setting, eta: float, split: int) -> Job:
             tau=setting.tau,
             synchronous_first=setting.first,
             shows_labels=setting.residual is None,
+            stored=setting.stored,
         ),
-        protocol=Protocol(stored=setting.stored, residual=setting.residual),
+        protocol=Protocol(residual=setting.residual),
         batch_size=plan.batch,
         epochs=plan.epochs,
         test_fraction=TEST,

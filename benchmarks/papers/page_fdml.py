@@ -97,8 +97,8 @@ def fdml_stored(part: Part) -> str:
     ]
     return (
         "### A batch at the server\n"
-        f"Processor milliseconds of one thread, one output a row, two workers, Paillier of {part['plan']['bits']} "
-        f"bits; the median of {part['plan']['repetitions']}.\n\n"
+        "Processor milliseconds of one thread, one output a row, two workers; the median of "
+        f"{part['plan']['repetitions']}.\n\n"
         + table(["stored", "rows", "conceal", "add", "reveal", "payload, bytes"], cells)
     )
 

@@ -16,8 +16,8 @@ import numpy as np
 import securevfl as vfl
 from benchmarks.papers.study import DIVERGED, Rows, mean
 from securevfl.base.roles import Roles
+from securevfl.families.fdml.stored_sum import StoredServer, StoredSum, StoredWorker
 from securevfl.protocols.seat import Seat
-from securevfl.protocols.stored.stored_sum import StoredServer, StoredSum, StoredWorker
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import VirtualClock
 from securevfl.runtime.meter import Meter
@@ -28,10 +28,9 @@ WORKERS = ("a", "b")
 
 @dataclass(frozen=True)
 class StoredPlan:
-    """Rows of a batch, bits of a Paillier key, repetitions, of which the median counts."""
+    """Rows of a batch, and repetitions, of which the median counts."""
 
     rows: tuple[int, ...] = (256, 4096)
-    bits: int = 3072
     repetitions: int = 5
 
 
@@ -53,8 +52,6 @@ def stored(data: Path | None, plan: StoredPlan, on_row: Callable[[str], None]) -
     kinds: dict[str, StoredSum] = {
         "open": vfl.StoredOpen(),
         "masks": vfl.StoredMasks(),
-        "ckks": vfl.StoredCipher(engine=vfl.Ckks()),
-        "paillier": vfl.StoredCipher(engine=vfl.Paillier(bits=plan.bits)),
     }
     rows: Rows = []
     for name, kind in kinds.items():
@@ -103,8 +100,8 @@ def noise(data: Path | None, plan: NoisePlan, on_row: Callable[[str], None]) -> 
         for split in range(plan.splits):
             job = vfl.Job(
                 model=vfl.Logistic(l2=1e-3),
-                optimizer=vfl.FDML(lr=plan.lr, tau=plan.tau, shows_labels=True),
-                protocol=vfl.Protocol(stored=vfl.StoredMasks(noise=blur)),
+                optimizer=vfl.FDML(lr=plan.lr, tau=plan.tau, shows_labels=True, stored=vfl.StoredMasks(noise=blur)),
+                protocol=vfl.Protocol(),
                 batch_size=64,
                 epochs=plan.epochs,
                 seed=split,

@@ -14,16 +14,12 @@ A key that the holder chose. Messages enter a total as one sum, in its first pol
 do not depend on them: whatever the key is, the total tells the holder their sum and nothing else. Towards those who add
 on the way a part is hidden under RLWE with an honest key; a holder that makes a bad b opens it to them, as it could by
 showing them its secret key.
-
-A key that several hold. SEAL makes a secret key from a seed of 64 bytes. A holder draws the seed itself and shares it
-sealed; whoever opens it makes the same secret key. The seed serves the secret key alone: what encrypts draws anew.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-import os
 import struct
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -35,7 +31,6 @@ import tenseal.sealapi as seal
 from securevfl.base.arrays import Floats
 from securevfl.crypto.lattice import polynomial_ring
 from securevfl.crypto.lattice.polynomial_ring import Ring
-from securevfl.crypto.prg import unwrap, wrap
 from securevfl.crypto.scheme import Adder, AdditiveScheme, SumHolder
 from securevfl.errors import CryptoError, KeyMismatch, RangeError
 
@@ -94,15 +89,6 @@ class LatticeSum(AdditiveScheme):
     def sum_keygen(self, executor: Executor | None = None) -> SumHolder:
         return LatticeSumHolder(self._ring)
 
-    def joined(self, public: bytes, shared: bytes, key: bytes, executor: Executor | None = None) -> SumHolder:
-        _check_public(self._ring, public)
-        seed = unwrap(key, shared, public)
-        if len(seed) != polynomial_ring.SEED_BYTES:
-            raise CryptoError(
-                f"lattice sum: a seed of {polynomial_ring.SEED_BYTES} bytes was expected, {len(seed)} bytes came"
-            )
-        return LatticeSumHolder(self._ring, seed, public)
-
     def adder(self, public: bytes, executor: Executor | None = None) -> Adder:
         return LatticeAdder(self._ring, public)
 
@@ -147,17 +133,12 @@ def _ciphertext(ring: Ring, message: bytes, index: int) -> Any:
 class LatticeSumHolder(SumHolder):
     """Owns the secret key, inside SEAL's objects."""
 
-    def __init__(self, ring: Ring, seed: bytes = b"", public: bytes = b"") -> None:
-        """Make a holder with a fresh key, or with one that exists already: its seed and its public bytes."""
+    def __init__(self, ring: Ring) -> None:
         self._ring = ring
-        self._seed = seed or os.urandom(polynomial_ring.SEED_BYTES)
-        secret = ring.secret_key(self._seed)
+        secret = ring.secret_key()
         self._decryptor = seal.Decryptor(ring.context, secret)
-        self.public = public or _PUBLIC.pack(b"SLA2") + ring.public_bytes(seal.Encryptor(ring.context, secret))
+        self.public = _PUBLIC.pack(b"SLA2") + ring.public_bytes(seal.Encryptor(ring.context, secret))
         self._fingerprint = hashlib.sha256(self.public).digest()[:16]
-
-    def share(self, key: bytes) -> bytes:
-        return wrap(key, self._seed, self.public)
 
     def decrypt(self, total: bytes) -> Floats:
         ring = self._ring

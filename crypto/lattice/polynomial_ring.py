@@ -255,17 +255,9 @@ class Ring:
         self._index = np.where(self._conjugate, 2 * degree - exponents, exponents) // 4
         self._twist = np.exp(1j * np.pi * np.arange(half) / degree)
 
-    def secret_key(self, seed: bytes) -> Any:
-        """Return the secret key that SEAL makes from a seed of 64 bytes, the same wherever it is made.
-
-        The context that is seeded makes the key and nothing else, so no other randomness follows from the seed.
-        """
-        parms = seal.EncryptionParameters(seal.SCHEME_TYPE.CKKS)
-        parms.set_poly_modulus_degree(self.degree)
-        parms.set_coeff_modulus(self.context.key_context_data().parms().coeff_modulus())
-        parms.set_random_generator(seal.Blake2xbPRNGFactory(list(struct.unpack("<8Q", seed))))
-        seeded = seal.SEALContext(parms, True, seal.SEC_LEVEL_TYPE.TC128)
-        return seal.KeyGenerator(seeded).secret_key()
+    def secret_key(self) -> Any:
+        """Draw a secret key, inside SEAL's objects."""
+        return seal.KeyGenerator(self.context).secret_key()
 
     @property
     def public_size(self) -> int:

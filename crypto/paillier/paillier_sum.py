@@ -7,8 +7,6 @@ holder's plaintext is the sum and nothing else. An adder encrypts by h^s, s of |
 2010), so its vector is hidden from all but the holder, who must be handed totals only. A total tells the holder the sum
 and nothing else, whatever n and h it chose: what it is multiplied by does not depend on the parts. An h of small order
 opens parts to those on the way, as would a holder that shows its key.
-
-A key that several hold: the holder shares its primes, sealed, with the others, who are not strangers to it.
 """
 
 from __future__ import annotations
@@ -23,7 +21,6 @@ from securevfl.crypto.paillier import packing
 from securevfl.crypto.paillier.multiexp import decrypt, encrypt, spread
 from securevfl.crypto.paillier.packing import Header, MessageKind, numbers, pack, read, unpack, write
 from securevfl.crypto.paillier.paillier_keys import PublicKey, SecretKey, check_bits
-from securevfl.crypto.prg import unwrap, wrap
 from securevfl.crypto.scheme import Adder, AdditiveScheme, SumHolder
 from securevfl.errors import ConfigError, CryptoError, RangeError
 
@@ -53,14 +50,6 @@ class PaillierSum(AdditiveScheme):
     def sum_keygen(self, executor: Executor | None = None) -> SumHolder:
         return PaillierSumHolder(SecretKey.generate(self.bits), executor)
 
-    def joined(self, public: bytes, shared: bytes, key: bytes, executor: Executor | None = None) -> SumHolder:
-        numbers, width = unwrap(key, shared, public), self.bits // 8
-        n = PublicKey.load(public, self.bits).n
-        p, q, hp, hq = (int.from_bytes(numbers[i : i + width], "big") for i in range(0, 4 * width, width))
-        if p * q != n or 1 in (p, q) or (secret := SecretKey(p, q, hp, hq)).public.data != public:
-            raise CryptoError("the shared secret key belongs to another public key; start the session again")
-        return PaillierSumHolder(secret, executor)
-
     def adder(self, public: bytes, executor: Executor | None = None) -> Adder:
         return PaillierAdder(PublicKey.load(public, self.bits), executor)
 
@@ -72,11 +61,6 @@ class PaillierSumHolder(SumHolder):
         self._key = key
         self._executor = executor
         self.public = key.public.data
-
-    def share(self, key: bytes) -> bytes:
-        width = self._key.public.bits // 8
-        numbers = b"".join(part.to_bytes(width, "big") for part in self._key.parts_for_workers())
-        return wrap(key, numbers, self.public)
 
     def decrypt(self, total: bytes) -> Floats:
         public = self._key.public

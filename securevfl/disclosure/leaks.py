@@ -92,7 +92,7 @@ def column_leaks(
 def _fewer(job: JobOptions, sizes: Sizes, own: Disclosure) -> str:
     """Say what would make the numbers too few, of what there is."""
     if own.learner in sizes.helpers:
-        return 'let it store payloads that are masked or encrypted (stored = "masks" or an engine)'
+        return 'let it store payloads that are masked (stored = "masks")'
     choices = ['protocol = "shares", which tells nobody columns'] if not why_sealed(job.model) else []
     if own.learner != sizes.active:
         choices += ["fewer epochs"] if sizes.epochs > 1 else []

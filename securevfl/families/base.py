@@ -79,7 +79,7 @@ class Method(Named, ABC, Generic[O]):
     most: how many parties it is made for, if it is not for any number. weighs: whether rows may count differently
     (`securevfl.models.row_columns`). bins: whether classes in bins can be told by its residual
     (`securevfl.data.evidence`).
-    stores: whether local predictions lie at a server (`securevfl.protocols.stored.stored_sum`). single: whether outputs
+    stores: whether local predictions lie at a server (`securevfl.families.fdml.stored_sum`). single: whether outputs
     and residuals can go in single precision. helpers: the parties without a table that its examples are run with, by
     name and role. brings: models and optimizers that are registered with it. replayed: whether its messages tell
     nothing but declared outputs, so that the audit compares a run with one of made-up tables. repeats: whether all that

@@ -122,7 +122,7 @@ def _schedule(model: Model, protocol: Protocol, given: Mapping[str, Any]) -> dic
             own |= {"test_fraction": HELD_OUT, "evaluate_every": math.ceil(more * EVALUATE_EVERY)}
             own |= {"optimizer": BlockDescent(lr=LONG_STEP), "epochs": math.ceil(more * LONG_VISITS)}
         return own
-    if protocol.stored is not None or model.method:
+    if model.method:
         return {}
     try:
         BlockNewton().check(model)

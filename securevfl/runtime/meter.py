@@ -138,10 +138,6 @@ class _MeteredSums(AdditiveScheme):
         inner = self._meter("keygen", lambda: self._inner.sum_keygen(self._meter.executor))
         return _MeteredSumHolder(inner, self._meter)
 
-    def joined(self, public: bytes, shared: bytes, key: bytes, executor: Executor | None = None) -> SumHolder:
-        inner = self._meter("keygen", lambda: self._inner.joined(public, shared, key, self._meter.executor))
-        return _MeteredSumHolder(inner, self._meter)
-
     def adder(self, public: bytes, executor: Executor | None = None) -> Adder:
         inner = self._meter("keygen", lambda: self._inner.adder(public, self._meter.executor))
         return _MeteredAdder(inner, self._meter)
@@ -154,9 +150,6 @@ class _MeteredSumHolder(SumHolder):
 
     def decrypt(self, total: bytes) -> Floats:
         return self._meter("decrypt", lambda: self._inner.decrypt(total))
-
-    def share(self, key: bytes) -> bytes:
-        return self._inner.share(key)
 
 
 class _MeteredAdder(Adder):

@@ -281,8 +281,8 @@ def test_a_job_of_three_lines_trains_as_long_as_guards_let_it(tmp_path: Path) ->
 
 FDML = """
 model = "logistic"
-optimizer = {name = "fdml", lr = 0.3, tau = 4}
-protocol = {residual = "open", stored = "masks"}
+optimizer = {name = "fdml", lr = 0.3, tau = 4, stored = "masks"}
+protocol = {residual = "open"}
 batch_size = 40
 epochs = 1
 accepts = ["columns", "rank"]

@@ -17,11 +17,11 @@ from securevfl.disclosure.ledger import DisclosureLedger, told_to
 from securevfl.disclosure.limits import Limit
 from securevfl.errors import LeakageError
 from securevfl.families import METHODS, leak_kinds
+from securevfl.families.fdml.pulls import Labels
 from securevfl.families.known_run import known_run
 from securevfl.families.sizes import verdicts
 from securevfl.protocols.residuals.open_residual import Residual
 from securevfl.protocols.residuals.sealed_residual import Exchanges, Opened
-from securevfl.protocols.stored.pulls import Labels
 from securevfl.protocols.sums.direct_sum import Part
 from securevfl.runtime.channel import Event
 from securevfl.training.checkpoint import Checkpoints

@@ -9,7 +9,7 @@ import pytest
 
 import securevfl as vfl
 from securevfl.errors import ConfigError, PartiesError
-from securevfl.protocols.stored.pulls import PullAnswered
+from securevfl.families.fdml.pulls import PullAnswered
 from securevfl.runtime.channel import Channel, Event, Observer
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.threads import run_threads
@@ -17,7 +17,7 @@ from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.session import take_part
 
 SERVER = vfl.Helper("server", "server")
-OPEN = vfl.Protocol(stored="open")
+OPEN = vfl.Protocol()
 SLOW = [{}, {"bank": 60.0}, {"shop": 60.0, "telco": 7.0}, {"server": 100.0}]
 
 
@@ -25,8 +25,8 @@ def parties(count: int = 3) -> list[vfl.Party]:
     return vfl.datasets.breast_cancer(parties=count)
 
 
-def job(protocol: vfl.Protocol = OPEN, **options: Any) -> vfl.Job:
-    own = {"lr": 0.3, "tau": 4, "shows_labels": protocol.residual is None}
+def job(protocol: vfl.Protocol = OPEN, stored: str = "open", **options: Any) -> vfl.Job:
+    own: dict[str, Any] = {"lr": 0.3, "tau": 4, "shows_labels": protocol.residual is None, "stored": stored}
     own |= {name: options.pop(name) for name in list(options) if name in vfl.FDML.model_fields}
     base = {"model": vfl.Logistic(l2=1e-3), "batch_size": 64, "epochs": 4, "test_fraction": 0.25, "seed": 1}
     return vfl.Job(**base | options, optimizer=vfl.FDML(**own), protocol=protocol, accepts=("columns", "rank"))
@@ -48,20 +48,19 @@ class Watch(Observer):
             self.pulls.append(fact)
 
 
-IN_STEP = {  # protocol, whether there is a server, how close to FedSGD in the open
-    "labels at one": (vfl.Protocol(stored="open", residual="open"), True, 1e-12),
-    "labels at one, sealed": (vfl.Protocol(stored="open", residual="ckks"), True, 1e-5),
-    "labels at all": (OPEN, True, 1e-12),
-    "masks": (vfl.Protocol(stored="masks", residual="open"), True, 1e-5),
-    "encrypted": (vfl.Protocol(stored="ckks"), True, 1e-3),
-    "no server": (OPEN, False, 1e-12),
+IN_STEP = {  # protocol, how payloads lie at the server, whether there is a server, how close to FedSGD in the open
+    "labels at one": (vfl.Protocol(residual="open"), "open", True, 1e-12),
+    "labels at one, sealed": (vfl.Protocol(residual="ckks"), "open", True, 1e-5),
+    "labels at all": (OPEN, "open", True, 1e-12),
+    "masks": (vfl.Protocol(residual="open"), "masks", True, 1e-5),
+    "no server": (OPEN, "open", False, 1e-12),
 }
 
 
 @pytest.mark.parametrize("count", [2, 3])
-@pytest.mark.parametrize(("protocol", "server", "near"), IN_STEP.values(), ids=IN_STEP)
-def test_in_step_it_is_fedsgd(protocol: vfl.Protocol, server: bool, near: float, count: int) -> None:
-    own = job(protocol, tau=0, epochs=2)
+@pytest.mark.parametrize(("protocol", "stored", "server", "near"), IN_STEP.values(), ids=IN_STEP)
+def test_in_step_it_is_fedsgd(protocol: vfl.Protocol, stored: str, server: bool, near: float, count: int) -> None:
+    own = job(protocol, stored, tau=0, epochs=2)
     tables = [*parties(count), *([SERVER] if server else [])]
     found = weights(vfl.simulate(own, tables))
     base = own.model_copy(update={"optimizer": vfl.FedSGD(lr=0.3), "protocol": vfl.Protocol(residual="open")})
@@ -80,20 +79,20 @@ def test_steps_go_by_the_rule_named(rule: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "protocol",
+    ("protocol", "stored"),
     [
-        pytest.param(OPEN, id="all"),
-        pytest.param(vfl.Protocol(stored="masks", residual="open"), id="one", marks=pytest.mark.slow),
+        pytest.param(OPEN, "open", id="all"),
+        pytest.param(vfl.Protocol(residual="open"), "masks", id="one", marks=pytest.mark.slow),
     ],
 )
-def test_the_model_does_not_depend_on_timing(protocol: vfl.Protocol) -> None:
+def test_the_model_does_not_depend_on_timing(protocol: vfl.Protocol, stored: str) -> None:
     """Whoever is slow: scores within .03 deviations of those in step, with steps that shrink."""
     tables = [*parties(), SERVER]
     options = {"epochs": 60, "decay": "sqrt_t", "lr": 0.5, "batch_size": 32, "model": vfl.Logistic(l2=1e-2)}
     new = {party.name: party.X for party in parties()}
-    expected = vfl.simulate(job(protocol, tau=0, **options), tables).decision(new)
+    expected = vfl.simulate(job(protocol, stored, tau=0, **options), tables).decision(new)
     for slowed in SLOW:
-        f = vfl.simulate(job(protocol, tau=8, **options), tables, slowed=slowed).decision(new)
+        f = vfl.simulate(job(protocol, stored, tau=8, **options), tables, slowed=slowed).decision(new)
         assert np.sqrt(((f - expected) ** 2).mean()) < 0.03 * expected.std()
 
 
@@ -125,7 +124,7 @@ def test_regret_falls_as_one_by_the_root_of_the_iterations() -> None:
 @pytest.mark.parametrize("residual", [None, "open"])
 def test_neural_parties(residual: str | None) -> None:
     pytest.importorskip("torch")
-    own = job(vfl.Protocol(residual=residual), model=vfl.Neural(), epochs=8)
+    own = job(vfl.Protocol(residual=residual), "masks", model=vfl.Neural(), epochs=8)
     run = vfl.simulate(own, [*parties(), SERVER])
     assert run.metrics["auc"] > 0.98
     new = {party.name: party.X[:20] for party in parties()}
@@ -144,7 +143,7 @@ def test_a_slow_party_costs_less_where_others_need_not_wait() -> None:
 @pytest.mark.parametrize(("residual", "server"), [(None, True), (None, False), ("open", True)])
 def test_each_goes_on_where_it_was(residual: str | None, server: bool, tmp_path: Path) -> None:
     """A server starts empty, and has all that was pushed when it answers first."""
-    own = job(vfl.Protocol(stored="open", residual=residual), tau=3, batch_size=32, epochs=12)
+    own = job(vfl.Protocol(residual=residual), tau=3, batch_size=32, epochs=12)
     tables = [*parties(), *([SERVER] if server else [])]
     states = {name: Checkpoints(tmp_path / name, name, every=1) for name in [party.name for party in tables]}
 
@@ -198,7 +197,7 @@ def test_who_must_be_there() -> None:
     with pytest.raises(PartiesError, match="a server was expected, as labels stay"):
         vfl.simulate(job(vfl.Protocol(residual="open")), parties())
     with pytest.raises(PartiesError, match='from which "masks" payloads are hidden'):
-        vfl.simulate(job(vfl.Protocol(stored="masks")), parties())
+        vfl.simulate(job(stored="masks"), parties())
     with pytest.raises(PartiesError, match="at most one server"):
         vfl.simulate(job(), [*parties(), SERVER, vfl.Helper("other", "server")])
     with pytest.raises(PartiesError, match="two parties with columns"):
@@ -208,7 +207,7 @@ def test_who_must_be_there() -> None:
 
 
 def test_its_sheet_says_who_sees_what() -> None:
-    shown = vfl.explain(job(vfl.Protocol()), [*parties(), SERVER])
+    shown = vfl.explain(job(stored="masks"), [*parties(), SERVER])
     assert "Labels from active: plain: the label of every training row" in shown
     assert "Push from passive: uniform" in shown.split("server (server)")[1]
     kept = vfl.explain(job(vfl.Protocol(residual="ckks")), [*parties(), SERVER])

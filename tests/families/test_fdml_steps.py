@@ -36,8 +36,8 @@ def test_steps_are_taken_at_the_weights_of_their_time(tau: int, decay: Any) -> N
     bank, shop, telco = vfl.datasets.breast_cancer(parties=3)
     own = vfl.Job(
         model=vfl.Logistic(l2=L2),
-        optimizer=vfl.FDML(lr=LR, tau=tau, decay=decay, shows_labels=True),
-        protocol=vfl.Protocol(stored="open"),
+        optimizer=vfl.FDML(lr=LR, tau=tau, decay=decay, shows_labels=True, stored="open"),
+        protocol=vfl.Protocol(),
         batch_size=64,
         epochs=3,
         accepts=("columns", "rank"),

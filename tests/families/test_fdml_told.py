@@ -24,8 +24,8 @@ def job(
     own: dict[str, object] = {"batch_size": 64, "epochs": 4, "test_fraction": 0.25, "accepts": ("columns",)}
     return vfl.Job(
         model=vfl.Logistic(l2=1e-3),
-        optimizer=vfl.FDML(lr=0.3, tau=tau, shows_labels=shows),
-        protocol=vfl.Protocol(stored=stored, residual=residual),  # type: ignore[arg-type]
+        optimizer=vfl.FDML(lr=0.3, tau=tau, shows_labels=shows, stored=stored),
+        protocol=vfl.Protocol(residual=residual),  # type: ignore[arg-type]
         **(own | keys),  # type: ignore[arg-type]
     )
 
@@ -60,7 +60,7 @@ def test_a_server_that_stores_in_the_clear_is_a_party_that_learns() -> None:
         ("shop",),
         ("telco",),
     }
-    with pytest.raises(LeakageError, match=r"server: it receives 30 numbers .* masked or encrypted"):
+    with pytest.raises(LeakageError, match=r"server: it receives 30 numbers .* payloads that are masked"):
         vfl.simulate(own.model_copy(update={"epochs": 30}), parties())
     assert not any(learner == "server" for learner, _ in columns(job(), parties()))
 

@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping
 from typing import ClassVar
 
 from securevfl.base.arrays import Floats
+from securevfl.families.fdml.stored_sum import OpenWorker, StoredOpen, StoredWorker
 from securevfl.protocols.declared import Reveal
 from securevfl.protocols.seat import Seat
-from securevfl.protocols.stored.stored_sum import OpenWorker, StoredOpen, StoredWorker
 
 
 class NegatedWorker(OpenWorker):

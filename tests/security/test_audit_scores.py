@@ -21,7 +21,7 @@ MODES: dict[str, dict[str, Any]] = {
     "open": {"protocol": OPEN, "optimizer": vfl.FedSGD(lr=0.3)},
     "sealed": {"protocol": SEALED, "optimizer": vfl.FedSGD(lr=0.3)},
     "pairwise": {"protocol": vfl.Protocol(sum="pairwise", residual="open"), "optimizer": vfl.FedSGD(lr=0.3)},
-    "fdml": {"protocol": vfl.Protocol(stored="open", residual="open"), "optimizer": vfl.FDML(lr=0.3)},
+    "fdml": {"protocol": OPEN, "optimizer": vfl.FDML(lr=0.3, stored="open")},
     "shares": SHARES,
 }
 

@@ -18,14 +18,12 @@ from securevfl.audit.recording.recorded_runs import record
 from securevfl.audit.recording.views import Received, Worlds, received
 from securevfl.audit.transcripts import check_transcript
 from securevfl.errors import CryptoError, KeyMismatch, LimitError, ProtocolError, SecureVFLError
-from securevfl.protocols.stored.pulls import Push, Restored
-from securevfl.protocols.stored.stored_cipher import CipherServer, CipherWorker
-from securevfl.protocols.stored.stored_masks import MaskedServer, MaskedWorker
-from securevfl.protocols.stored.stored_sum import StoredWorker
+from securevfl.families.fdml.pulls import Push, Restored
+from securevfl.families.fdml.stored_sum import MaskedServer, MaskedWorker, StoredWorker
 from securevfl.training.checkpoint import Checkpoints
 
 SERVER = vfl.Helper("server", "server")
-KINDS: dict[str, tuple[Any, Any]] = {"masks": (MaskedServer, MaskedWorker), "ckks": (CipherServer, CipherWorker)}
+KINDS: dict[str, tuple[Any, Any]] = {"masks": (MaskedServer, MaskedWorker)}
 
 
 def parties(count: int, rows: int = 240, columns: int = 5) -> list[vfl.Party]:
@@ -39,8 +37,8 @@ def job(
 ) -> vfl.Job:
     return vfl.Job(
         model=vfl.Logistic(l2=1e-3),
-        optimizer=vfl.FDML(lr=1.0, tau=tau, shows_labels=shows),
-        protocol=vfl.Protocol(stored=stored, residual=residual),
+        optimizer=vfl.FDML(lr=1.0, tau=tau, shows_labels=shows, stored=stored),
+        protocol=vfl.Protocol(residual=residual),
         **{"batch_size": 80, "epochs": epochs, "test_fraction": 0.0, "accepts": ("columns",), "seed": 1} | keys,
     )
 
@@ -60,10 +58,9 @@ def inside(batches: list[Received]) -> float:
 def test_a_worker_with_all_it_pulled_has_the_others_columns_up_to_a_linear_map() -> None:
     """With two workers a pull is the other's H; it does not matter what hides payloads from the server."""
     given = parties(2)
-    for stored in ("masks", "ckks"):
-        every = found(job(stored), given)
-        for key in (("bank", ("shop",)), ("shop", ("bank",))):
-            assert inside(every[key]) > 0.99, (stored, key)
+    every = found(job("masks"), given)
+    for key in (("bank", ("shop",)), ("shop", ("bank",))):
+        assert inside(every[key]) > 0.99, key
     few = found(job(epochs=2), given)
     assert inside(few["shop", ("bank",)]) < 0.95
 
@@ -103,8 +100,7 @@ def test_the_server_reads_every_part_in_the_clear_and_none_that_is_hidden() -> N
     every = found(job("open"), given)
     assert inside(every["server", ("bank",)]) > 0.99
     assert inside(every["server", ("shop",)]) > 0.99
-    for stored in ("masks", "ckks"):
-        assert not any(learner == "server" for learner, _ in found(job(stored, epochs=3), given))
+    assert not any(learner == "server" for learner, _ in found(job("masks", epochs=3), given))
 
 
 def test_the_audits_attack_finds_what_is_counted() -> None:
@@ -126,7 +122,7 @@ def test_noise_keeps_columns_out_of_what_is_pulled() -> None:
     assert blurred < 0.6
 
 
-@pytest.mark.parametrize(("stored", "residual"), [("open", None), ("ckks", None), ("ckks", "ckks")])
+@pytest.mark.parametrize(("stored", "residual"), [("open", None), ("masks", None), ("masks", "ckks")])
 def test_transcripts_hold_what_is_declared(stored: str, residual: str | None) -> None:
     own = job(stored, epochs=2, shows=residual is None, residual=residual)
     transcripts = [record(own, parties(3))[0] for _ in range(2)]
@@ -134,12 +130,11 @@ def test_transcripts_hold_what_is_declared(stored: str, residual: str | None) ->
 
 
 def test_only_who_is_told_sums_is_sent_keys() -> None:
-    sheet = vfl.explain(job("ckks", shows=False, residual="ckks"), parties(2))
+    sheet = vfl.explain(job("masks", shows=False, residual="ckks"), parties(2))
     bank, shop, server = sheet.split("\n\n")[1:4]
     assert "OwnKey from passive" in bank
     assert "OwnKey from" not in shop
-    assert "Push from passive: ciphertext: active" in server
-    assert "StoredKey from active: public" in server
+    assert "Push from passive: uniform" in server
 
 
 Answer = Callable[[Any, Mapping[str, bytes]], bytes]

@@ -26,13 +26,11 @@ from securevfl.crypto.lattice.layout import OPENED
 from securevfl.crypto.paillier.paillier_product import CHECKS, PaillierEvaluator
 from securevfl.crypto.prg import KEY_BYTES, Prg
 from securevfl.crypto.scheme import KeyHolder, LinearScheme, Shape
-from securevfl.errors import KeyMismatch, OpeningMismatch, RangeError
+from securevfl.errors import OpeningMismatch, RangeError
 from securevfl.models.losses import LOSSES
 from securevfl.models.row_columns import WeightedLoss
 from securevfl.protocols.residuals.defences import DEFENCES, Rounding
 from securevfl.protocols.shares import new_sums
-from securevfl.protocols.stored.stored_cipher import MARKS, CipherWorker
-from tests.protocols.test_stored_sum import SHAPE, met
 from tests.small_keys import SMALL
 
 RNG = np.random.default_rng(3)
@@ -152,27 +150,6 @@ def _moved_window(holder: KeyHolder, opened: bytes, output: int, outputs: int) -
     return opened[:at] + value.to_bytes(size, "big") + opened[at + size :]
 
 
-def marks_of_stored_totals() -> None:
-    """A total is refused whichever of its marks does not fit, under every engine that stores ciphertexts."""
-    for engine in (vfl.Ckks(), SMALL):
-        server, workers = met(vfl.StoredCipher(engine=engine))
-        H = {name: RNG.uniform(-1, 1, SHAPE) for name in workers}
-        stored = {name: worker._conceal(H[name], 0, 1) for name, worker in workers.items()}
-        versions, total = dict.fromkeys(workers, 1), server._add(stored)
-        reader = workers["a"]
-        assert isinstance(reader, CipherWorker)
-        values = np.array(reader._holder.decrypt(total))
-        np.testing.assert_allclose(reader._reveal(total, versions, 0, SHAPE), sum(H.values()), atol=1e-2)
-        for mark in range(MARKS):
-            other = values.copy()
-            other[len(values) - MARKS + mark] += 1.0
-            with (
-                mock.patch.object(type(reader._holder), "decrypt", lambda *_, other=other: other),
-                pytest.raises(KeyMismatch),
-            ):
-                reader._reveal(total, versions, 0, SHAPE)
-
-
 def masks_of_counted_rows() -> None:
     """Every row's table of a count of far sums has a mask of its own: as many words are drawn as there are rows."""
     drawn: list[int] = []
@@ -218,7 +195,6 @@ PROBES = (
     layouts_of_a_product,
     largest_products,
     openings_of_outputs,
-    marks_of_stored_totals,
     masks_of_counted_rows,
     draws_of_defences,
     steps_of_weighted_losses,
@@ -247,12 +223,6 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[[], None]]] = {
     "openings of the first output": (
         lambda: edited(PaillierEvaluator, "unblind", ("for k in range(c)):", "for k in range(1)):")),
         openings_of_outputs,
-    ),
-    "one mark": (
-        lambda: edited(
-            CipherWorker, "_reveal", ("np.abs(values[count:] - marks)", "np.abs(values[count:] - marks)[:1]")
-        ),
-        marks_of_stored_totals,
     ),
     "one mask for all rows": (
         lambda: edited(

@@ -11,11 +11,10 @@ import securevfl as vfl
 from securevfl.audit.attacks.column_space import shares
 from securevfl.audit.recording.transcript import COLLECTS
 from securevfl.base.arrays import Floats
-from securevfl.protocols.stored.stored_masks import MARKS
-from securevfl.protocols.stored.stored_sum import StoredSum
+from securevfl.families.fdml.stored_sum import MARKS, StoredSum
 
 ROWS, COLUMNS, VISITS = 300, 4, 8
-HIDING = [vfl.StoredMasks(), vfl.StoredCipher(engine=vfl.Ckks())]
+HIDING = [vfl.StoredMasks()]
 KINDS = [vfl.StoredOpen(), *HIDING]
 
 

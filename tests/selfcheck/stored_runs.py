@@ -12,9 +12,9 @@ from securevfl.audit.recording.transcript import COLLECTS, Transcript, Witness, 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import COLLECTOR, CONTRIBUTOR, READER, Roles
 from securevfl.errors import SecureVFLError
+from securevfl.families.fdml.stored_sum import StoredServer, StoredSum, StoredWorker
 from securevfl.protocols.declared import Declared, recast
 from securevfl.protocols.seat import Seat
-from securevfl.protocols.stored.stored_sum import StoredServer, StoredSum, StoredWorker
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.codec import Message

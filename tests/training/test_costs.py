@@ -41,8 +41,8 @@ JOBS: dict[str, vfl.Job] = {
     ),
     "fdml": vfl.Job(
         model=vfl.Logistic(),
-        optimizer=vfl.FDML(lr=0.3, shows_labels=True),
-        protocol=vfl.Protocol(stored="open"),
+        optimizer=vfl.FDML(lr=0.3, shows_labels=True, stored="open"),
+        protocol=vfl.Protocol(),
         batch_size=128,
         epochs=1,
         test_fraction=0.25,

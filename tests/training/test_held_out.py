@@ -12,14 +12,13 @@ from securevfl.models.losses import LOSSES
 
 SCALES = ("standard", "robust", "none")
 OPEN = vfl.Protocol(residual="open")
-STORED = vfl.Protocol(stored="open", residual="open")
 METHODS: dict[str, dict[str, Any]] = {
     "FedSGD": {"optimizer": vfl.FedSGD(lr=0.02), "protocol": OPEN},
     "FedBCD, steps of its own": {"optimizer": vfl.FedBCD(local_steps=2), "protocol": OPEN},
     "FedBCD, in turn": {"optimizer": vfl.FedBCD(lr=0.1, mode="sequential"), "protocol": OPEN},
     "BlockNewton": {"optimizer": vfl.BlockNewton(), "protocol": OPEN, "batch_size": "all"},
     "CELU": {"optimizer": vfl.CeluVFL(lr=0.1), "protocol": OPEN},
-    "FDML": {"optimizer": vfl.FDML(lr=0.1, tau=0), "protocol": STORED},
+    "FDML": {"optimizer": vfl.FDML(lr=0.1, tau=0, stored="open"), "protocol": OPEN},
 }
 
 

@@ -75,7 +75,7 @@ def test_killed_and_taken_up(meet: Any, running: list[Any], residual: str | None
     job = vfl.Job(
         model=vfl.Logistic(l2=1e-3),
         optimizer=vfl.FDML(lr=0.3, tau=3, shows_labels=residual is None),
-        protocol=vfl.Protocol(stored="masks", residual=residual),
+        protocol=vfl.Protocol(residual=residual),
         batch_size=64,
         epochs=12,
         test_fraction=0.2,

@@ -6,7 +6,7 @@
 
 Workers are the parties with columns; one of them, which leads, has the labels. A `vfl.Helper(name, "server")` keeps the
 predictions; without one, workers that all know the labels push to each other. See `securevfl.families.fdml.own_pace`
-for the steps, `securevfl.protocols.stored.pulls` for the messages, `securevfl.families.fdml.fdml_player` for a party
+for the steps, `securevfl.families.fdml.pulls` for the messages, `securevfl.families.fdml.fdml_player` for a party
 at work.
 """
 
@@ -19,8 +19,10 @@ from securevfl.base.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, READER
 from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.errors import PartiesError
 from securevfl.families.base import J, Known, MessageProtocol, Method, Told
+from securevfl.families.fdml import pulls
 from securevfl.families.fdml.fdml_player import FdmlJob, FdmlServer, FdmlWorker, stored_of
 from securevfl.families.fdml.own_pace import FDML
+from securevfl.families.fdml.stored_sum import StoredOpen
 from securevfl.families.player import Player
 from securevfl.families.rounds.rounds_counts import added_up, columns_lines, equations, kept, labels_told
 from securevfl.families.sizes import evaluated, evaluations, scores
@@ -34,9 +36,6 @@ from securevfl.protocols.declared import Declared, Reals, Reveal, recast
 from securevfl.protocols.engines import Ckks
 from securevfl.protocols.residuals.open_residual import OpenResidual
 from securevfl.protocols.seat import Seat
-from securevfl.protocols.stored import pulls
-from securevfl.protocols.stored.stored_masks import StoredMasks
-from securevfl.protocols.stored.stored_sum import StoredOpen
 from securevfl.protocols.sums.direct_sum import DirectSum
 from securevfl.runtime.door import Group
 
@@ -179,8 +178,8 @@ class FdmlMethod(Method[FdmlJob]):
             raise ValueError("max_label_auc: all labels are shown (optimizer.shows_labels); leave one of both out")
         if stored_of(job).noise is not None and not job.test_fraction:
             raise ValueError(
-                "protocol.stored.noise: without rows held out, evaluations would tell predictions of the training rows "
-                "that no noise blurs; set test_fraction"
+                "optimizer.stored.noise: without rows held out, evaluations would tell predictions of the training "
+                "rows that no noise blurs; set test_fraction"
             )
         if job.reshuffle:
             raise ValueError("predictions are stored by batch, which must stay; set reshuffle = false")
@@ -202,9 +201,9 @@ class FdmlMethod(Method[FdmlJob]):
                 'a server was expected, as labels stay with one party; add vfl.Helper("server", "server"), or let all '
                 "know the labels (optimizer.shows_labels)"
             )
-        if columns and not servers and job.protocol.stored is not None and job.protocol.stored.hides_parts:
+        if columns and not servers and job.optimizer.stored is not None and job.optimizer.stored.hides_parts:
             raise PartiesError(
-                f'a server was expected, from which "{job.protocol.stored.name}" payloads are hidden; add '
+                f'a server was expected, from which "{job.optimizer.stored.name}" payloads are hidden; add '
                 'vfl.Helper("server", "server"), or use stored = "open", which says that workers see them'
             )
         return roles
@@ -213,9 +212,13 @@ class FdmlMethod(Method[FdmlJob]):
         own = {"model": Logistic(l2=1e-3), "optimizer": FDML(lr=0.2, tau=2)}
         shown = own | {"optimizer": FDML(lr=0.2, tau=2, shows_labels=True)}
         return {
-            "fdml masks, sealed": own | {"protocol": Protocol(stored=StoredMasks(), residual=Ckks())},
-            "fdml masks, labels shown": shown | {"protocol": Protocol(stored=StoredMasks())},
-            "fdml open": own | {"protocol": Protocol(stored=StoredOpen(), residual=OpenResidual())},
+            "fdml masks, sealed": own | {"protocol": Protocol(residual=Ckks())},
+            "fdml masks, labels shown": shown | {"protocol": Protocol()},
+            "fdml open": {
+                "model": Logistic(l2=1e-3),
+                "optimizer": FDML(lr=0.2, tau=2, stored=StoredOpen()),
+                "protocol": Protocol(residual=OpenResidual()),
+            },
         }
 
     def declares(self, job: FdmlJob, roles: Roles) -> list[Declared]:
@@ -275,5 +278,6 @@ class FdmlMethod(Method[FdmlJob]):
     def ideal(self, job: J) -> J:
         residual = None if job.protocol.residual is None else OpenResidual()
         stored = StoredOpen(noise=stored_of(job).noise)
-        protocol = Protocol(sum=DirectSum(), stored=stored, residual=residual)
-        return job.model_copy(update={"protocol": protocol, "max_label_auc": None})
+        protocol = Protocol(sum=DirectSum(), residual=residual)
+        optimizer = job.optimizer.model_copy(update={"stored": stored})
+        return job.model_copy(update={"protocol": protocol, "optimizer": optimizer, "max_label_auc": None})

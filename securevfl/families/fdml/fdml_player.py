@@ -21,7 +21,11 @@ from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PASSIVE, SERVER
 from securevfl.data.schedule import Schedule, Visit
 from securevfl.errors import ProtocolError
+from securevfl.families.fdml import pulls as shown_labels
+from securevfl.families.fdml.local_noise import Blur
 from securevfl.families.fdml.own_pace import FDML
+from securevfl.families.fdml.pulls import PeerPulls, Position, PullAnswer, Pulls, PullServer, ServerPulls, WorkerPace
+from securevfl.families.fdml.stored_sum import StoredMasks, StoredSum
 from securevfl.families.player import AskedRows, BatchPlayer, OwnRows, Player, Round
 from securevfl.families.training_data import State, TrainingData
 from securevfl.models.base import BlockModel, Place
@@ -32,11 +36,6 @@ from securevfl.protocols.link import ActiveLink, PassiveLink
 from securevfl.protocols.notes import Began, Pushed, ToldSum
 from securevfl.protocols.residuals.base import Agreement, Batch
 from securevfl.protocols.seat import Seat
-from securevfl.protocols.stored import pulls as shown_labels
-from securevfl.protocols.stored.local_noise import Blur
-from securevfl.protocols.stored.pulls import PeerPulls, Position, PullAnswer, Pulls, PullServer, ServerPulls, WorkerPace
-from securevfl.protocols.stored.stored_masks import StoredMasks
-from securevfl.protocols.stored.stored_sum import StoredSum
 from securevfl.protocols.sums.joint_scores import predict
 from securevfl.runtime.clock import Kind
 
@@ -53,7 +52,7 @@ class FdmlJob(JobOptions, defer_build=True):
 
 def stored_of(job: JobOptions) -> StoredSum:
     """How local predictions lie at its server: under masks unless it says otherwise."""
-    return job.protocol.stored or StoredMasks()
+    return (job.optimizer.stored if isinstance(job.optimizer, FDML) else None) or StoredMasks()
 
 
 def pace_of(job: FdmlJob, schedule: Schedule, visits: list[Visit]) -> WorkerPace:

@@ -20,10 +20,11 @@ the regret of a convex loss fall as 1 / sqrt(T) (for gradients and distances tha
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, SerializeAsAny
 
+from securevfl.families.fdml.stored_sum import STORED, StoredSum
 from securevfl.optim.rules import AnyRule, Optimizer, Sgd
 
 
@@ -38,6 +39,8 @@ class FDML(Optimizer):
     """How a gradient becomes a change of weights."""
     synchronous_first: bool = True
     """All go in step through the first epoch, so that every party's predictions are there from the first sum on."""
+    stored: Annotated[SerializeAsAny[StoredSum] | None, BeforeValidator(STORED.read)] = None
+    """How local predictions lie at a server: "open", or "masks", which stand if it is left out."""
     shows_labels: bool = False
     """The party with labels shows those of the training rows to all others, as the paper has it; else residuals go
     down."""

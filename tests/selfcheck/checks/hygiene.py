@@ -41,14 +41,13 @@ from securevfl.crypto.prg import Prg, derive_key
 from securevfl.crypto.share_ring import ShareScheme
 from securevfl.data import datasets
 from securevfl.errors import ConfigError, CryptoError, SecureVFLError
+from securevfl.families.fdml.stored_sum import Masks
 from securevfl.job import Job, Protocol
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedSGD
 from securevfl.protocols.engines import Ckks, Paillier
 from securevfl.protocols.shares.share_products import SHARE_SCHEMES
 from securevfl.protocols.shares.shares_options import Shares
-from securevfl.protocols.stored.stored_cipher import Marks
-from securevfl.protocols.stored.stored_masks import Masks
 from securevfl.protocols.sums.cipher_sum import CipherSum
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Event
@@ -109,7 +108,6 @@ def _secret_objects() -> list[tuple[str, Any, list[int]]]:
         ("holder on the kernel", KernelGradient().keygen(), []),
         ("lattice sum holder", LatticeSum().sum_keygen(), []),
         ("masks of stored payloads", Masks({"shop": raw}), [int.from_bytes(raw, "little")]),
-        ("marks of stored payloads", Marks({"shop": raw}), [int.from_bytes(raw, "little")]),
         ("key pair", pair, [private]),
         ("blinder", blinder, [int.from_bytes(blinder._scalar, "little")]),
         ("keystream", Prg(raw, "x"), [int.from_bytes(derive_key(raw, "prg", "x"), "little")]),
@@ -189,11 +187,7 @@ def captured_keys() -> Iterator[list[tuple[str, bytes]]]:
             found.append((f"Paillier {what}", str(int(number)).encode()[10:60]))
         return key
 
-    ring_key, pair, bfv_pair = Ring.secret_key, vars(kernel_shares)["keypair"], bfv.Bfv.keypair
-
-    def seeded(self: Ring, seed: bytes) -> Any:
-        found.extend([("seed of a sum's key", seed[:32]), ("seed of a sum's key", seed[32:])])
-        return ring_key(self, seed)
+    pair, bfv_pair = vars(kernel_shares)["keypair"], bfv.Bfv.keypair
 
     def keypair(*given: Any) -> Any:
         secret, first = pair(*given)
@@ -210,7 +204,6 @@ def captured_keys() -> Iterator[list[tuple[str, bytes]]]:
 
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(SecretKey, "from_primes", classmethod(from_primes)))
-        stack.enter_context(mock.patch.object(Ring, "secret_key", seeded))
         stack.enter_context(mock.patch.object(bfv.Bfv, "keypair", residues))
         for own in (gradient, kernel_shares):
             stack.enter_context(mock.patch.object(own, "keypair", keypair))
@@ -220,7 +213,7 @@ def captured_keys() -> Iterator[list[tuple[str, bytes]]]:
 
 
 MAKERS: dict[Any, str] = {lattice_product: "key of products", polynomial_ring: "key of sums"}
-EVERY = {"Paillier p", "Paillier q", "Paillier lambda", "seed of a sum's key", *MAKERS.values()}
+EVERY = {"Paillier p", "Paillier q", "Paillier lambda", *MAKERS.values()}
 SHARED: dict[type[ShareScheme], str] = {KernelShares: "key on the kernel", LatticeShares: "key of shares"}
 
 

@@ -27,9 +27,9 @@ from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing, Words, common_coin
 from securevfl.crypto.transfers import base_ot, ot_rows
 from securevfl.crypto.transfers.ot_rows import Chooser, RowHash, RowOfferer
+from securevfl.families.fdml.local_noise import Blur, LocalNoise
 from securevfl.protocols.residuals.defences import Gaussian, Marvell, MaxNorm
 from securevfl.protocols.shares.chunk_store import NAME_BYTES, OnDisk
-from securevfl.protocols.stored.local_noise import Blur, LocalNoise
 
 _BITS = 4
 _BLOCKS = (60, 130, 60)  # rows of transfers, one block after the other

@@ -22,12 +22,8 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from securevfl.audit.recording.transcript import COLLECTS
 from securevfl.audit.transcripts import Outcome, check_transcript, same_shape
 from securevfl.base.arrays import Floats
-from securevfl.crypto.scheme import SumHolder
 from securevfl.errors import SecureVFLError
-from securevfl.protocols.registry import STORED
-from securevfl.protocols.stored.stored_cipher import CipherWorker, StoredCipher, StoredKey
-from securevfl.protocols.stored.stored_masks import StoredMasks
-from securevfl.protocols.stored.stored_sum import SPACE, StoredSum
+from securevfl.families.fdml.stored_sum import SPACE, STORED, StoredMasks, StoredSum
 from securevfl.protocols.sums.sum_masks import OwnKey, SumPublic, to_residues
 from selfcheck.checks import slow_reference
 from selfcheck.checks.draws import watched
@@ -78,9 +74,6 @@ def recomputed(stored: StoredSum, domain: str) -> Outcome:
         if not _as_made(run, step, payload, slow_reference.derived(keys[step.worker], step.batch, step.version)):
             outcome.add("derived", step.worker, "a payload is not what its parts and its worker's key make")
             break
-    for name in (COLLECTS, *WORKERS):
-        if name not in readers and any(isinstance(value, SumHolder) for value in vars(run.sides[name]).values()):
-            outcome.add("keys", name, "has the secret key and is told no sums")
     return outcome
 
 
@@ -93,16 +86,10 @@ def _payloads(run: StoredRun) -> dict[WorkerStep, bytes]:
 
 
 def _as_made(run: StoredRun, step: WorkerStep, payload: bytes, key: bytes) -> bool:
-    H, reader = run.outputs[step], run.sides[WORKERS[0]]
-    if not isinstance(reader, CipherWorker):
-        words = np.append(to_residues(H, SPACE, len(WORKERS)).ravel(), np.zeros(2, np.uint64))
-        mask = np.frombuffer(slow_reference.keystream(key, "mask of a stored payload", 0, words.nbytes), "<u8")
-        return bool((words + mask).astype("<u8").tobytes() == payload)
-    assert reader._holder is not None, "the first worker reads"
-    values = reader._holder.decrypt(payload)
-    raw = np.frombuffer(slow_reference.keystream(key, "marks of a stored payload", 0, 16), "<u4")
-    expected = np.append(H.ravel(), (raw * 2.0**-32 - 0.5) * SPACE.bound)
-    return len(values) == len(expected) and bool(np.abs(values - expected).max() < _NEAR)
+    H = run.outputs[step]
+    words = np.append(to_residues(H, SPACE, len(WORKERS)).ravel(), np.zeros(2, np.uint64))
+    mask = np.frombuffer(slow_reference.keystream(key, "mask of a stored payload", 0, words.nbytes), "<u8")
+    return bool((words + mask).astype("<u8").tobytes() == payload)
 
 
 def _sealed(
@@ -115,9 +102,8 @@ def _sealed(
         message, me, peer = event.message, event.me, event.peer
         if isinstance(message, SumPublic) and message.key != publics[peer]:
             outcome.add("derived", peer, "a public key is none that its party has made")
-        if isinstance(message, OwnKey | StoredKey) and me not in readers:
-            if isinstance(message, OwnKey) or message.secret:
-                outcome.add("keys", me, f"is sent a key by {peer} and is told no sums")
+        if isinstance(message, OwnKey) and me not in readers:
+            outcome.add("keys", me, f"is sent a key by {peer} and is told no sums")
             continue
         if isinstance(message, OwnKey):
             pair = slow_reference.agreed(
@@ -125,18 +111,14 @@ def _sealed(
             )
             if not _opens(slow_reference.derived(pair, "own key", peer), message.sealed, domain.encode(), keys[peer]):
                 outcome.add("derived", peer, "its key is not sealed under the key of the two parties and its name")
-        if isinstance(message, StoredKey):
-            sealing = slow_reference.derived(keys[peer], "secret key")
-            if not _opens(sealing, message.secret, message.public, None):
-                outcome.add("derived", peer, "the secret key is not sealed under a key that readers alone have")
 
 
-def _opens(key: bytes, sealed: bytes, context: bytes, expected: bytes | None) -> bool:
+def _opens(key: bytes, sealed: bytes, context: bytes, expected: bytes) -> bool:
     try:
         found = ChaCha20Poly1305(key).decrypt(bytes(12), sealed, context)
     except InvalidTag:
         return False
-    return expected is None or found == expected
+    return found == expected
 
 
 def answered(stored: StoredSum) -> Outcome:
@@ -187,5 +169,4 @@ def stored_checks() -> dict[str, Callable[[], Outcome]]:
 CHECKS: dict[str, Callable[[], Outcome]] = {
     **stored_checks(),
     "stored masks recomputed": partial(recomputed, StoredMasks(), "stored sum under masks"),
-    "stored ckks recomputed": partial(recomputed, StoredCipher(), "stored sum under encryption"),
 }

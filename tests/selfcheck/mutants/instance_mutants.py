@@ -21,11 +21,11 @@ from securevfl.crypto.paillier import packing, paillier_product, paillier_sum
 from securevfl.crypto.transfers import ot_rows
 from securevfl.crypto.transfers.ot_rows import RowOfferer
 from securevfl.data.register import Register
+from securevfl.families.fdml.local_noise import Blur
 from securevfl.protocols.alignment import psi_many
 from securevfl.protocols.residuals.defences import Gaussian, Noise
 from securevfl.protocols.shares.chunk_store import OnDisk
 from securevfl.protocols.shares.score_ledger import Ledger
-from securevfl.protocols.stored.local_noise import Blur
 from securevfl.training import session
 from securevfl.training.model_part import ModelPart
 from securevfl.transport import session_wire

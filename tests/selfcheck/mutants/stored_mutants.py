@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 
 from securevfl.crypto.prg import derive_key
-from securevfl.protocols.stored import stored_masks
-from securevfl.protocols.stored.stored_cipher import CipherServer, Marks, StoredCipher
-from securevfl.protocols.stored.stored_masks import MaskedServer, MaskedWorker, Masks
-from securevfl.protocols.stored.stored_sum import StoredWorker
+from securevfl.families.fdml import stored_sum
+from securevfl.families.fdml.stored_sum import MaskedServer, MaskedWorker, Masks, StoredWorker
 from securevfl.protocols.sums import sum_masks
 from selfcheck.mutants.mutant import Mutant, Stand, patched
 
-_of, _conceal, _keys, _worker = Masks.of, StoredWorker.conceal, sum_masks.own_keys, StoredCipher.worker
+_of, _conceal, _keys = Masks.of, StoredWorker.conceal, sum_masks.own_keys
 
 
 def _one_version(self: Any, worker: str, batch: int, version: int, words: int) -> Any:
@@ -42,10 +40,6 @@ def _read_by_all(seat: Any, readers: Any, domain: str) -> Any:
     return _keys(seat, seat.contributors, domain)
 
 
-def _for_all(self: Any, seat: Any, readers: Any) -> Any:
-    return _worker(self, seat, seat.contributors)
-
-
 def _first(self: Any, stored: Any) -> bytes:
     payload: bytes = stored[min(stored)]
     return payload
@@ -57,10 +51,6 @@ def _any_total(self: Any, total: bytes, versions: Any, batch: int, shape: Any) -
     for name, version in versions.items():
         words -= self._masks.of(name, batch, version, len(words))
     return words[:-2].view(np.int64).reshape(shape) * 2.0**-49
-
-
-def _any_marks(self: Any, worker: str, batch: int, version: int) -> Any:
-    return np.zeros(4)
 
 
 def _again(self: Any, H: Any, batch: int, version: int) -> bytes:
@@ -101,7 +91,7 @@ MUTANTS = [
         "payloads are pushed as they are, in fixed point",
         "stored masks",
         "uniform",
-        patched((stored_masks, "Masks", _Bare)),
+        patched((stored_sum, "Masks", _Bare)),
     ),
     Mutant(
         "stored masks: keys of names",
@@ -115,7 +105,7 @@ MUTANTS = [
         "workers that are told no sums are sent everybody's key as well",
         "stored masks recomputed",
         "keys",
-        patched((stored_masks, "own_keys", _read_by_all)),
+        patched((stored_sum, "own_keys", _read_by_all)),
     ),
     Mutant(
         "stored masks: keys sent in the clear",
@@ -158,26 +148,5 @@ MUTANTS = [
         "stored masks: answers",
         "answers",
         patched((StoredWorker, "conceal", _again)),
-    ),
-    Mutant(
-        "stored ckks: no marks",
-        "a reader takes one worker's ciphertext for the sum of all",
-        "stored cipher ckks: answers",
-        "answers",
-        patched((Marks, "of", _any_marks)),
-    ),
-    Mutant(
-        "stored ckks: the server hands out one ciphertext",
-        "a total is the payload of the first worker, marks and all",
-        "stored cipher ckks",
-        "output",
-        patched((CipherServer, "_add", _first)),
-    ),
-    Mutant(
-        "stored ckks: the secret key for all",
-        "workers that are told no sums are made holders of the secret key",
-        "stored ckks recomputed",
-        "keys",
-        patched((StoredCipher, "worker", _for_all)),
     ),
 ]

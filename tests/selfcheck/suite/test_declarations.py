@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from docs.declarations_page import sections, table
+from securevfl.families.fdml.stored_sum import STORED
 from securevfl.protocols.alignment import psi_many, psi_work
-from securevfl.protocols.registry import RESIDUALS, STORED, SUMS
+from securevfl.protocols.registry import RESIDUALS, SUMS
 from securevfl.runtime.codec import Message
 
 

@@ -12,9 +12,7 @@ import pytest
 import securevfl as vfl
 from securevfl.base.roles import Roles
 from securevfl.errors import ProtocolError, TransportError
-from securevfl.protocols.declared import sizes
-from securevfl.protocols.seat import Seat
-from securevfl.protocols.stored.pulls import (
+from securevfl.families.fdml.pulls import (
     PeerPulls,
     Position,
     PullAnswered,
@@ -27,7 +25,9 @@ from securevfl.protocols.stored.pulls import (
     WorkerPace,
     begun,
 )
-from securevfl.protocols.stored.stored_sum import StoredOpen
+from securevfl.families.fdml.stored_sum import StoredOpen
+from securevfl.protocols.declared import sizes
+from securevfl.protocols.seat import Seat
 from securevfl.runtime.channel import Channel, Event, Observer
 from securevfl.runtime.clock import Kind, VirtualClock, WallClock
 from securevfl.runtime.meter import Meter

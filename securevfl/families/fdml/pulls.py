@@ -16,7 +16,7 @@ than tau pushes that are not answered, so that the line's latency is hidden as f
 (`WorkerPace.unanswered`). So two workers' pushes are at most 2 tau iterations apart, and every sum that is pulled for t
 is of workers that have come to t - tau or further.
 
-What payloads and sums show is the stored sum's (`securevfl.protocols.stored.stored_sum`). Iterations and how many are
+What payloads and sums show is the stored sum's (`securevfl.families.fdml.stored_sum`). Iterations and how many are
 finished are public: everyone's pace is seen by the server, the leading party's by all.
 """
 
@@ -34,9 +34,9 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PASSIVE, SERVER
 from securevfl.errors import ProtocolError
+from securevfl.families.fdml.stored_sum import StoredOpen, StoredServer, StoredSum, StoredWorker
 from securevfl.protocols.declared import Declared, Reveal, sizes
 from securevfl.protocols.seat import Seat
-from securevfl.protocols.stored.stored_sum import StoredOpen, StoredServer, StoredSum, StoredWorker
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.door import Entry, Leave, Telling
 
@@ -356,7 +356,7 @@ class PullServer:
 #
 # A push costs half a round trip, and one for every other worker. Each worker sees the H_k of each other, in the clear:
 # a key that all workers share would hide nothing here. So this is for workers that may see each other's local
-# predictions; a server under a stored sum that hides is for all others (`securevfl.protocols.stored.pulls`).
+# predictions; a server under a stored sum that hides is for all others (`securevfl.families.fdml.pulls`).
 
 
 def declares_peer_pulls() -> list[Declared]:

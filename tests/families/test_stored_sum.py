@@ -1,5 +1,6 @@
 """Stored sums against plain ones, with any mix of versions, and what they refuse."""
 
+import tomllib
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 import securevfl as vfl
 from securevfl.base.roles import Roles
-from securevfl.crypto.scheme import Secret, SumHolder
+from securevfl.crypto.scheme import Secret
 from securevfl.errors import (
     ConfigError,
     CryptoError,
@@ -17,23 +18,19 @@ from securevfl.errors import (
     RangeError,
     SecureVFLError,
 )
-from securevfl.protocols.registry import STORED
+from securevfl.families.fdml.stored_sum import SPACE, STORED, StoredServer, StoredSum, StoredWorker
 from securevfl.protocols.seat import Seat
-from securevfl.protocols.stored.stored_sum import SPACE, StoredServer, StoredSum, StoredWorker
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import VirtualClock
 from securevfl.runtime.meter import Meter
 from securevfl.runtime.threads import run_threads
-from tests.small_keys import SMALL
 
 SUMS: list[StoredSum] = [
     vfl.StoredOpen(),
     vfl.StoredMasks(),
-    vfl.StoredCipher(engine=vfl.Ckks()),
-    vfl.StoredCipher(engine=SMALL),
 ]
 HIDING = SUMS[1:]
-EXACT = {"open": 0.0, "masks": 2.0**-40, "cipher": 3e-4}  # of an entry of a sum of three
+EXACT = {"open": 0.0, "masks": 2.0**-40}  # of an entry of a sum of three
 WORKERS = ("a", "b", "c")
 SHAPE = (5, 2)
 
@@ -215,7 +212,6 @@ def test_a_worker_that_is_told_no_sums_has_no_key_but_its_own(sums: StoredSum) -
     np.testing.assert_allclose(workers["b"].reveal(total, versions, 0, SHAPE), 3 * outputs(9), atol=1e-3)
     for name in ("a", "c"):
         held = [value for value in vars(workers[name]).values() if isinstance(value, Secret)]
-        assert not any(isinstance(value, SumHolder) for value in held)
         assert [set(value._keys) for value in held if hasattr(value, "_keys")] == [{name}]
 
 
@@ -239,16 +235,16 @@ def test_secrets_do_not_show(sides: Callable[[StoredSum], Sides]) -> None:
 
 
 def test_jobs_name_stored_sums() -> None:
-    for given, expected in (
-        ("open", vfl.StoredOpen()),
-        ("masks", vfl.StoredMasks()),
-        ("ckks", vfl.StoredCipher(engine=vfl.Ckks())),
-        ({"name": "paillier", "bits": SMALL.bits}, vfl.StoredCipher(engine=SMALL)),
-        (vfl.Paillier(), vfl.StoredCipher(engine=vfl.Paillier())),
-    ):
-        assert vfl.Protocol(stored=given).stored == expected
-        assert vfl.Protocol(stored=given).pooled == ("paillier" in str(expected).lower())
-    with pytest.raises(ConfigError, match="stores nothing at a server"):
-        vfl.Job(
-            model=vfl.Logistic(), optimizer=vfl.FedSGD(lr=0.1), protocol=vfl.Protocol(residual="open", stored="masks")
-        )
+    for given, expected in (("open", vfl.StoredOpen()), ("masks", vfl.StoredMasks()), (None, None)):
+        assert vfl.FDML(lr=0.1, stored=given).stored == expected
+    for wrong in ("ckks", {"name": "paillier"}):
+        with pytest.raises(ConfigError, match="stored: stored sum name must be one of open, masks"):
+            vfl.FDML(lr=0.1, stored=wrong)
+
+
+def test_a_job_written_before_is_told_the_new_place() -> None:
+    text = (
+        'model = "logistic"\noptimizer = {name = "fdml", lr = 0.3}\nprotocol = {residual = "open", stored = "masks"}\n'
+    )
+    with pytest.raises(ConfigError, match="stored is a key of FDML; write optimizer ="):
+        vfl.Job.from_dict(tomllib.loads(text))

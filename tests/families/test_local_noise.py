@@ -7,7 +7,7 @@ import pytest
 
 import securevfl as vfl
 from securevfl.errors import ConfigError
-from securevfl.protocols.stored.local_noise import Blur, cut
+from securevfl.families.fdml.local_noise import Blur, cut
 
 dp = pytest.importorskip("dp_accounting")
 
@@ -64,10 +64,9 @@ def test_noise_has_the_size_that_was_worked_out_and_never_repeats() -> None:
 
 
 def test_jobs_name_noise_with_its_keys() -> None:
-    stored = {"name": "masks", "noise": {"epsilon": 1, "delta": 1e-5, "clip": 2}}
-    protocol = vfl.Protocol(stored=stored)
-    assert protocol.stored == vfl.StoredMasks(noise=vfl.LocalNoise(epsilon=1, delta=1e-5, clip=2))
+    own = vfl.FDML(lr=0.1, stored={"name": "masks", "noise": {"epsilon": 1, "delta": 1e-5, "clip": 2}})
+    assert own.stored == vfl.StoredMasks(noise=vfl.LocalNoise(epsilon=1, delta=1e-5, clip=2))
     for wrong in ({"epsilon": 1, "delta": 1e-5}, {"epsilon": 0, "delta": 1e-5, "clip": 1}, {"epsilon": 1, "delta": 1}):
         with pytest.raises(ConfigError, match="noise"):
-            vfl.Protocol(stored={"name": "masks", "noise": wrong})
+            vfl.FDML(lr=0.1, stored={"name": "masks", "noise": wrong})
     assert "epsilon 1 at delta 1e-05" in vfl.LocalNoise(epsilon=1, delta=1e-5, clip=2).promise(10)
