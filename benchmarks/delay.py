@@ -59,40 +59,71 @@ def free_port() -> int:
             return port
 
 
+class Direction:
+    """One way of a line: all connections through it share its `rate` of bytes a second; `bytes` have gone through."""
+
+    def __init__(self, rate: float) -> None:
+        self.bytes = 0
+        self._rate, self._free, self._lock = rate, 0.0, threading.Lock()
+
+    def through(self, size: int) -> float:
+        """The time at which the last of so many further bytes is through."""
+        with self._lock:
+            self.bytes += size
+            self._free = max(self._free, time.monotonic()) + size / self._rate
+            return self._free
+
+
 class SlowLine:
     """Relays TCP from `port` to `target`, `delay` seconds late and at most `rate` bytes a second each way.
 
+    Several ports may lead over one line: `to` and `back` are then its two directions, as seen from this port.
     Threads that sleep, not an event loop: epoll's timers are rounded up to whole milliseconds, a tenth of the delay.
     """
 
-    def __init__(self, port: int, target: int, *, delay: float, rate: float) -> None:
-        self._target, self._delay, self._rate = target, delay, rate
+    def __init__(
+        self,
+        port: int,
+        target: int,
+        *,
+        delay: float,
+        rate: float = 0.0,
+        to: Direction | None = None,
+        back: Direction | None = None,
+    ) -> None:
+        self._target, self._delay = target, delay
+        self._to, self._back = to or Direction(rate), back or Direction(rate)
         self._server = socket.create_server(("127.0.0.1", port))
         self._start(self._serve)
 
     def _start(self, work: Callable[..., None], *args: Any) -> None:
         threading.Thread(target=work, args=args, daemon=True).start()
 
-    def _serve(self) -> None:
-        while True:
-            near, _ = self._server.accept()
-            try:
-                far = socket.create_connection(("127.0.0.1", self._target))
-            except OSError:
-                near.close()
-                continue
-            for one, other in ((near, far), (far, near)):
-                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                due: queue.Queue[tuple[float, bytes]] = queue.Queue()
-                self._start(self._take, one, due)
-                self._start(self._deliver, other, due)
+    def close(self) -> None:
+        """Take no further connection."""
+        with suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
 
-    def _take(self, source: socket.socket, due: queue.Queue[tuple[float, bytes]]) -> None:
-        line_free = 0.0
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._server.accept()
+                try:
+                    far = socket.create_connection(("127.0.0.1", self._target))
+                except OSError:
+                    near.close()
+                    continue
+                for one, other, way in ((near, far, self._to), (far, near, self._back)):
+                    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    due: queue.Queue[tuple[float, bytes]] = queue.Queue()
+                    self._start(self._take, one, way, due)
+                    self._start(self._deliver, other, due)
+
+    def _take(self, source: socket.socket, way: Direction, due: queue.Queue[tuple[float, bytes]]) -> None:
         with suppress(OSError):
             while data := source.recv(1 << 16):
-                line_free = max(line_free, time.monotonic()) + len(data) / self._rate
-                due.put((line_free + self._delay, data))
+                due.put((way.through(len(data)) + self._delay, data))
         due.put((0.0, b""))
 
     def _deliver(self, sink: socket.socket, due: queue.Queue[tuple[float, bytes]]) -> None:

@@ -111,7 +111,8 @@ def test_commands_are_parsed(where: str, line: str) -> None:
             source = (ROOT / "benchmarks" / "papers" / "__main__.py").read_text()
             assert all(f'"{option}"' in source for option in options if option.startswith("--"))
         case ["python", "-m", module, *options] if module.startswith("benchmarks."):
-            source = (ROOT / f"{module.replace('.', '/')}.py").read_text()
+            path = ROOT / module.replace(".", "/")
+            source = (path / "__main__.py" if path.is_dir() else path.with_suffix(".py")).read_text()
             assert all(f'"{option}"' in source for option in options if option.startswith("--"))
         case ["python", script, *options] if script.endswith(".py"):
             source = (ROOT / script).read_text()

@@ -35,6 +35,9 @@ SHARES = "tests/transport/test_shares.py::test_the_commands_prepare_train_and_sc
 # what matches the one is run by the other: a test, or a goal of the Makefile
 COVERED = {
     r"python -m benchmarks rounds": "tests/bench/test_bench_rounds.py::test_rows",  # on tables of its own
+    r"python -m benchmarks\.peers ": (
+        "tests/bench/test_peers.py::test_ours_run_small_and_the_same_command_again_runs_what_failed_alone"
+    ),
     r"python -m benchmarks\.papers \w+": "tests/papers/test_papers.py::test_quick_runs_all_of_a_paper",
     r"python -m benchmarks\.first_job": (
         "tests/training/test_defaults.py::test_a_model_alone_scores_as_pooled_regression_does"

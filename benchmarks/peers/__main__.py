@@ -1,0 +1,227 @@
+"""`python -m benchmarks.peers`: run other systems and this one, keep the rows, draw the page. See the package."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.peers import ours, page, tables
+from benchmarks.peers.environments import CACHE, Unavailable
+from benchmarks.peers.ours import Found
+from benchmarks.peers.pairs import PairFailed, between, run_pair
+from benchmarks.peers.plans import BETTER, NEAR, PARTS, SGB, System
+from securevfl.bench.record import machine
+from securevfl.errors import SecureVFLError
+from securevfl.runtime.clock import Network
+
+SCHEMA = "securevfl.bench.peers/1"
+RESULTS = Path(__file__).parent / "results"
+PARTIES = Path(__file__).parent / "parties"
+ROOT = Path(__file__).parents[2]
+LINES = {"loopback": None, "far": Network(mbps=300.0, rtt_ms=20.0)}
+GRADIENT = "gradient"  # the part of phe: no run of two, but the command that measures an encrypted gradient
+SIZES = "256x15,256x100,4096x100"
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    options = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
+    options.add_argument("--data", type=Path, help="the folder of the real tables; needed without --quick")
+    options.add_argument("--quick", action="store_true", help="everything small, on made-up tables; kept only by --out")
+    options.add_argument("--only", metavar="NAMES", help="parts or systems, parted by commas: see plans.py")
+    options.add_argument("--again", action="store_true", help="run what is there already too")
+    options.add_argument("--page", action="store_true", help="draw docs/peers.md and README's table alone")
+    options.add_argument("--out", type=Path, help="the folder of the rows; results/ of this package if left out")
+    options.add_argument("--environments", type=Path, default=CACHE, help="where peers are installed")
+    given = options.parse_args(words)
+    known = {*PARTS, GRADIENT, *(system.name for part in PARTS.values() for system in part)}
+    only = set(given.only.split(",")) if given.only else known
+    if unknown := sorted(only - known):
+        options.error(f"--only: some of {', '.join(sorted(known))} were expected, {', '.join(unknown)} came")
+    if not given.page:
+        if not given.quick and given.data is None:
+            options.error("--data: the folder of the real tables was expected; name it, or add --quick")
+        with tempfile.TemporaryDirectory() as scratch:
+            out = given.out or (Path(scratch) / "results" if given.quick else RESULTS)
+            runs = Runs(None if given.quick else given.data, out, given.environments, Path(scratch), again=given.again)
+            for part, systems in PARTS.items():
+                runs.part(part, [each for each in systems if {part, each.name} & only])
+            if GRADIENT in only:
+                runs.gradient()
+    if given.page or (not given.quick and given.out is None):
+        page.draw(RESULTS, ROOT)
+
+
+class Runs:
+    """Runs systems and keeps each row in `out`, as it is done."""
+
+    def __init__(self, data: Path | None, out: Path, environments: Path, scratch: Path, *, again: bool = False) -> None:
+        self._data, self._out, self._environments, self._scratch = data, out, environments, scratch
+        self._again = again
+        self._quick = data is None
+        out.mkdir(parents=True, exist_ok=True)
+
+    def part(self, part: str, systems: Sequence[System]) -> None:
+        """Run the systems of a part, each up the ladder of its settings over loopback, and the best one by the line."""
+        if not systems:
+            return
+        bar = self._bar(part)
+        for system in systems:
+            rows = []
+            for k, settings in enumerate(system.ladder(self._quick)):
+                rows.append(self._row(part, system, settings, "loopback"))
+                auc = rows[-1].get("auc")
+                if auc is None or bar is None:
+                    continue
+                if auc >= bar - NEAR or (k > 0 and auc < rows[-2].get("auc", 0.0) + BETTER):
+                    break
+            done = [row for row in rows if "failed" not in row]
+            if bar is not None and done:
+                done = [max(done, key=lambda row: (row["auc"] >= bar - NEAR, row["auc"]))]
+            if system.ports is not None:
+                for row, line in product(done, list(LINES)[1:]):
+                    self._row(part, system, row["settings"], line)
+
+    def gradient(self) -> None:
+        """Measure an encrypted gradient of one batch beside phe, by the package's own command."""
+        file = self._scratch / "he.json"
+        sizes, found = ("16x2" if self._quick else SIZES), self._read(GRADIENT)
+        if found["rows"] and not self._again:
+            return
+        words = ["bench", "he", "--sizes", sizes, "--engines", "paillier,ckks", "--against", "phe", "--json", str(file)]
+        try:
+            run_pair([[*ours.COMMAND, *words]], self._scratch)
+        except PairFailed as cause:
+            print(f"{GRADIENT}: {cause}", file=sys.stderr)
+            return
+        measured = json.loads(file.read_text(encoding="utf-8"))
+        self._write(GRADIENT, found | {"rows": measured["rows"], "machine": measured["machine"], "date": _today()})
+
+    def _row(self, part: str, system: System, settings: dict[str, Any], line: str) -> dict[str, Any]:
+        """One run, or what is there of it."""
+        found = self._read(part)
+        key = {"system": system.name, "settings": settings, "line": line}
+        kept = next((row for row in found["rows"] if all(row[name] == value for name, value in key.items())), None)
+        if kept is not None and "failed" not in kept and not self._again:
+            return dict(kept)
+        print(f"{part}: {system.name} {settings} {line}", file=sys.stderr, flush=True)
+        row: dict[str, Any] = key | {"date": _today(), "load": round(os.getloadavg()[0], 1)}
+        folder = Path(tempfile.mkdtemp(dir=self._scratch))
+        try:
+            run = self._run(part, system, settings, LINES[line], folder)
+            row |= run.told | {
+                "cpu_s": run.taken.cpu_s,
+                "seconds": run.taken.seconds,
+                "memory_mb": run.taken.memory_mb,
+                "bytes": run.bytes,
+            }
+        except (PairFailed, Unavailable, SecureVFLError, OSError) as cause:
+            row["failed"] = str(cause)
+            print(f"{part}: {system.name}: {cause}", file=sys.stderr)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        rows = [each for each in found["rows"] if each is not kept]
+        order = [each.name for each in PARTS[part]]
+        rows = sorted([*rows, row], key=lambda each: (order.index(each["system"]), list(LINES).index(each["line"])))
+        self._write(part, found | {"machine": machine(), "rows": rows})
+        return row
+
+    def _run(self, part: str, system: System, settings: dict[str, Any], network: Network | None, folder: Path) -> Found:
+        if part == "psi":
+            common = tables.write_ids(settings["ids"], folder)
+            own = system.environment is None
+            run = ours.align(folder, network) if own else self._peer(system, settings, network, folder)
+            if run.told["common"] != common:
+                raise PairFailed(f"{common} common ids were expected, {run.told['common']} were found")
+            return run
+        if system.job is not None:
+            if part == "wide":
+                sizes = [settings[each] for each in ("rows", "own", "other")]
+                tables.write_npz(tables.wide(*sizes), folder)
+                return ours.train(system.job(settings), folder, network, suffix=".npz")
+            tables.write_csv(self._parties(), folder)
+            return ours.train(system.job(settings), folder, network)
+        self._rows().write(folder)
+        run = self._peer(system, settings, network, folder)
+        run.told["auc"] = self._rows().auc(np.load(folder / "found-0.npy"))
+        return run
+
+    def _peer(self, system: System, settings: dict[str, Any], network: Network | None, folder: Path) -> Found:
+        """Two processes of a peer's script; what the work alone took, without imports, is told beside."""
+        assert system.environment is not None
+        python = system.environment.interpreter(self._environments)
+        with between(network, system.ports or 1) as line:
+            commands = []
+            for rank in (0, 1):
+                task = {"rank": rank, "own": line.own[rank], "other": line.other[rank], "settings": settings}
+                task |= {"tables": str(folder), "out": str(folder / f"found-{rank}")}
+                file = folder / f"task-{rank}.json"
+                file.write_text(json.dumps(task), encoding="utf-8")
+                commands.append([str(python), str(PARTIES / system.script), str(file)])
+            taken = run_pair(commands, folder)
+            sent = line.bytes
+        found = [json.loads((folder / f"found-{rank}").read_text(encoding="utf-8")) for rank in (0, 1)]
+        told = {
+            "work_cpu_s": sum(each["work_cpu_s"] for each in found),
+            "work_s": max(each["work_s"] for each in found),
+        }
+        if "common" in found[0]:
+            told["common"] = found[0]["common"]
+        if "bytes_own_count" in found[0]:  # of a system that no line can be put between
+            sent = sum(each["bytes_own_count"] for each in found) // 2
+        return Found(taken, sent, told | {"version": system.environment.version})
+
+    def _bar(self, part: str) -> float | None:
+        """The AUC of the pooled table; None for a part without one."""
+        if part not in ("linear", "trees"):
+            return None
+        found = self._read(part)
+        if "bar" not in found or self._again:
+            rows = self._rows()
+            found["bar"] = (
+                rows.pooled_linear()
+                if part == "linear"
+                else rows.pooled_trees(*(SGB[each] for each in ("trees", "depth", "step")))
+            )
+            self._write(part, found)
+        return float(found["bar"])
+
+    @cache  # noqa: B019  # one Runs a process
+    def _parties(self) -> list[Any]:
+        return tables.parties(self._data)
+
+    @cache  # noqa: B019
+    def _rows(self) -> tables.Rows:
+        return tables.rows(self._parties())
+
+    def _read(self, part: str) -> dict[str, Any]:
+        file = self._out / f"{part}.json"
+        if not file.is_file():
+            return {"schema": SCHEMA, "quick": self._quick, "machine": machine(), "rows": []}
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return found
+
+    def _write(self, part: str, found: dict[str, Any]) -> None:
+        whole = self._out / f"{part}.json.new"
+        whole.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        whole.replace(self._out / f"{part}.json")
+
+
+def _today() -> str:
+    return time.strftime("%Y-%m-%d")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""The environment of a peer: its own Python where it needs one, and pinned packages."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PINS = Path(__file__).parent / "pins"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "securevfl-peers"
+LONGEST = 1800  # seconds of an installation
+
+
+class Unavailable(Exception):
+    """An environment cannot be had here; the text says why, in a line."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A peer's Python and packages: `pins/NAME.txt`, and `alone`, which is installed without what it asks for."""
+
+    name: str
+    python: str
+    version: str
+    alone: str = ""
+
+    def interpreter(self, folder: Path) -> Path:
+        """Its Python below `folder`, made if it is not there or its pins have changed. Unavailable if it cannot be."""
+        home, pins = folder / self.name, PINS / f"{self.name}.txt"
+        made, wanted = home / "pins.txt", f"{self.python}\n{self.alone}\n{pins.read_text(encoding='utf-8')}"
+        python = home / "bin" / "python"
+        if made.is_file() and made.read_text(encoding="utf-8") == wanted:
+            return python
+        shutil.rmtree(home, ignore_errors=True)
+        print(f"making {home}", file=sys.stderr, flush=True)
+        _run([str(find(self.python)), "-m", "venv", str(home)])
+        _run([str(python), "-m", "pip", "install", "--quiet", "--requirement", str(pins)])
+        if self.alone:
+            _run([str(python), "-m", "pip", "install", "--quiet", "--no-deps", self.alone])
+        made.write_text(wanted, encoding="utf-8")
+        return python
+
+
+def find(version: str) -> Path:
+    """A Python of this version: this one, one of pyenv or of the path, or one that uv brings. Unavailable if none."""
+    for python in _candidates(version):
+        try:
+            told = subprocess.run([str(python), "--version"], capture_output=True, text=True, timeout=60)  # noqa: S603
+        except OSError:
+            continue
+        if told.stdout.startswith(f"Python {version}."):
+            return python
+    uv = shutil.which("uv")
+    if uv is None:
+        raise Unavailable(f"Python {version} was expected, none is here; install it, or uv, which brings it")
+    _run([uv, "python", "install", version])
+    found = subprocess.run([uv, "python", "find", version], capture_output=True, text=True)  # noqa: S603
+    return Path(found.stdout.strip())
+
+
+def _candidates(version: str) -> Iterator[Path]:
+    if version == f"{sys.version_info.major}.{sys.version_info.minor}":
+        yield Path(sys.executable)
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    yield from sorted(pyenv.glob(f"versions/{version}.*/bin/python{version}"), reverse=True)
+    if on_path := shutil.which(f"python{version}"):
+        yield Path(on_path)
+
+
+def _run(words: list[str]) -> None:
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=LONGEST)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired) as cause:
+        raise Unavailable(f"{Path(words[0]).name} {words[-1]}: {cause}") from None
+    if done.returncode:
+        said = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
+        raise Unavailable(f"{Path(words[0]).name} {words[-1]}: {said[-1] if said else done.returncode}")

@@ -1,0 +1,249 @@
+"""The figures of docs/peers.md and README.md, from the JSON files of the results alone.
+
+A page has places `<!-- drawn: NAME -->` ... `<!-- end -->`; what stands between is drawn anew, the rest is a writer's.
+tests/bench/test_peers.py checks that pages are what the files give.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers.plans import NEAR, PARTS, System
+
+PAGES = ("docs/peers.md",)
+PLACE = re.compile(r"(<!-- drawn: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+Row = dict[str, Any]
+WORDS = {  # of settings, as a page has them
+    "batch": "batches of {:,}",
+    "epochs": "{} epochs",
+    "step": "step {:g}",
+    "sigmoid": "sigmoid {}",
+    "visits": "{} visits",
+    "trees": "{} trees",
+    "depth": "depth {}",
+    "bins": "{} bins",
+    "ids": "{:,} ids a side",
+    "field": "{}",
+}
+
+
+def draw(results: Path, root: Path) -> None:
+    """Draw the places of all pages below `root` anew."""
+    for name in PAGES:
+        page = root / name
+        page.write_text(drawn(page.read_text(encoding="utf-8"), results), encoding="utf-8")
+
+
+def drawn(text: str, results: Path) -> str:
+    """The text of a page with its places drawn from the files."""
+    files = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted(results.glob("*.json"))}
+    return PLACE.sub(lambda place: f"{place[1]}{PLACES[place['name']](files)}{place[3]}", text)
+
+
+def best(found: dict[str, Any], system: System, settings: Row | None = None) -> dict[str, Row]:
+    """The rows of a system by line, of these settings or else of the best ones: the cheapest that reach the bar, or
+    those of the highest AUC; where none has a figure, the row that says why, as `failed`.
+    """
+    rows = [row for row in found["rows"] if row["system"] == system.name and settings in (None, row["settings"])]
+    done = [row for row in rows if "failed" not in row and row["line"] == "loopback"]
+    if not done:
+        return {"failed": rows[-1]} if rows else {}
+    if "bar" in found:
+        enough = [row for row in done if row["auc"] >= found["bar"] - NEAR]
+        chosen = min(enough, key=lambda row: row["cpu_s"]) if enough else max(done, key=lambda row: row["auc"])
+    else:
+        chosen = done[0]
+    return {row["line"]: row for row in rows if row["settings"] == chosen["settings"] and "failed" not in row}
+
+
+def _pairs(found: dict[str, Any], part: str) -> list[tuple[System, dict[str, Row]]]:
+    """The systems of a part with the rows to show; of parts without a bar, each setting."""
+    pairs = []
+    for system in PARTS[part]:
+        each = [None] if "bar" in found else list(system.settings)
+        pairs += [(system, best(found, system, settings)) for settings in each]
+    return [(system, rows) for system, rows in pairs if rows]
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    marks = ["---"] * left + ["--:"] * (len(heads) - left)
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in [heads, marks, *rows])
+
+
+def figure(value: float | None) -> str:
+    """Three digits, with thousands parted; a dash for none."""
+    if value is None:
+        return "-"
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if value < 10 else f"{value:.1f}".rstrip("0").rstrip(".")
+
+
+def _setting(settings: Row) -> str:
+    return ", ".join(WORDS[key].format(value) for key, value in settings.items() if key in WORDS)
+
+
+def _costs(rows: dict[str, Row]) -> list[str]:
+    near, far = rows["loopback"], rows.get("far")
+    size = near["bytes"] if near["bytes"] is not None else far and far["bytes"]
+    return [
+        figure(near["cpu_s"]),
+        figure(near.get("work_cpu_s")),
+        figure(near["seconds"]),
+        figure(far["seconds"] if far else None),
+        figure(None if size is None else size / 1e6),
+        " + ".join(f"{each:,}" for each in near["memory_mb"]),
+    ]
+
+
+COSTS = ["processor s", "of it the work", "s, loopback", "s, 300 Mbps and 20 ms", "MB", "peak MB"]
+
+
+def _trained(part: str) -> Callable[[dict[str, Any]], str]:
+    def section(files: dict[str, Any]) -> str:
+        if part not in files:
+            return "\nNot run yet.\n\n"
+        found, rows, failed = files[part], [], []
+        if "bar" in found:
+            rows.append(["scikit-learn, pooled columns", "", f"{found['bar']:.4f}", *["-"] * len(COSTS)])
+        for system, each in _pairs(found, part):
+            if "failed" in each:
+                failed.append(f"{system.words}: not run here, {each['failed']['failed']}.\n")
+            else:
+                row = each["loopback"]
+                rows.append([system.words, _setting(row["settings"]), f"{row['auc']:.4f}", *_costs(each)])
+        table = _table(["system", "settings", "AUC", *COSTS], rows, left=2)
+        return f"\n{table}\n{_conditions(found)}{''.join(failed)}\n"
+
+    return section
+
+
+def _psi(files: dict[str, Any]) -> str:
+    if "psi" not in files:
+        return "\nNot run yet.\n\n"
+    found, rows, failed = files["psi"], [], []
+    for system, each in _pairs(found, "psi"):
+        if "failed" in each:
+            failed.append(f"{system.words}: not run here, {each['failed']['failed']}.\n")
+            continue
+        ids, far = each["loopback"]["settings"]["ids"], each.get("far")
+        a_row = "-" if far is None else figure(far["bytes"] / ids)
+        rows.append([system.words, f"{ids:,}", *_costs(each), a_row])
+    table = _table(["system", "ids a side", *COSTS, "bytes an id"], rows)
+    return f"\n{table}\n{_conditions(found)}{''.join(failed)}\n"
+
+
+def _conditions(found: dict[str, Any]) -> str:
+    machine, done = found["machine"], [row for row in found["rows"] if "failed" not in row]
+    if not done:
+        return ""
+    loads, days = [row["load"] for row in done], sorted({row["date"] for row in done})
+    when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+    busy = "" if max(loads) < machine["cores"] else ": other work had the cores too, so go by processor seconds"
+    return (
+        f"{machine['processor']}, {machine['cores']} cores, Python {machine['python']}, {when}, load averages of\n"
+        f"{min(loads):g} to {max(loads):g} at the start of a run{busy}.\n"
+    )
+
+
+def _reads(files: dict[str, Any]) -> str:
+    readable: dict[str, list[str]] = {}
+    for part in PARTS.values():
+        for system in part:
+            own = system.environment is None
+            name = "securevfl align" if own and part is PARTS["psi"] else "securevfl" if own else system.words
+            if name not in (known := readable.setdefault(system.reads, [])):
+                known.append(name)
+    rows = [["; ".join(names), reads] for reads, names in readable.items()]
+    return f"\n{_table(['system', 'what a party could read, besides its own'], rows, left=2)}\n"
+
+
+def _gradient(files: dict[str, Any]) -> str:
+    if GRADIENT not in files:
+        return "\nNot run yet.\n\n"
+    found, rows = files[GRADIENT], []
+    for row in found["rows"]:
+        if row["error"] is None:
+            mark = " (scaled from a slice)" if row["estimated"] else ""
+            cells = [f"{row['n']:,} x {row['d']}", f"{row['engine']}{mark}", figure(row["total_ms"])]
+            rows.append([*cells, figure(row["ratio_to_phe"]), figure(row["cpu_ratio_to_phe"])])
+    machine = found["machine"]
+    table = _table(["rows x columns", "engine", "ms", "times phe", "by processor"], rows, left=2)
+    return (
+        f"\n{table}\n{machine['processor']}, {machine['cores']} cores, {found['date']}, "
+        f"load average {machine['load_average']:g}.\n\n"
+    )
+
+
+GRADIENT = "gradient"
+
+
+def _published(files: dict[str, Any]) -> str:
+    heads = ["system", "what", "figure", "on", "source"]
+    rows = [[row[key] for key in heads] for row in files["published"]["rows"]]
+    return f"\n{_table(heads, rows, left=5)}\n"
+
+
+def _spent(files: dict[str, Any], part: str, name: str, settings: Row | None = None) -> float | None:
+    """Processor seconds of a system's best row, None if it is not there."""
+    if part not in files:
+        return None
+    system = next(each for each in PARTS[part] if each.name == name)
+    rows = best(files[part], system, settings or (system.settings[0] if part == "psi" else None))
+    return float(rows["loopback"]["cpu_s"]) if "loopback" in rows else None
+
+
+BESIDE = (  # part, what, ours, the peer, its words
+    ("linear", "a linear model as good as on one table, no dealer", "ours-cheapest", "secretflow-cheetah"),
+    ("trees", "trees, 30 of boosting beside ours", "ours-trees", "secretflow-sgb"),
+    ("psi", "the common ids of 1,000,000 a side", "ours-align", "spu-rr22"),
+)
+
+
+def _beside(files: dict[str, Any]) -> str:
+    """The rows of README: processor seconds of both parties, ours and a peer's."""
+    rows = []
+    for part, what, own, other in BESIDE:
+        peer = next(each for each in PARTS[part] if each.name == other)
+        ours, theirs = _spent(files, part, own), _spent(files, part, other)
+        ratio = "-" if ours is None or theirs is None else f"{figure(theirs / ours)} x"
+        rows.append([what, figure(ours), f"{figure(theirs)}, {peer.words}", ratio])
+    for row in files.get(GRADIENT, {}).get("rows", []):
+        if row["engine"] == "ckks" and (row["n"], row["d"]) == (256, 100):
+            own, theirs = row["total_ms"], row["total_ms"] * row["ratio_to_phe"]
+            what = "an encrypted gradient of 256 x 100, ms"
+            rows.append(
+                [what, figure(own), f"{figure(theirs)}, phe, as its users call it", f"{figure(theirs / own)} x"]
+            )
+    return f"\n{_table(['processor seconds of both', 'securevfl', 'beside it', ''], rows)}\n"
+
+
+def _wanted(files: dict[str, Any]) -> str:
+    """What was wanted, and what came."""
+    rows = []
+    ours, theirs = _spent(files, "linear", "ours-cheapest"), _spent(files, "linear", "secretflow-cheetah")
+    if ours and theirs:
+        rows.append(["CHEETAH's processor seconds to ours, the cheapest settings", figure(theirs / ours), ">= 10"])
+    if (spent := _spent(files, "linear", "ours-default")) is not None:
+        rows.append(["the job of one line on default_credit, processor s", figure(spent), "4"])
+    ours, theirs = _spent(files, "psi", "ours-align"), _spent(files, "psi", "spu-rr22")
+    if ours and theirs:
+        rows.append(["ours to RR22's at 1,000,000 ids a side", figure(ours / theirs), "<= 1"])
+    return f"\n{_table(['', 'measured', 'wanted'], rows)}\n"
+
+
+PLACES: dict[str, Callable[[dict[str, Any]], str]] = {
+    "linear": _trained("linear"),
+    "trees": _trained("trees"),
+    "wide": _trained("wide"),
+    "psi": _psi,
+    "gradient": _gradient,
+    "published": _published,
+    "reads": _reads,
+    "beside": _beside,
+    "wanted": _wanted,
+}

@@ -1,0 +1,151 @@
+"""Two parties as two processes, what they take, and the line between them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.delay import Direction, SlowLine, free_port
+from securevfl.runtime.clock import Network
+
+LONGEST = 3600.0  # seconds of a pair
+_SAMPLED = 0.1  # seconds between two looks at memory
+_TOLD = 300  # characters of an error
+
+
+class PairFailed(Exception):
+    """One of the two ended with an error, whose last line this is, or they took too long."""
+
+
+@dataclass
+class Line:
+    """The way from each of two parties to the other: ports that it binds (`own`), and those it calls (`other`)."""
+
+    own: tuple[list[int], list[int]]
+    other: tuple[list[int], list[int]]
+    ways: tuple[Direction, ...] = ()
+
+    @property
+    def bytes(self) -> int | None:
+        """Both ways together; None where nothing lies between the two."""
+        return sum(way.bytes for way in self.ways) if self.ways else None
+
+
+@contextmanager
+def between(network: Network | None, ports: int) -> Iterator[Line]:
+    """A line with so many ports a party: straight over loopback, or through relays that share its two directions."""
+    own = [free_port() for _ in range(ports)], [free_port() for _ in range(ports)]
+    if network is None:
+        yield Line(own, (own[1], own[0]))
+        return
+    ways = Direction(network.mbps * 125_000), Direction(network.mbps * 125_000)  # from the first party, to it
+    seen, relays = ([], []), []
+    for rank in (0, 1):
+        for real in own[1 - rank]:
+            port = free_port()
+            relays.append(SlowLine(port, real, delay=network.rtt_ms / 2000, to=ways[rank], back=ways[1 - rank]))
+            seen[rank].append(port)
+    try:
+        yield Line(own, seen, ways)
+    finally:
+        for relay in relays:
+            relay.close()
+
+
+@dataclass
+class Taken:
+    """What a pair took: processor seconds of both and of their children, seconds by the clock, and each one's peak
+    memory, of all its processes, in MB."""
+
+    cpu_s: float
+    seconds: float
+    memory_mb: list[int] = field(default_factory=list)
+
+
+@dataclass
+class _Party:
+    process: subprocess.Popen[bytes]
+    log: Path
+    cpu: float = 0.0
+    status: int | None = None
+    most: dict[str, int] = field(default_factory=dict)  # by process, in kB
+
+
+def run_pair(commands: Sequence[Sequence[str]], folder: Path, *, keep: bool = False) -> Taken:
+    """Run both at once in `folder` and wait for both; what each prints is in party-0.log and party-1.log there.
+
+    PairFailed if one fails (the other is then ended, unless `keep`) or they take over an hour.
+    """
+    started = time.monotonic()
+    parties = []
+    for k, words in enumerate(commands):
+        log = folder / f"party-{k}.log"
+        with log.open("wb") as out:
+            process = subprocess.Popen(  # noqa: S603
+                words, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+            )
+        parties.append(_Party(process, log))
+    waiting = [threading.Thread(target=_wait, args=(party,), daemon=True) for party in parties]
+    for thread in waiting:
+        thread.start()
+    try:
+        while any(thread.is_alive() for thread in waiting):
+            for party in parties:
+                _look(party)
+            if not keep and any(party.status for party in parties):
+                break
+            if time.monotonic() - started > LONGEST:
+                raise PairFailed(f"took over {LONGEST:.0f} s")
+            time.sleep(_SAMPLED)
+    finally:
+        seconds = time.monotonic() - started
+        for party, thread in zip(parties, waiting, strict=True):
+            if thread.is_alive():
+                _end(party)
+            thread.join()
+    for party in sorted(parties, key=lambda each: (each.status or 0) < 0):  # who failed of itself, before who was ended
+        if party.status:
+            raise PairFailed(_last_line(party))
+    return Taken(sum(party.cpu for party in parties), seconds, [sum(each.most.values()) // 1024 for each in parties])
+
+
+def _wait(party: _Party) -> None:
+    _, status, usage = os.wait4(party.process.pid, 0)
+    party.cpu = usage.ru_utime + usage.ru_stime  # of its children too, that have ended
+    party.status = party.process.returncode = os.waitstatus_to_exitcode(status)
+
+
+def _end(party: _Party) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(party.process.pid, signal.SIGKILL)
+
+
+def _last_line(party: _Party) -> str:
+    said = [line.strip() for line in party.log.read_text(encoding="utf-8", errors="replace").splitlines()]
+    errors = [line for line in said if "Error" in line or "expected" in line] or [line for line in said if line]
+    return f"exit code {party.status}: {errors[-1][:_TOLD] if errors else 'no word'}"
+
+
+def _look(party: _Party) -> None:
+    known = [str(party.process.pid)]
+    for process in known:  # grows as children are found
+        status = dict(line.split(":", 1) for line in _text(Path("/proc", process, "status")).splitlines())
+        if "VmHWM" in status:
+            party.most[process] = max(party.most.get(process, 0), int(status["VmHWM"].split()[0]))
+        with suppress(OSError):
+            for task in Path("/proc", process, "task").iterdir():
+                known += _text(task / "children").split()
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return ""  # it has ended

@@ -1,0 +1,88 @@
+"""OpenMined's PSI: the client learns the common ids, the server their number of asked ones. Messages go over a socket.
+
+Rank 0 is the client. The library brings no transport, so each message is its length in eight bytes and itself.
+"""
+
+from __future__ import annotations
+
+import csv
+import socket
+import time
+from pathlib import Path
+
+import private_set_intersection.python as psi
+from told import Work, task
+
+FALSE_POSITIVES = 1e-9
+
+
+def send(line: socket.socket, message: bytes) -> None:
+    line.sendall(len(message).to_bytes(8, "little") + message)
+
+
+def receive(line: socket.socket) -> bytes:
+    return _exactly(line, int.from_bytes(_exactly(line, 8), "little"))
+
+
+def _exactly(line: socket.socket, size: int) -> bytes:
+    found = bytearray()
+    while len(found) < size:
+        piece = line.recv(min(1 << 20, size - len(found)))
+        if not piece:
+            raise ConnectionError("the other party has gone")
+        found += piece
+    return bytes(found)
+
+
+def ids_of(path: Path) -> list[str]:
+    with path.open(newline="") as file:
+        rows = csv.DictReader(file)
+        return [row["id"] for row in rows]
+
+
+def connect(port: int) -> socket.socket:
+    for _ in range(600):
+        try:
+            return socket.create_connection(("127.0.0.1", port))
+        except OSError:
+            time.sleep(0.1)
+    raise ConnectionError("the server did not come up within a minute")
+
+
+def client(given: dict) -> None:
+    with Work() as work:
+        ids = ids_of(Path(given["tables"]) / "bank.csv")
+        own = psi.client.CreateWithNewKey(True)
+        line = connect(given["other"][0])
+        send(line, len(ids).to_bytes(8, "little"))
+        send(line, own.CreateRequest(ids).SerializeToString())
+        setup, response = psi.ServerSetup(), psi.Response()
+        setup.ParseFromString(receive(line))
+        response.ParseFromString(receive(line))
+        common = own.GetIntersection(setup, response)
+        Path(f"{given['out']}.csv").write_text("".join(f"{ids[k]}\n" for k in sorted(common)))
+    work.tell(given, common=len(common))
+
+
+def server(given: dict) -> None:
+    listener = socket.create_server(("127.0.0.1", given["own"][0]))
+    with Work() as work:
+        ids = ids_of(Path(given["tables"]) / "shop.csv")
+        own = psi.server.CreateWithNewKey(True)
+        line, _ = listener.accept()
+        asked = int.from_bytes(receive(line), "little")
+        request = psi.Request()
+        request.ParseFromString(receive(line))
+        setup = own.CreateSetupMessage(FALSE_POSITIVES, asked, ids, psi.DataStructure.GCS)
+        send(line, setup.SerializeToString())
+        send(line, own.ProcessRequest(request).SerializeToString())
+    work.tell(given)
+
+
+def main() -> None:
+    given = task()
+    (server if given["rank"] else client)(given)
+
+
+if __name__ == "__main__":
+    main()
