@@ -1,11 +1,10 @@
 """Private alignment of all parties in one process: seconds, bytes and memory.
 
-python benchmarks/psi.py --rows 100000 --parties 2 --workers 2
+python benchmarks/psi.py --rows 100000 --parties 2
 
-All parties share the worker processes, so `wall` is what the whole alignment takes on that many cores; on machines of
-their own the parties work side by side. `ids/s a core` is rows of one party per CPU second of that party: the CPU
-time of this process and its workers, divided by the parties. Memory is the peak of this process (all parties together)
-and of the largest worker.
+All parties are threads of this process; on machines of their own they work side by side. `ids/s a core` is rows of one
+party per CPU second of that party: the CPU time of this process, divided by the parties. Memory is the peak of this
+process, all parties together.
 """
 
 from __future__ import annotations
@@ -14,11 +13,9 @@ import argparse
 import resource
 import time
 from collections.abc import Iterable
-from concurrent.futures import Executor
 from functools import partial
 
 import numpy as np
-from joblib.externals.loky import ProcessPoolExecutor
 from numpy.typing import NDArray
 
 from securevfl.organisations.align import align_privately
@@ -27,50 +24,38 @@ from securevfl.runtime.clock import WallClock
 from securevfl.runtime.threads import run_threads
 
 
-def side(
-    channel: Channel, *, ids: Iterable[int], names: list[str], executor: Executor
-) -> tuple[NDArray[np.intp], int, int]:
-    rows = align_privately(channel.me, ids, channel, active=names[0], passives=names[1:], executor=executor)
+def side(channel: Channel, *, ids: Iterable[int], names: list[str]) -> tuple[NDArray[np.intp], int, int]:
+    rows = align_privately(channel.me, ids, channel, active=names[0], passives=names[1:])
     return rows, channel.books.bytes_sent(), channel.books.messages_sent()
 
 
 def cpu_seconds() -> float:
-    return sum(
-        usage.ru_utime + usage.ru_stime
-        for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    )
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
 
 
-def run(rows: int, parties: int, workers: int) -> None:
+def run(rows: int, parties: int) -> None:
     names = [f"party{k}" for k in range(parties)]
     shift = rows // (2 * parties)  # neighbours share most of their ids, all share half or more
     sets = [range(k * shift, k * shift + rows) for k in range(parties)]
     before, started = cpu_seconds(), time.perf_counter()
-    with ProcessPoolExecutor(max_workers=workers) as pool:
-        roles = {
-            name: partial(side, ids=ids, names=names, executor=pool) for name, ids in zip(names, sets, strict=True)
-        }
-        results = run_threads(roles, WallClock, timeout=3600)
-        wall = time.perf_counter() - started
-    cpu = cpu_seconds() - before  # workers count once they have ended
+    roles = {name: partial(side, ids=ids, names=names) for name, ids in zip(names, sets, strict=True)}
+    results = run_threads(roles, WallClock, timeout=3600)
+    wall, cpu = time.perf_counter() - started, cpu_seconds() - before
     for (taken, sent, messages), name in zip(results.values(), names, strict=True):
         assert len(taken) == rows - (parties - 1) * shift
         print(f"{name}: {sent:,} bytes in {messages} messages sent, {sent / rows:.1f} bytes an id")
-    print(f"{parties} x {rows:,} ids, {workers} workers: wall {wall:.1f} s, {rows / wall:,.0f} ids/s")
+    print(f"{parties} x {rows:,} ids: wall {wall:.1f} s, {rows / wall:,.0f} ids/s")
     print(f"CPU {cpu:.1f} s, {rows * parties / cpu:,.0f} ids/s a core")
-    own, worker = (
-        resource.getrusage(who).ru_maxrss / 2**10 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    )
-    print(f"peak memory: {own:,.0f} MiB this process, {worker:,.0f} MiB the largest worker")
+    print(f"peak memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10:,.0f} MiB")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=100_000, help="ids of each party")
     parser.add_argument("--parties", type=int, default=2)
-    parser.add_argument("--workers", type=int, default=2, help="processes")
     options = parser.parse_args()
-    run(options.rows, options.parties, options.workers)
+    run(options.rows, options.parties)
 
 
 if __name__ == "__main__":

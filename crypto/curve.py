@@ -46,8 +46,8 @@ __all__ = [
     "canonical_id",
     "canonical_ids",
     "check_points",
-    "hash_ids",
     "hash_to_group",
+    "id_keys",
     "sort_points",
 ]
 
@@ -68,6 +68,8 @@ _SMALL_ORDER = frozenset(
 _DOMAIN = b"securevfl id to curve25519 v1\x00"
 _CHUNK = 4096
 _MAX_DIGITS = 100
+_KEY = 16  # octets of a key
+_DIGESTED = b"\x7e"
 
 
 def canonical_id(value: Any) -> bytes:
@@ -147,10 +149,26 @@ def hash_to_group(ids: Sequence[bytes], executor: Executor | None = None) -> byt
     return b"".join(executor.map(_hash_chunk, chunks) if executor else map(_hash_chunk, chunks))
 
 
-def hash_ids(ids: Sequence[bytes], executor: Executor | None = None) -> bytes:
-    """Return a BLAKE2b digest (n x 32 bytes) of each of n canonical ids."""
-    chunks = [ids[start : start + _CHUNK] for start in range(0, len(ids), _CHUNK)]
-    return b"".join(executor.map(_digest_chunk, chunks) if executor else map(_digest_chunk, chunks))
+def id_keys(ids: Sequence[bytes]) -> NDArray[np.uint64]:
+    """Return a block of 16 octets (n, 2) for each of n canonical ids, different for different ids.
+
+    An id of up to 15 octets is its own block, filled up with zeros, its length in the last one; of longer ones it is 15
+    octets of BLAKE2b and 128 - 2 in the last. So the highest bit is never set.
+    """
+    keys = np.zeros((len(ids), _KEY), np.uint8)
+    lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+    if (lengths < _KEY).all():
+        keys[:, :-1] = np.array(ids, f"S{_KEY - 1}").view(np.uint8).reshape(len(ids), -1)
+        keys[:, -1] = lengths
+    else:
+        blocks = [
+            each.ljust(_KEY - 1, b"\0") + bytes([len(each)])
+            if len(each) < _KEY
+            else hashlib.blake2b(each, digest_size=_KEY - 1, person=b"securevfl id").digest() + _DIGESTED
+            for each in ids
+        ]
+        keys = np.frombuffer(b"".join(blocks), np.uint8)
+    return keys.reshape(-1).view(np.uint64).reshape(-1, 2)
 
 
 def check_points(points: bytes, executor: Executor | None = None) -> int:

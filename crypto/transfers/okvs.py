@@ -19,52 +19,34 @@ works, so a key set for which it would fail is ruled out. Table sizes make that 
 
 after Raghuraman, Rindal 2022 ("Blazing fast PSI"), section 3; their constants are fitted to experiments, not proven.
 
-Keys are 32 bytes each, values 16 bytes each as two uint64; arrays (n, 2).
+Slots and subsets are what AES under keys of the seed makes of a key, which is a block: a pseudorandom function of the
+key to whoever looks at it from outside, and an ideal cipher where somebody chooses keys and seed (proof.md). Keys and
+values have 16 bytes each as two uint64; arrays (n, 2).
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from concurrent.futures import Executor
-from functools import partial
 
 import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
+from securevfl.crypto.share_ring import Words
+from securevfl.crypto.transfers.binary_field import rows_of
 from securevfl.errors import CryptoError
 
-__all__ = ["KEY_BYTES", "SEED_BYTES", "VALUE_BYTES", "Words", "decode", "digests", "encode", "slots"]
+__all__ = ["SEED_BYTES", "VALUE_BYTES", "Words", "decode", "encode", "slots"]
 
-Words = NDArray[np.uint64]
-
-KEY_BYTES = 32
 SEED_BYTES = 16
 VALUE_BYTES = 16
 _DENSE = 64
 _LARGEST_CORE = 4096
 _TRIES = 64
-_CHUNK = 1 << 14
+_AT_ONCE = 1 << 14
 
-
-def digests(
-    rows: bytes, size: int, *, key: bytes, purpose: bytes, width: int = KEY_BYTES, executor: Executor | None = None
-) -> Words:
-    """BLAKE2b under `key` (up to 64 bytes) of each of n rows of `width` bytes: (n, size / 8) words.
-
-    A pseudorandom function if the key is secret, a hash if not; `purpose` (up to 16 bytes) keeps uses apart.
-    """
-    step = _CHUNK * width
-    chunks = [rows[start : start + step] for start in range(0, len(rows), step)]
-    work = partial(_digest_chunk, size, key, purpose, width)
-    raw = b"".join(executor.map(work, chunks) if executor else map(work, chunks))
-    return np.frombuffer(raw, "<u8").reshape(-1, size // 8).astype(np.uint64, copy=False)
-
-
-def _digest_chunk(size: int, key: bytes, purpose: bytes, width: int, rows: bytes) -> bytes:
-    blake = hashlib.blake2b
-    starts = range(0, len(rows), width)
-    return b"".join([blake(rows[at : at + width], digest_size=size, key=key, person=purpose).digest() for at in starts])
+Places = tuple[list[NDArray[np.int64]], NDArray[np.uint64]]  # three sparse slots (n,) and the dense subset (n,) of bits
 
 
 def slots(n: int) -> int:
@@ -77,18 +59,18 @@ def _third(n: int) -> int:
     return int(expansion * max(n, 1)) // 3 + 1
 
 
-def encode(keys: bytes, values: Words, executor: Executor | None = None) -> tuple[bytes, Words]:
-    """Seed (16 bytes) and table (slots(n), 2) for n different keys (n x 32 bytes) and their values (n, 2).
+def encode(keys: Words, values: Words) -> tuple[bytes, Words]:
+    """Seed (16 bytes) and table (slots(n), 2) for n different keys (n, 2) and their values (n, 2).
 
     The table is oblivious if the values are uniform to whoever sees it. It serves once: two tables of the same pairs
     show by where they agree which keys they hold. CryptoError if two keys are equal or the counts differ.
     """
-    n = len(keys) // KEY_BYTES
-    if len(keys) != n * KEY_BYTES or values.shape != (n, 2):
-        raise CryptoError(f"key-value store: {len(keys)} bytes of keys and values of shape {values.shape} do not match")
+    n = len(keys)
+    if keys.shape != (n, 2) or values.shape != (n, 2):
+        raise CryptoError(f"key-value store: keys of shape {keys.shape} and values of {values.shape} do not match")
     for _ in range(_TRIES):
         seed = os.urandom(SEED_BYTES)
-        sparse, dense = _places(seed, keys, _third(n), executor)
+        sparse, dense = _places(seed, keys, _third(n))
         rounds, core = _peel(sparse, 3 * _third(n))
         if len(core) > _LARGEST_CORE:
             continue
@@ -100,73 +82,100 @@ def encode(keys: bytes, values: Words, executor: Executor | None = None) -> tupl
     target = values ^ _subset_sums(table[-_DENSE:], dense)
     for peeled, own in reversed(rounds):
         table[own] = 0
-        table[own] = target[peeled] ^ _three(table, sparse[peeled])
+        table[own] = rows_of(target, peeled) ^ _three(table, [slot[peeled] for slot in sparse])
     return seed, table
 
 
-def decode(seed: bytes, table: Words, keys: bytes, executor: Executor | None = None) -> Words:
-    """Return the values (k, w) of k keys (k x 32 bytes): what was encoded, noise for keys that were not.
+def decode(seed: bytes, keys: Words, *tables: Words) -> list[Words]:
+    """Return the values (k, 2) of k keys (k, 2) in each of the tables (m, 2), all as long: what was encoded, noise for
+    keys that were not.
 
-    The table may have any width w: the answer is the same XOR of its rows, on which crypto/transfers/ot_extension.py
-    relies.
+    A value is a sum of rows of the table, on which crypto/transfers/vole_prf.py relies.
     """
-    sparse, dense = _places(seed, keys, (len(table) - _DENSE) // 3, executor)
-    return _three(table, sparse) ^ _subset_sums(table[-_DENSE:], dense)
+    found = [np.empty((len(keys), 2), np.uint64) for _ in tables]
+    third = (len(tables[0]) - _DENSE) // 3
+    for start in range(0, len(keys), _AT_ONCE):
+        sparse, dense = _places(seed, keys[start : start + _AT_ONCE], third)
+        for out, table in zip(found, tables, strict=True):
+            out[start : start + _AT_ONCE] = _three(table, sparse) ^ _subset_sums(table[-_DENSE:], dense)
+    return found
 
 
-def _three(table: Words, sparse: NDArray[np.int64]) -> Words:
-    return table[sparse[:, 0]] ^ table[sparse[:, 1]] ^ table[sparse[:, 2]]
+def _three(table: Words, sparse: list[NDArray[np.int64]]) -> Words:
+    total = rows_of(table, sparse[0])
+    for slot in sparse[1:]:
+        total ^= rows_of(table, slot)
+    return total
 
 
-def _places(seed: bytes, keys: bytes, third: int, executor: Executor | None) -> tuple[NDArray[np.int64], Words]:
-    """Sparse slots (n, 3), one in each third of the table, and the dense subset (n,) as bits."""
-    words = digests(keys, 32, key=seed, purpose=b"okvs", executor=executor)
-    sparse = (words[:, :3] % np.uint64(third)).astype(np.int64) + np.arange(3) * third
-    return sparse, words[:, 3].copy()
+def _places(seed: bytes, keys: Words, third: int) -> Places:
+    """Say where each key lies: one slot in each third of the table, 32 bits times its size over 2^32."""
+    octets = np.ascontiguousarray(keys).reshape(-1).view(np.uint8).data
+    ciphers = hashlib.blake2b(b"okvs", key=seed, digest_size=2 * VALUE_BYTES).digest()
+    one, two = (
+        Cipher(algorithms.AES(key), modes.ECB()).encryptor().update(octets)  # noqa: S305
+        for key in (ciphers[:VALUE_BYTES], ciphers[VALUE_BYTES:])
+    )
+    drawn = np.frombuffer(one, "<u4").reshape(-1, 4)
+    sparse = []
+    for column in range(3):
+        slot = drawn[:, column].astype(np.uint64)
+        slot *= np.uint64(third)
+        slot >>= np.uint64(32)
+        slot += np.uint64(column * third)
+        sparse.append(slot.view(np.int64))
+    return sparse, np.frombuffer(two, "<u8")[::2].astype(np.uint64)
 
 
-def _subset_sums(rows: Words, subsets: Words) -> Words:
-    """XOR of the rows (64, w) that each subset (n,) names, through tables of all subsets of eight rows."""
-    total = np.zeros((len(subsets), rows.shape[1]), np.uint64)
+def _subset_sums(rows: Words, subsets: NDArray[np.uint64]) -> Words:
+    """XOR of the rows (64, 2) that each subset (n,) names, through tables of all subsets of eight rows."""
+    total = np.zeros((len(subsets), 2), np.uint64)
+    octets = np.ascontiguousarray(subsets, "<u8").view(np.uint8).reshape(-1, _DENSE // 8)
     for group in range(_DENSE // 8):
-        sums = np.zeros((1, rows.shape[1]), np.uint64)
+        sums = np.zeros((1, 2), np.uint64)
         for row in rows[8 * group : 8 * group + 8]:
             sums = np.concatenate([sums, sums ^ row])
-        total ^= sums[(subsets >> np.uint64(8 * group)) & np.uint64(255)]
+        total ^= rows_of(sums, octets[:, group])
     return total
 
 
 def _peel(
-    sparse: NDArray[np.int64], m: int
+    sparse: list[NDArray[np.int64]], m: int
 ) -> tuple[list[tuple[NDArray[np.int64], NDArray[np.int64]]], NDArray[np.int64]]:
     """Return rounds of (keys, the slot each has alone once earlier rounds are gone), and the keys left over."""
-    count = np.bincount(sparse.ravel(), minlength=m)
+    n = len(sparse[0])
+    count = np.zeros(m, np.int64)
     link = np.zeros(m, np.int64)  # XOR of the numbers of a slot's keys: with one key left, its number
-    for column in range(3):
-        np.bitwise_xor.at(link, sparse[:, column], np.arange(len(sparse)))
-    left = np.ones(len(sparse), np.bool_)
+    for slot in sparse:
+        count += np.bincount(slot, minlength=m)
+        np.bitwise_xor.at(link, slot, np.arange(n))
+    taken = np.full(n, -1)  # the slot that a key has been peeled by
     rounds = []
     while (free := np.flatnonzero(count == 1)).size:
-        peeled, first = np.unique(link[free], return_index=True)
-        rounds.append((peeled, free[first]))
-        left[peeled] = False
-        for column in range(3):
-            np.subtract.at(count, sparse[peeled, column], 1)
-            np.bitwise_xor.at(link, sparse[peeled, column], peeled)
-    return rounds, np.flatnonzero(left)
+        taken[link[free]] = free  # where a key is alone in several slots, the last one
+        own = free[taken[link[free]] == free]
+        peeled = link[own]
+        rounds.append((peeled, own))
+        for slot in sparse:
+            np.subtract.at(count, slot[peeled], 1)
+            np.bitwise_xor.at(link, slot[peeled], peeled)
+    return rounds, np.flatnonzero(taken < 0)
 
 
-def _solve(core: NDArray[np.int64], sparse: NDArray[np.int64], dense: Words, values: Words, table: Words) -> bool:
+def _solve(
+    core: NDArray[np.int64], sparse: list[NDArray[np.int64]], dense: NDArray[np.uint64], values: Words, table: Words
+) -> bool:
     """Set slots of the table so that it answers the core's keys; the others keep their random values.
 
     Elimination over GF(2): an equation is an integer, one bit a slot. False if the keys' equations are dependent.
     """
-    places = [*np.unique(sparse[core]).tolist(), *range(len(table) - _DENSE, len(table))]
+    slots_of = np.stack([slot[core] for slot in sparse], axis=1)
+    places = [*np.unique(slots_of).tolist(), *range(len(table) - _DENSE, len(table))]
     column = {place: bit for bit, place in enumerate(places)}
     solved: dict[int, tuple[int, Words]] = {}
-    for key in core.tolist():
+    for key, own in zip(core.tolist(), slots_of.tolist(), strict=True):
         equation = int(dense[key]) << len(places) - _DENSE
-        for place in sparse[key].tolist():
+        for place in own:
             equation ^= 1 << column[place]
         value = values[key].copy()
         while equation and (top := equation.bit_length() - 1) in solved:

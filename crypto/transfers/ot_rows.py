@@ -180,19 +180,38 @@ class Chooser(_End):
         self._first = [Prg(first, _LABEL) for first, _ in pairs]
         self._second = [Prg(second, _LABEL) for _, second in pairs]
 
+    @staticmethod
+    def choice_bytes(rows: int) -> int:
+        """Return how many octets of choices `correlated` takes for this many rows of one bit."""
+        return _column_octets(rows, 1)
+
+    def correlated(self, rows: int, choices: bytes) -> tuple[bytes, Octets, Words]:
+        """Return what to send for the next block of rows of one bit, their choices r (rows,), 0 or 1, and t (rows, 2).
+
+        choices: random octets, as many as `choice_bytes` says. The other end has q = t ^ r s.
+        """
+        number, _ = self._next(rows)
+        message, columns = self._columns(number, np.frombuffer(choices, np.uint8))
+        bits = np.unpackbits(np.frombuffer(choices, np.uint8), count=rows, bitorder="little")
+        return message, bits, transposed(columns)[:rows]
+
     def extend(self, rows: int) -> tuple[bytes, Chosen]:
         """Return what to send for the next block of rows, and this end of it."""
         number, start = self._next(rows)
-        octets = _column_octets(rows, self._bits)
-        r = np.frombuffer(os.urandom(octets), np.uint8)
-        columns = _streams(self._first, number, octets)
-        corrections = _streams(self._second, number, octets)
+        r = np.frombuffer(os.urandom(_column_octets(rows, self._bits)), np.uint8)
+        message, columns = self._columns(number, r)
+        bits = np.unpackbits(r, count=rows * self._bits, bitorder="little").reshape(rows, self._bits)
+        choices = np.packbits(bits, axis=1, bitorder="little")[:, 0]
+        return message, Chosen(choices, self._pads(transposed(columns), start, choices))
+
+    def _columns(self, number: int, r: Octets) -> tuple[bytes, Octets]:
+        """Return the message of a block whose transfers choose r, and the columns of T."""
+        columns = _streams(self._first, number, len(r))
+        corrections = _streams(self._second, number, len(r))
         corrections ^= columns
         corrections ^= r
         check = self._tags(number, corrections.data.cast("B"), [r, *columns])
-        bits = np.unpackbits(r, count=rows * self._bits, bitorder="little").reshape(rows, self._bits)
-        choices = np.packbits(bits, axis=1, bitorder="little")[:, 0]
-        return b"".join([corrections.data, check]), Chosen(choices, self._pads(transposed(columns), start, choices))
+        return b"".join([corrections.data, check]), columns
 
     def _pads(self, t: Words, start: int, choices: Octets) -> Words:
         pads, bits = np.empty(len(choices), np.uint64), self._bits
@@ -221,12 +240,22 @@ class RowOfferer(_End):
         self._secret = np.frombuffer(secret, np.uint8)
         self._seeds = [Prg(seed, _LABEL) for seed in seeds]
 
+    def correlated(self, rows: int, message: bytes) -> Words:
+        """Return q (rows, 2) of the next block, one bit a row, from the chooser's message. CryptoError as `extend`."""
+        number, _ = self._next(rows)
+        return self._columns(number, rows, message)
+
     def extend(self, rows: int, message: bytes) -> Offered:
         """Return this end of the next block of rows, from the chooser's message.
 
         CryptoError if the message has another length or fails the check: the session must end then.
         """
         number, start = self._next(rows)
+        q, s = self._columns(number, rows, message), self._secret.view("<u8").astype(np.uint64)
+        return Offered(self._hash, self._bits, start, q, s)
+
+    def _columns(self, number: int, rows: int, message: bytes) -> Words:
+        """Return the transfers (rows b, 2) of block `number`."""
         if len(message) != message_bytes(rows, self._bits):
             raise CryptoError(
                 f"transfers: a message of {message_bytes(rows, self._bits)} bytes was expected for {rows} rows, "
@@ -240,8 +269,7 @@ class RowOfferer(_End):
         for column, came, taken in zip(columns, received, chosen * np.uint8(255), strict=True):
             column ^= came & taken
         self._check(number, corrections, message[COLUMNS * octets :], columns, chosen)
-        s = self._secret.view("<u8").astype(np.uint64)
-        return Offered(self._hash, self._bits, start, transposed(columns)[: rows * self._bits], s)
+        return transposed(columns)[: rows * self._bits]
 
     def _check(
         self, number: int, corrections: memoryview, check: bytes, columns: Octets, chosen: NDArray[np.bool_]

@@ -1,6 +1,6 @@
 """The oblivious PRF of alignment by Diffie-Hellman (Jarecki, Kiayias, Krawczyk 2014): for small sets.
 
-    F_i(y) = Hash(H(y), b_i H(y)),  H to the curve, b_i the scalar of P_i
+    F_i(y) = Hash(H(y), b_i H(y)), 32 bytes;  H to the curve, b_i the scalar of P_i
 
 1. P_1 -> P_i  q = sort(a H(x)) for x in X_1
 2. P_i -> P_1  b_i q in the order of 1
@@ -11,42 +11,48 @@ P_i sees points that are noise under decisional Diffie-Hellman; P_1 has F_i on i
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
-from securevfl.crypto.curve import POINT_BYTES, sort_points
+from securevfl.crypto.curve import POINT_BYTES, hash_to_group, sort_points
 from securevfl.crypto.transfers.okvs import Words
 from securevfl.protocols.alignment.psi_work import (
     CHUNK,
     AlignmentWork,
     Begin,
     TwiceBlinded,
-    as_rows,
     check_count,
     check_size,
     chunk_rows,
     chunks,
-    take,
     words,
 )
 
 
+def questions(rows: int) -> int:
+    """How many ids of others whoever asks with so many rows may have asked about: one a point."""
+    return rows
+
+
 def ask(work: AlignmentWork, done: dict[str, int]) -> Callable[[str], Words]:
-    """P_1: sends what each P_i lacks; returns what gives F_i on P_1's ids, (n, 2)."""
+    """P_1: sends what each P_i lacks; returns what gives F_i on P_1's ids, (n, 4)."""
     for passive in work.passives:
         check_count(passive, "chunks", done[passive], 0, chunks(work.rows))
     work.expect(work.rows * (1 + len(work.passives)))
-    mine, order = sort_points(work.blinded())
+    points = hash_to_group(work.ids, work.executor)
+    mine, order = sort_points(work.blinded(points))
     for number in range(min(done.values()), chunks(work.rows)):
         for passive in work.passives:
             if number >= done[passive]:
                 work.send_points(passive, mine, number)  # 1
-    sorted_points = take(work.keys, order)
+    sorted_points = _take(points, order)
 
     def answers(passive: str) -> Words:
-        own = np.empty((work.rows, 2), np.uint64)
+        own = np.empty((work.rows, 4), np.uint64)
         own[order] = _answers(work, passive, sorted_points)
         return own
 
@@ -61,23 +67,33 @@ def _answers(work: AlignmentWork, passive: str, sorted_points: bytes) -> Words:
             check_size(passive, "points", points, POINT_BYTES, number, work.rows)
             start = number * CHUNK * POINT_BYTES
             hashed = sorted_points[start : start + len(points)]
-            answer = _prf(work, hashed, work.blinder.unblind(points, work.executor))
+            answer = _prf(hashed, work.blinder.unblind(points, work.executor))
             work.journal.append(stream, answer.tobytes())
         work.did(chunk_rows(work.rows, number))
-    return words(work.journal.whole(stream))
+    return words(work.journal.whole(stream), 4)
 
 
 def serve(work: AlignmentWork, begin: Begin) -> Callable[[], Words]:
-    """P_i: answers P_1; returns what gives F_i on P_i's ids, (n, 2)."""
+    """P_i: answers P_1; returns what gives F_i on P_i's ids, (n, 4)."""
     check_count(work.active, "chunks", begin.first, 0, chunks(begin.rows))
     work.expect(work.rows + begin.rows)
-    blinded = work.blinded()
+    points = hash_to_group(work.ids, work.executor)
+    blinded = work.blinded(points)
     for number, chunk in enumerate(work.blind_theirs(work.active, begin.rows)):  # 1
         if number >= begin.first:
             work.channel.send(work.active, TwiceBlinded(chunk))  # 2
-    return partial(_prf, work, work.keys, blinded)
+    return partial(_prf, points, blinded)
 
 
-def _prf(work: AlignmentWork, points: bytes, blinded: bytes) -> Words:
-    both = np.concatenate([as_rows(points, POINT_BYTES), as_rows(blinded, POINT_BYTES)], axis=1)
-    return work.digests(both.tobytes(), b"", b"oblivious prf", 2 * POINT_BYTES)
+def _prf(points: bytes, blinded: bytes) -> Words:
+    hashed = b"".join(
+        hashlib.blake2b(
+            points[at : at + POINT_BYTES] + blinded[at : at + POINT_BYTES], digest_size=32, person=b"oblivious prf"
+        ).digest()
+        for at in range(0, len(points), POINT_BYTES)
+    )
+    return np.frombuffer(hashed, np.uint64).reshape(-1, 4)
+
+
+def _take(points: bytes, rows: NDArray[np.intp]) -> bytes:
+    return np.frombuffer(points, np.uint8).reshape(-1, POINT_BYTES)[rows].tobytes()

@@ -1,41 +1,51 @@
-"""The oblivious PRF of alignment by transfer extension (crypto/transfers/ot_extension.py): for all but small sets.
+"""The oblivious PRF of alignment by vector OLE (crypto/transfers/vole_prf.py): for all but small sets.
 
-P_1 is the evaluator, P_i the holder of F_i; h, D and U are those of crypto/transfers/ot_extension.py.
+P_1 is the evaluator and the taker, P_i the holder of F_i and the giver; a, b, c, d, Delta and P are those of
+crypto/transfers/vole.py and vole_prf.py.
 
-0. P_1 -> P_i  the offer of the base transfers;  P_i -> P_1  512 choices
-1. P_1 -> P_i  the seed of D, a store of x -> h(x) for x in X_1;  U, 64 bytes for each of its rows
+0. P_1 -> P_i  the offer of the base transfers;  P_i -> P_1  128 choices, the bits of Delta
+1. P_1 -> P_i  the seed of P, a store of x -> h(x) for x in X_1;  what a vector OLE as long as it asks for
+2. P_i -> P_1  its trees        3. P_1 -> P_i  what it says of them        4. P_i -> P_1  what confirms them
+5. P_1 -> P_i  d = P + a, 16 bytes for each slot of the store
    P_1         F_i on X_1                    P_i   F_i on its own ids
 
-P_i sees uniform bits under computational Diffie-Hellman and the PRG. P_1 has F_i on its own ids alone, the rest is
-noise to it (hashes as random oracles). An id costs P_1 83 bytes a passive party, and either end a few hashes.
+P_i sees uniform blocks under dual LPN, computational Diffie-Hellman and the PRG. P_1 has F_i on its own ids alone, the
+rest is noise to it (hashes as random oracles, AES as an ideal cipher), whatever it sends: it can store more ids than it
+says, one a slot at most or so (docs/proof.md), which is what P_i enters. An id costs P_1 21 bytes a passive party.
 
-What has been sent stays the same if an alignment goes on after a break: seeds, choices and D are in the journal before
-anything that depends on them leaves.
+What has been sent stays the same if an alignment goes on after a break: seeds, choices and P are in the journal before
+anything that depends on them leaves, and so is what came. Of a peer that was caught nothing is kept.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 
-from securevfl.crypto.prg import KEY_BYTES
-from securevfl.crypto.transfers import okvs
-from securevfl.crypto.transfers.base_ot import Offerer, choose
+from securevfl.crypto.prg import KEY_BYTES, encode_context
+from securevfl.crypto.transfers import okvs, vole_prf
+from securevfl.crypto.transfers.base_ot import POINT_BYTES, Offerer, choose
 from securevfl.crypto.transfers.okvs import Words
-from securevfl.crypto.transfers.ot_extension import (
-    BLOCK,
-    CODE_BITS,
-    ROW_BYTES,
-    Holder,
-    PrfEvaluator,
-    fresh_choices,
-    target,
+from securevfl.crypto.transfers.ot_rows import COLUMNS, SECRET_BYTES, fresh_secret
+from securevfl.crypto.transfers.vole import DIGEST_BYTES, SUM_BYTES, GivenPiece, Giver, Taker, choice_bytes, sizes
+from securevfl.crypto.transfers.vole_prf import PrfHash
+from securevfl.errors import CryptoError, ProtocolError
+from securevfl.protocols import declared
+from securevfl.protocols.alignment.psi_work import (
+    CHUNK,
+    AlignmentWork,
+    Begin,
+    check_count,
+    check_size,
+    chunk_rows,
+    chunks,
+    words,
 )
-from securevfl.errors import ProtocolError
-from securevfl.protocols.alignment.psi_work import AlignmentWork, Begin, check_count, words
-from securevfl.protocols.declared import Declared, Reveal, sizes
+from securevfl.protocols.declared import Declared, Reveal
 from securevfl.runtime.codec import Message
 from securevfl.runtime.door import Telling
 
@@ -47,22 +57,46 @@ class Offer(Message, frozen=True):
 
 
 class Choices(Message, frozen=True):
-    """512 points of 32 bytes, Ed25519."""
+    """128 points of 32 bytes, Ed25519."""
 
     points: bytes
 
 
 class Question(Telling, frozen=True):
-    """The head of P_1's store; corrections for its rows follow."""
+    """The head of P_1's store; what each piece of the vector OLE takes, and d, follow."""
 
     seed: bytes
     slots: int
 
 
-class Corrections(Message, frozen=True):
-    """U, 64 bytes for each of up to 65,536 rows."""
+class VoleRows(Message, frozen=True):
+    """What a piece of the vector OLE takes: 16 bytes for each of its transfers."""
 
     rows: bytes
+
+
+class VoleTrees(Message, frozen=True):
+    """The sums of a piece's trees."""
+
+    sums: bytes
+
+
+class Said(Message, frozen=True):
+    """A sum over the noise of each piece, masked: 16 bytes a piece."""
+
+    sums: bytes
+
+
+class Confirmed(Message, frozen=True):
+    """A digest for each piece, of 32 bytes, that P_1 can make as well."""
+
+    digests: bytes
+
+
+class Masked(Message, frozen=True):
+    """d, 16 bytes for each of up to 65,536 slots."""
+
+    slots: bytes
 
 
 def declares() -> list[Declared]:
@@ -71,7 +105,11 @@ def declares() -> list[Declared]:
         Declared(Offer, "active", "passive", Reveal("public")),
         Declared(Choices, "passive", "active", Reveal("uniform")),
         Declared(Question, "active", "passive", Reveal("plain", "the sender's number of rows")),
-        Declared(Corrections, "active", "passive", Reveal("uniform")),
+        Declared(VoleRows, "active", "passive", Reveal("uniform")),
+        Declared(VoleTrees, "passive", "active", Reveal("uniform")),
+        Declared(Said, "active", "passive", Reveal("uniform")),
+        Declared(Confirmed, "passive", "active", Reveal("uniform")),
+        Declared(Masked, "active", "passive", Reveal("uniform")),
     ]
 
 
@@ -81,50 +119,86 @@ def ready(work: AlignmentWork) -> bool:
     return all(work.journal.count(stream) for stream in streams)
 
 
+def questions(rows: int) -> int:
+    """How many ids of others whoever asks with so many rows may have asked about: as many as its store has slots."""
+    return okvs.slots(rows)
+
+
 def ask(work: AlignmentWork, done: dict[str, int]) -> Callable[[str], Words]:
-    """P_1: sends what each P_i lacks; returns what gives F_i on P_1's ids, (n, 2)."""
+    """P_1: sends what each P_i lacks; returns what gives F_i on P_1's ids, (n, 4)."""
     offerers = {
         passive: Offerer() for passive in work.passives if not work.journal.count(work.stream("pairs", passive))
     }
     for passive, offerer in offerers.items():
         work.channel.send(passive, Offer(offerer.offer))  # 0
+    hashing = PrfHash(_coin(work, "all"))
     if not work.journal.count("own"):
-        seed, table = okvs.encode(work.keys, target(work.keys, work.executor), work.executor)
-        work.journal.append("own", seed + table.astype("<u8", copy=False).tobytes())
+        seed, table = okvs.encode(work.keys, hashing.target(work.keys))
+        work.journal.append("own", seed + table.tobytes())
     own = work.journal.chunk("own", 0)
     seed, store = own[: okvs.SEED_BYTES], words(own[okvs.SEED_BYTES :])
+    pieces = sizes(len(store))
     for passive, offerer in offerers.items():
         points = work.channel.recv(passive, Choices).points  # 0
-        if len(points) != CODE_BITS * 32:
-            raise ProtocolError(f"{passive} was expected to send {CODE_BITS} choices, {len(points)} bytes came")
+        if len(points) != COLUMNS * POINT_BYTES:
+            raise ProtocolError(f"{passive} was expected to send {COLUMNS} choices, {len(points)} bytes came")
         pairs = b"".join(first + second for first, second in offerer.pairs(points))
-        work.journal.append(work.stream("pairs", passive), pairs)
+        choices = os.urandom(sum(map(choice_bytes, pieces)))
+        work.journal.append(work.stream("pairs", passive), pairs + choices)
     work.expect(len(work.passives) * (len(store) + work.rows))
     answers = {}
     for passive in work.passives:
-        check_count(passive, "blocks", done[passive], 0, _blocks(len(store)))
-        evaluator = PrfEvaluator(_pairs(work.journal.chunk(work.stream("pairs", passive), 0)), seed, store)
-        work.channel.send(passive, Question(seed, len(store)), told=sizes(work.channel, passive))  # 1
-        for number in range(_blocks(len(store))):
-            if number < done[passive]:
-                evaluator.skip(number)
-            else:
-                work.channel.send(passive, Corrections(evaluator.corrections(number)))  # 1
-            work.did(_block_rows(len(store), number))
-        answers[passive] = evaluator.answers(work.keys, work.executor)
+        check_count(passive, "messages", done[passive], 0, len(pieces) + 1 + chunks(len(store)))
+        work.channel.send(passive, Question(seed, len(store)), told=declared.sizes(work.channel, passive))  # 1
+        try:
+            a, c = _taken(work, passive, len(store), done[passive])
+        except CryptoError:
+            work.journal.clear()
+            raise
+        a ^= store
+        for number in range(chunks(len(store))):
+            if len(pieces) + 1 + number >= done[passive]:
+                work.channel.send(passive, Masked(a[number * CHUNK : (number + 1) * CHUNK].tobytes()))  # 5
+            work.did(chunk_rows(len(store), number))
+        answers[passive] = vole_prf.evaluated(hashing, seed, c, work.keys)
         work.did(work.rows)
     return answers.__getitem__
 
 
+def _taken(work: AlignmentWork, passive: str, slots: int, done: int) -> tuple[Words, Words]:
+    """P_1: a and c of the vector OLE with one P_i."""
+    kept, stream = work.journal.chunk(work.stream("pairs", passive), 0), work.stream("back", passive)
+    keys, left = _keys(kept[: 2 * COLUMNS * KEY_BYTES]), kept[2 * COLUMNS * KEY_BYTES :]
+    taker, pieces = Taker(list(zip(keys[::2], keys[1::2], strict=True)), _coin(work, passive)), sizes(slots)
+    for number, size in enumerate(pieces):
+        choices, left = left[: choice_bytes(size)], left[choice_bytes(size) :]
+        asked = taker.ask(number, size, choices)
+        if number >= done:
+            work.channel.send(passive, VoleRows(asked))  # 1
+    taken = []
+    for number, size in enumerate(pieces):
+        if number >= work.journal.count(stream):
+            work.journal.append(stream, work.channel.recv(passive, VoleTrees).sums)  # 2
+        taken.append(taker.take(number, size, work.journal.chunk(stream, number)))
+    if done <= len(pieces):
+        work.channel.send(passive, Said(b"".join(piece.said for piece in taken)))  # 3
+    if work.journal.count(stream) == len(pieces):
+        work.journal.append(stream, work.channel.recv(passive, Confirmed).digests)  # 4
+    confirmed = work.journal.chunk(stream, len(pieces))
+    for number, piece in enumerate(taken):
+        piece.check(confirmed[DIGEST_BYTES * number : DIGEST_BYTES * (number + 1)])
+    both = [piece.outcome() for piece in taken]
+    return np.concatenate([a for a, _ in both]), np.concatenate([c for _, c in both])
+
+
 def serve(work: AlignmentWork, begin: Begin) -> Callable[[], Words]:
-    """P_i: takes P_1's question in; returns what gives F_i on P_i's ids, (n, 2)."""
+    """P_i: takes P_1's question in; returns what gives F_i on P_i's ids, (n, 4)."""
     slots = okvs.slots(begin.rows)
     work.expect(slots + work.rows)
     if not work.journal.count("chosen"):
-        choices = fresh_choices()
-        bits = np.unpackbits(np.frombuffer(choices, np.uint8), bitorder="little").astype(bool).tolist()
+        secret, bits = fresh_secret()
         points, seeds = choose(work.channel.recv(work.active, Offer).public, bits)  # 0
-        work.journal.append("chosen", choices + b"".join(seeds))
+        work.journal.append("chosen", secret + os.urandom(KEY_BYTES) + b"".join(seeds))
         work.channel.send(work.active, Choices(points))  # 0
     question = work.channel.recv(work.active, Question)  # 1
     if question.slots != slots or len(question.seed) != okvs.SEED_BYTES:
@@ -132,41 +206,61 @@ def serve(work: AlignmentWork, begin: Begin) -> Callable[[], Words]:
             f"{work.active} was expected to ask with a store of {slots} slots for its {begin.rows} rows, "
             f"{question.slots} came; do both run the same version?"
         )
-    for number in range(_blocks(slots)):
-        if number >= work.journal.count("theirs"):
-            rows = work.channel.recv(work.active, Corrections).rows  # 1
-            if len(rows) != _block_rows(slots, number) * ROW_BYTES:
-                raise ProtocolError(
-                    f"{work.active}: block {number} of corrections was expected to have "
-                    f"{_block_rows(slots, number) * ROW_BYTES} bytes, {len(rows)} came; do both run the same version?"
-                )
-            work.journal.append("theirs", rows)
-        work.did(_block_rows(slots, number))
-    return partial(_values, work, question.seed, _blocks(slots))
-
-
-def _values(work: AlignmentWork, seed: bytes, blocks: int) -> Words:
     chosen = work.journal.chunk("chosen", 0)
-    holder = Holder(chosen[:ROW_BYTES], _keys(chosen[ROW_BYTES:]))
-    for number in range(blocks):
-        holder.correct(number, work.journal.chunk("theirs", number))
-    values = holder.values(seed, work.keys, work.executor)
+    secret, roots = chosen[:SECRET_BYTES], chosen[SECRET_BYTES : SECRET_BYTES + KEY_BYTES]
+    giver = Giver(secret, _keys(chosen[SECRET_BYTES + KEY_BYTES :]), roots, _coin(work, work.me))
+    try:
+        given = _given(work, giver, slots, begin.first)
+    except CryptoError:
+        work.journal.clear()
+        raise
+    for number in range(chunks(slots)):
+        if len(given) + 1 + number >= work.journal.count("theirs"):
+            masked = work.channel.recv(work.active, Masked).slots  # 5
+            check_size(work.active, "slots", masked, okvs.VALUE_BYTES, number, slots)
+            work.journal.append("theirs", masked)
+        work.did(chunk_rows(slots, number))
+    return partial(_values, work, question.seed, giver, given)
+
+
+def _given(work: AlignmentWork, giver: Giver, slots: int, first: int) -> list[GivenPiece]:
+    """P_i: the pieces of its vector OLE with P_1, which has `first` messages of it."""
+    journal, channel, active = work.journal, work.channel, work.active
+    pieces, given = sizes(slots), list[GivenPiece]()
+    check_count(active, "messages", first, 0, len(pieces) + 1)
+    for number, size in enumerate(pieces):
+        fresh = number >= journal.count("theirs")
+        asked = channel.recv(active, VoleRows).rows if fresh else journal.chunk("theirs", number)  # 1
+        sums, piece = giver.answer(number, size, asked)
+        if fresh:
+            journal.append("theirs", asked)
+        if number >= first:
+            channel.send(active, VoleTrees(sums))  # 2
+        given.append(piece)
+    if len(pieces) >= journal.count("theirs"):
+        said = channel.recv(active, Said).sums  # 3
+        if len(said) != SUM_BYTES * len(pieces):
+            raise ProtocolError(f"{active} was expected to send {len(pieces)} sums, {len(said)} bytes came")
+        journal.append("theirs", said)
+    said = journal.chunk("theirs", len(pieces))
+    digests = [piece.confirm(said[SUM_BYTES * at : SUM_BYTES * (at + 1)]) for at, piece in enumerate(given)]
+    if first <= len(pieces):
+        channel.send(active, Confirmed(b"".join(digests)))  # 4
+    return given
+
+
+def _values(work: AlignmentWork, seed: bytes, giver: Giver, given: list[GivenPiece]) -> Words:
+    b = np.concatenate([piece.outcome() for piece in given])
+    d = words(b"".join(work.journal.chunk("theirs", len(given) + 1 + at) for at in range(chunks(len(b)))))
+    values = vole_prf.held(PrfHash(_coin(work, "all")), seed, b, d, giver.times, work.keys)
     work.did(work.rows)
     return values
 
 
-def _blocks(slots: int) -> int:
-    return -(-slots // BLOCK)
-
-
-def _block_rows(slots: int, number: int) -> int:
-    return min(BLOCK, slots - number * BLOCK)
+def _coin(work: AlignmentWork, whose: str) -> bytes:
+    """Return the public coin of a vector OLE, or of the PRFs of all."""
+    return hashlib.sha256(encode_context("alignment by transfers", work.nonce, work.active, whose)).digest()
 
 
 def _keys(raw: bytes) -> list[bytes]:
     return [raw[start : start + KEY_BYTES] for start in range(0, len(raw), KEY_BYTES)]
-
-
-def _pairs(raw: bytes) -> list[tuple[bytes, bytes]]:
-    keys = _keys(raw)
-    return list(zip(keys[::2], keys[1::2], strict=True))

@@ -5,8 +5,9 @@ off can go on from the last whole chunk. A journal holds chunks in named streams
 
     secrets         nonce, scalar, pair keys            mine    own points, blinded once
     theirs          the other's points, blinded twice   back    PRF of own ids, by points that came back
-                    or corrections as they came         own     the store that asks
-    chosen, pairs   seeds of transfers                  store   stores that answer, own or received
+                    or what it asks with, as it came            or what came back on it, as it came
+    chosen, pairs   seeds of transfers                  own     the store that asks
+    store           values or stores that answer, own or received
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from concurrent.futures import Executor
 
 import msgspec
 import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
-from securevfl.crypto.curve import POINT_BYTES, Blinder, hash_ids, hash_to_group
+from securevfl.crypto.curve import POINT_BYTES, Blinder, id_keys
 from securevfl.crypto.masking import KeyPair
 from securevfl.crypto.prg import KEY_BYTES, encode_context
-from securevfl.crypto.transfers.okvs import Words, digests
+from securevfl.crypto.transfers.okvs import Words
 from securevfl.errors import LeakageError, ProtocolError
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.codec import Message
@@ -126,7 +128,7 @@ class KeptBlinder(Blinder):
 class AlignmentWork:
     """One party at an alignment: its line, its ids, its journal.
 
-    keys: 32 bytes for each id once it has started: the point H(x), with transfers a digest.
+    ids: canonical, keys (n, 2): a block for each of them (`id_keys`).
     """
 
     def __init__(
@@ -150,13 +152,14 @@ class AlignmentWork:
         self.journal = journal or Journal()
         self.executor = executor
         self.rows = len(ids)
-        self.keys = b""
+        self.ids = ids
+        self.keys = id_keys(ids)
         self.nonce = b""
         self.transfers = False
         self.granted = granted
-        self._ids: Sequence[bytes] = ids
         self.pair_keys: dict[str, bytes] = {}
-        self._subject = hashlib.sha256(encode_context(self.me, active, *passives, *ids)).digest()
+        parties = encode_context(self.me, active, *passives)
+        self._subject = hashlib.sha256(parties + self.keys.tobytes()).digest()
         self._report = on_progress
         self._progress = [0, 0]
 
@@ -188,8 +191,6 @@ class AlignmentWork:
             self.journal.append("secrets", msgspec.msgpack.encode(kept))
         self.nonce, self.pair_keys, self.blinder = kept.nonce, kept.pair_keys, KeptBlinder(kept.scalar)
         self.transfers = transfers
-        self.keys = (hash_ids if transfers else hash_to_group)(self._ids, self.executor)
-        self._ids = ()
 
     def _agree(self, nonce: bytes) -> dict[str, bytes]:
         pair = KeyPair()
@@ -212,10 +213,10 @@ class AlignmentWork:
         if self._report is not None:
             self._report(*self._progress)
 
-    def blinded(self) -> bytes:
-        """Blind each of this party's ids with its scalar, and return the points in its own order."""
-        for number, start in enumerate(range(0, len(self.keys), CHUNK * POINT_BYTES)):
-            chunk = self.keys[start : start + CHUNK * POINT_BYTES]
+    def blinded(self, points: bytes) -> bytes:
+        """Blind each of this party's points with its scalar, and return them in its own order."""
+        for number, start in enumerate(range(0, len(points), CHUNK * POINT_BYTES)):
+            chunk = points[start : start + CHUNK * POINT_BYTES]
             if number >= self.journal.count("mine"):
                 self.journal.append("mine", self.blinder.blind(chunk, self.executor))
             self.did(len(chunk) // POINT_BYTES)
@@ -242,27 +243,41 @@ class AlignmentWork:
             self.did(chunk_rows(rows, number))
             yield self.journal.chunk("theirs", number)
 
-    def digests(self, rows: bytes, key: bytes, purpose: bytes, width: int = POINT_BYTES) -> Words:
-        """16 bytes a row."""
-        return digests(rows, 16, key=key, purpose=purpose, width=width, executor=self.executor)
-
-    def tags(self, values: Words) -> NDArray[np.bytes_]:
-        """Hash(nonce, F(x)) of these values F(x) (n, 2), 16 bytes each."""
-        return self.digests(values.astype("<u8", copy=False).tobytes(), self.nonce, b"common id", 16).view(
-            f"S{TAG_BYTES}"
-        )[:, 0]
-
     def in_shared_order(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Return rows by Hash(nonce, H(x)) of their ids: the order that all parties share."""
-        order = self.digests(take(self.keys, rows), self.nonce, b"row order").view(f"S{TAG_BYTES}")[:, 0]
-        return rows[np.argsort(order, kind="stable")]
+        """Return rows by PRF(nonce, x) of their ids: the order that all parties share."""
+        return rows[rising(keyed(self.nonce, self.keys[rows]))]
 
     def zero_share(self) -> Words:
         """s(x) for each of this party's ids; over all parties they cancel."""
         share = np.zeros((self.rows, 2), np.uint64)
         for key in self.pair_keys.values():
-            share ^= self.digests(self.keys, key, b"zero share")
+            share ^= keyed(key, self.keys)
         return share
+
+
+def keyed(key: bytes, blocks: Words) -> Words:
+    """AES under this key (16 or 32 bytes) of each block (n, 2): a pseudorandom function while n is far below 2^64."""
+    octets = np.ascontiguousarray(blocks).reshape(-1).view(np.uint8).data
+    raw = Cipher(algorithms.AES(key), modes.ECB()).encryptor().update(octets)  # noqa: S305
+    return np.frombuffer(raw, np.uint64).reshape(-1, 2)
+
+
+def rising(blocks: Words) -> NDArray[np.intp]:
+    """Return the places (n,) of blocks (n, 2) in rising order, the first word before the second."""
+    first = np.ascontiguousarray(blocks[:, 0])
+    order: NDArray[np.intp] = np.argsort(first)
+    if (first[order[1:]] == first[order[:-1]]).any():
+        order = np.lexsort((blocks[:, 1], first))
+    return order
+
+
+def met(own: Words, others: Words) -> NDArray[np.intp]:
+    """Return the rows of `own` (n, 2) that are among `others` (m, 2) too; within each all are different."""
+    both = np.concatenate([own, others])
+    order = rising(both)
+    both = both[order]
+    equal = np.flatnonzero((both[1:] == both[:-1]).all(axis=1))
+    return np.sort(np.minimum(order[equal], order[equal + 1]))
 
 
 def fresh_scalar() -> bytes:
@@ -278,16 +293,9 @@ def chunk_rows(rows: int, number: int) -> int:
     return min(CHUNK, rows - number * CHUNK)
 
 
-def as_rows(raw: bytes, width: int) -> NDArray[np.uint8]:
-    return np.frombuffer(raw, np.uint8).reshape(-1, width)
-
-
-def take(points: bytes, rows: NDArray[np.intp]) -> bytes:
-    return as_rows(points, POINT_BYTES)[rows].tobytes()
-
-
-def words(raw: bytes) -> Words:
-    return np.frombuffer(raw, "<u8").reshape(-1, 2).astype(np.uint64, copy=False)
+def words(raw: bytes, width: int = 2) -> Words:
+    """Read rows (n, width) of words."""
+    return np.frombuffer(raw, np.uint64).reshape(-1, width)
 
 
 def check_count(sender: str, what: str, count: int, low: int, high: int) -> None:
@@ -323,5 +331,16 @@ def check_ascending(sender: str, what: str, raw: bytes, width: int, last: bytes)
     """ProtocolError unless the items ascend and all are above `last`; returns the last one."""
     items = np.frombuffer(raw, f"S{width}")
     if (last and not raw[:width] > last) or not (items[:-1] < items[1:]).all():
-        raise ProtocolError(f"{sender}: {what} in ascending order were expected, as their order could show rows")
+        raise not_ascending(sender, what)
     return raw[-width:]
+
+
+def check_rising(sender: str, what: str, blocks: Words) -> None:
+    """ProtocolError unless blocks (n, 2) are in rising order and all different."""
+    (first, second), (after, last) = blocks[:-1].T, blocks[1:].T
+    if not ((first < after) | (first == after) & (second < last)).all():
+        raise not_ascending(sender, what)
+
+
+def not_ascending(sender: str, what: str) -> ProtocolError:
+    return ProtocolError(f"{sender}: {what} in ascending order were expected, as their order could show rows")

@@ -28,7 +28,6 @@ from securevfl.cli.party_options import (
     SharedJob,
     States,
     expanded,
-    pool_of,
     stoppable,
 )
 from securevfl.errors import ConfigError, PartiesError
@@ -80,7 +79,6 @@ def align(
             channel,
             active=others.active,
             passives=others.passives,
-            executor=pool,
             on_progress=on_progress,
             journal=work,
         )
@@ -94,7 +92,6 @@ def align(
         in_use(data),
         stoppable(lambda: keeps),
         meeting.events(party, peers),
-        pool_of(len(ids)) as pool,
         progress("aligning") as on_progress,
     ):
         count = converse(party, venue, terms, talk, ledger=DisclosureLedger.of(party, None), resumes=True)

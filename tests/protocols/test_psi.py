@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import securevfl as vfl
-from securevfl.crypto.transfers import okvs, ot_extension
+from securevfl.crypto.transfers import okvs, vole
 from securevfl.data.party import check_parties
 from securevfl.errors import IdError, PartiesError
 from securevfl.organisations.align import align_privately
@@ -75,10 +75,9 @@ flows = pytest.mark.parametrize("transfers", [False, True], ids=["points", "tran
 
 
 def cut_small(patch: pytest.MonkeyPatch, size: int) -> None:
-    for module in (psi_work, psi_many, psi_points):
+    for module in (psi_work, psi_many, psi_points, psi_transfers):
         patch.setattr(module, "CHUNK", size)
-    for module in (psi_transfers, ot_extension):
-        patch.setattr(module, "BLOCK", 4 * size)
+    patch.setattr(vole, "MOST", 10 * size)
 
 
 @pytest.fixture
@@ -163,7 +162,7 @@ def flow_of(ids: Sequence[int]) -> set[str]:
 
 def test_large_sets_go_by_transfers() -> None:
     assert "Points" in flow_of(range(psi.MANY - 1))
-    assert "Corrections" in flow_of(range(psi.MANY))
+    assert "Masked" in flow_of(range(psi.MANY))
 
 
 @flows

@@ -5,14 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import astuple
 
 from securevfl.crypto.transfers import okvs
 from securevfl.data.load import read_rows, rows_path, write_rows
 from securevfl.errors import DataError, TransportError
 from securevfl.organisations.align import FolderJournal
 from securevfl.protocols.alignment import psi_transfers, psi_work
-from securevfl.protocols.alignment.psi_many import Common, Slots, Store
-from securevfl.protocols.alignment.psi_transfers import Corrections, Offer, Question
+from securevfl.protocols.alignment.psi_many import Common, Slots, Store, Values
+from securevfl.protocols.alignment.psi_transfers import Masked, Offer, Question, Said, VoleRows, VoleTrees
 from securevfl.protocols.alignment.psi_work import Points, TwiceBlinded
 from securevfl.runtime.channel import Event
 from securevfl.runtime.codec import Message
@@ -85,7 +86,7 @@ def test_what_has_been_done_is_not_done_again(
     again: list[Event] = []
     play(sets, journals=tmp_path, observe=again.append)
     assert len(sent(first, Points)) == (parties - 1) * 5
-    assert not sent(again, Points) + sent(again, TwiceBlinded) + sent(again, Slots)
+    assert not sent(again, Points) + sent(again, TwiceBlinded) + sent(again, Slots) + sent(again, Values)
     assert {m.seed for m in sent(again, Store)} == {m.seed for m in sent(first, Store)}  # type: ignore[attr-defined]
 
 
@@ -107,8 +108,10 @@ def test_transfers_that_were_done_are_not_done_again(
     again: list[Event] = []
     rows = play(sets, journals=tmp_path, observe=again.append, transfers=True)
     assert sorted(sets[0][row] for row in rows[0]) == list(range(2, 40))
-    assert len(sent(first, Corrections)) == 2 * -(-okvs.slots(40) // 32)
-    assert not sent(again, Corrections) + sent(again, Slots) + sent(again, Offer)
+    assert len(sent(first, Masked)) == 2 * -(-okvs.slots(40) // 8)
+    assert all(
+        sent(first, kind) and not sent(again, kind) for kind in (Offer, VoleRows, VoleTrees, Said, Masked, Slots)
+    )
     assert {m.seed for m in sent(again, Question)} == {m.seed for m in sent(first, Question)}  # type: ignore[attr-defined]
 
 
@@ -117,14 +120,15 @@ def test_other_ids_after_a_break_take_fresh_transfers(who: str, small_chunks: No
     sets = [list(range(k, 20 + k)) for k in range(2)]
     first: list[Event] = []
     with pytest.raises((Stop, TransportError)):
-        play(sets, journals=tmp_path, twist={"shop": Cut(3)}, observe=first.append, transfers=True)
+        play(sets, journals=tmp_path, twist={"shop": Cut(6)}, observe=first.append, transfers=True)
     sets[NAMES.index(who)] = list(range(5, 25))
     again: list[Event] = []
     rows = play(sets, journals=tmp_path, observe=again.append, transfers=True)
     assert [sets[0][row] for row in rows[0]] == [sets[1][row] for row in rows[1]]
-    before = {m.rows for m in sent(first, Corrections)}  # type: ignore[attr-defined]
-    assert before
-    assert not before & {m.rows for m in sent(again, Corrections)}  # type: ignore[attr-defined]
+    for kind in (VoleRows, VoleTrees, Masked):
+        before, after = ({astuple(message) for message in sent(events, kind)} for events in (first, again))
+        assert before
+        assert not before & after
     assert sent(again, Offer)
 
 

@@ -1,14 +1,24 @@
 """Messages of an alignment that are altered on their way, and how each ends it."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from securevfl.errors import CryptoError, ProtocolError
 from securevfl.protocols.alignment import psi_work
-from securevfl.protocols.alignment.psi_many import Common, Slots, Store, Tags
-from securevfl.protocols.alignment.psi_transfers import Choices, Corrections, Offer, Question
+from securevfl.protocols.alignment.psi_many import Common, Slots, Store, Tags, Values
+from securevfl.protocols.alignment.psi_transfers import (
+    Choices,
+    Confirmed,
+    Masked,
+    Offer,
+    Question,
+    Said,
+    VoleRows,
+    VoleTrees,
+)
 from securevfl.protocols.alignment.psi_work import AlignmentHello, Begin, Points, TwiceBlinded
 from securevfl.runtime.codec import Message
 from tests.protocols.test_psi import Twist, play
@@ -62,6 +72,41 @@ def other(kind: type[Message], **changes: object) -> Twist:
     return once(kind, lambda m: msgspec.structs.replace(m, **changes))
 
 
+def spoilt(kind: type[Message]) -> Twist:
+    """Changes the first octet."""
+
+    def change(message: Message) -> Message:
+        (octets,) = msgspec.structs.astuple(message)
+        return kind(bytes([octets[0] ^ 1]) + octets[1:])
+
+    return once(kind, change)
+
+
+@pytest.mark.parametrize("parties", [2, 3])
+@pytest.mark.parametrize(
+    ("cheat", "kind", "words"),
+    [
+        ("bank", VoleRows, "do not carry one choice"),
+        ("bank", Said, "do not carry one Delta"),
+        ("shop", Confirmed, "do not carry one Delta"),
+    ],
+)
+def test_a_peer_that_strays_is_caught_and_nothing_is_kept(
+    cheat: str, kind: type[Message], words: str, parties: int, tmp_path: Path
+) -> None:
+    with pytest.raises(CryptoError, match=words):
+        play([list(range(20))] * parties, twist={cheat: spoilt(kind)}, transfers=True, journals=tmp_path)
+    caught = tmp_path / ("shop" if kind is VoleRows else "bank")
+    assert not caught.exists()
+
+
+def test_trees_that_were_altered_are_caught() -> None:
+    """In the sum of a tree's leaves, which every taker reads; the last octets of what is sent."""
+    last = once(VoleTrees, lambda m: VoleTrees(m.sums[:-1] + bytes([m.sums[-1] ^ 1])))  # type: ignore[attr-defined]
+    with pytest.raises(CryptoError, match="do not carry one Delta"):
+        play([list(range(20))] * 2, twist={"shop": last}, transfers=True)
+
+
 BROKEN = [
     (2, "bank", shorter(Points)),
     (2, "bank", once(Points, lambda m: Points(m.points + b"\xff" * 32))),
@@ -90,15 +135,18 @@ BROKEN = [
 
 BROKEN_TRANSFERS = [
     ("shop", shorter(Choices)),
-    ("bank", shorter(Corrections)),
+    ("bank", shorter(Said)),
+    ("bank", other(Begin, first=9)),
+    ("bank", shorter(Masked)),
     ("bank", other(Question, slots=3)),
     ("bank", other(Question, seed=b"")),
     ("bank", other(Begin, second=-1)),
     ("bank", other(Begin, nonce=b"")),
     ("bank", other(Common, rows=21)),
     ("shop", other(AlignmentHello, rows=0)),
-    ("shop", other(Store, slots=3)),
-    ("shop", shorter(Slots)),
+    ("shop", shorter(Values)),
+    ("shop", once(Values, lambda m: Values(m.values[16:] + m.values[:16]))),
+    ("shop", once(Values, lambda m: Values(m.values[:16] * 20))),
     ("bank", once(Tags, lambda m: Tags(m.tags[:-16] + b"\xff" * 16))),
 ]
 

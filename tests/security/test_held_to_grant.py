@@ -7,22 +7,21 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pytest
 
-from securevfl.crypto.curve import canonical_ids, hash_ids, hash_to_group
-from securevfl.crypto.transfers.okvs import digests
+from securevfl.crypto.curve import canonical_ids, id_keys
 from securevfl.errors import ProtocolError, SecureVFLError
 from securevfl.protocols.alignment import psi_many, psi_points, psi_transfers
 from securevfl.protocols.alignment.psi_many import Common, Tags
-from securevfl.protocols.alignment.psi_work import AlignmentWork, Begin
+from securevfl.protocols.alignment.psi_work import AlignmentWork, Begin, keyed, rising
 from securevfl.runtime.codec import Message
 from tests.protocols.test_psi import play
 
 HERE = range(500)
 
 
-def naming(ids: Iterable[int], *, transfers: bool) -> Callable[[Message], Message]:
+def naming(ids: Iterable[int]) -> Callable[[Message], Message]:
     """An asker that names these ids as common, by all that it knows of ids that it did not ask about."""
     wanted = canonical_ids(ids)
-    keys = hash_ids(wanted) if transfers else hash_to_group(wanted)
+    keys = id_keys(wanted)
     nonces: list[bytes] = []
 
     def change(message: Message) -> Message:
@@ -31,8 +30,8 @@ def naming(ids: Iterable[int], *, transfers: bool) -> Callable[[Message], Messag
         if isinstance(message, Common):
             return Common(len(wanted))
         if isinstance(message, Tags):
-            tags = digests(keys, 16, key=nonces[0], purpose=b"row order", width=32).view("S16")[:, 0]
-            return Tags(np.sort(tags).tobytes())
+            tags = keyed(nonces[0], keys)
+            return Tags(tags[rising(tags)].tobytes())
         if type(message).__name__ == "Matches":  # two parties matched points by marks of the active one once
             return type(message)(b"\xff" * len(message.bits))  # type: ignore[attr-defined, call-arg]
         return message
@@ -45,7 +44,7 @@ def rows_taken(
 ) -> tuple[int, str]:
     """How many rows the others go on with, and what the asker reads where they refuse."""
     sets = [asked, *[list(HERE)] * (parties - 1)]
-    change = naming(named, transfers=transfers)
+    change = naming(named)
     try:
         taken = play(sets, twist={"bank": change}, transfers=transfers, granted=granted)
     except SecureVFLError as error:
@@ -72,10 +71,10 @@ def names_all(work: AlignmentWork, passive_rows: dict[str, int], done: dict[str,
     answers = (psi_transfers if work.transfers else psi_points).ask(work, done)
     for passive, rows in passive_rows.items():
         values = answers(passive)
-        psi_many._store_of(work, passive, rows)
+        (psi_many._store_of if len(passive_rows) > 1 else psi_many._values_of)(work, passive, rows)
         told = work.names(passive, work.rows)
         work.channel.send(passive, Common(work.rows), told=told)
-        work.channel.send(passive, Tags(np.sort(work.tags(values)).tobytes()), told=told)
+        work.channel.send(passive, Tags(values[rising(values[:, 2:]), 2:].tobytes()), told=told)
     return np.arange(work.rows)
 
 
@@ -97,9 +96,11 @@ def test_a_refusal_does_not_say_how_many_are_here(
 
 def test_a_name_depends_on_the_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Names that follow from ids alone let the attack through."""
+    serve = psi_points.serve
 
-    def tags(work: AlignmentWork, values: np.ndarray) -> np.ndarray:
-        return digests(work.keys, 16, key=work.nonce, purpose=b"row order", width=32).view("S16")[:, 0]
+    def by_ids(work: AlignmentWork, begin: Begin) -> Callable[[], np.ndarray]:
+        values = serve(work, begin)
+        return lambda: np.concatenate([values()[:, :2], keyed(work.nonce, work.keys)], axis=1)
 
-    monkeypatch.setattr(AlignmentWork, "tags", tags)
+    monkeypatch.setattr(psi_points, "serve", by_ids)
     assert rows_taken([0], [7], 3, transfers=False, granted=1)[0] == 1

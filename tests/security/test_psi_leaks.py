@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from securevfl.crypto.curve import canonical_ids, hash_to_group, sort_points
-from securevfl.crypto.transfers import okvs
-from securevfl.crypto.transfers.ot_extension import PrfEvaluator
+from securevfl.crypto.transfers import okvs, vole_prf
+from securevfl.crypto.transfers.vole_prf import PrfHash
 from securevfl.errors import ProtocolError
 from securevfl.protocols.alignment import psi, psi_points, psi_transfers, psi_work
 from securevfl.protocols.alignment.psi import AlignmentWork, Journal, align_active, align_passive
@@ -105,10 +105,10 @@ def test_the_shared_order_follows_nobodys_rows(parties: int, transfers: bool) ->
 
 def test_that_check_catches_the_active_partys_order(monkeypatch: pytest.MonkeyPatch) -> None:
     leak = {n: place.to_bytes(8, "big") + bytes(8) for place, n in enumerate(shuffled(300, 0))}
-    hashed = {hash_to_group([key]): n for n, key in enumerate(canonical_ids(range(300)))}
+    named = {key: n for n, key in enumerate(canonical_ids(range(300)))}
 
     def by_rows(work: AlignmentWork, rows: np.ndarray) -> np.ndarray:
-        own = [leak[hashed[work.keys[32 * row : 32 * row + 32]]] for row in rows.tolist()]
+        own = [leak[named[work.ids[row]]] for row in rows.tolist()]
         return rows[np.argsort(own)]
 
     monkeypatch.setattr(AlignmentWork, "in_shared_order", by_rows)
@@ -159,21 +159,19 @@ def masked_shares(view: View, passive: str) -> okvs.Words:
     work = view.work["bank"]
     number = work.passives.index(passive)
     (head,) = view.received("bank", passive, Store)
-    v = okvs.decode(head.seed, psi_work.words(work.journal.whole(f"store-{number}")), work.keys)
+    (v,) = okvs.decode(head.seed, work.keys, psi_work.words(work.journal.whole(f"store-{number}")))
     if work.transfers:
-        return v ^ evaluator_of(work, number).answers(work.keys)
-    v[sort_points(work.journal.whole("mine"))[1]] ^= psi_work.words(work.journal.whole(f"back-{number}"))
+        return v ^ evaluated(work, passive, work.keys)[:, :2]
+    v[sort_points(work.journal.whole("mine"))[1]] ^= psi_work.words(work.journal.whole(f"back-{number}"), 4)[:, :2]
     return v
 
 
-def evaluator_of(work: AlignmentWork, number: int) -> PrfEvaluator:
-    """What P_1 can compute of F_i, from its journal."""
+def evaluated(work: AlignmentWork, passive: str, keys: okvs.Words) -> okvs.Words:
+    """What P_1 can compute of F_i on any keys, from its journal."""
     own = work.journal.chunk("own", 0)
-    store = psi_work.words(own[okvs.SEED_BYTES :])
-    pairs = psi_transfers._pairs(work.journal.chunk(f"pairs-{number}", 0))
-    evaluator = PrfEvaluator(pairs, own[: okvs.SEED_BYTES], store)
-    evaluator.skip(0)
-    return evaluator
+    slots = (len(own) - okvs.SEED_BYTES) // okvs.VALUE_BYTES
+    _, c = psi_transfers._taken(work, passive, slots, 1 << 40)
+    return vole_prf.evaluated(PrfHash(psi_transfers._coin(work, "all")), own[: okvs.SEED_BYTES], c, keys)
 
 
 def pairwise_guesses(parties: int, *, transfers: bool = False) -> dict[str, set[int]]:
@@ -183,12 +181,11 @@ def pairwise_guesses(parties: int, *, transfers: bool = False) -> dict[str, set[
     """
     view = View(SETS[:parties], transfers=transfers)
     work = view.work["bank"]
-    points = work.keys
-    prf = [work.digests(points, key, b"zero share") for key in work.pair_keys.values()]
+    prf = [psi_work.keyed(key, work.keys) for key in work.pair_keys.values()]
     found: dict[str, set[int]] = {}
     for passive in NAMES[1:parties]:
         v = masked_shares(view, passive)
-        hits = np.zeros(len(points) // 32, np.bool_)
+        hits = np.zeros(work.rows, np.bool_)
         for subset in range(1 << len(prf)):
             rest = v.copy()
             for key, share in enumerate(prf):
@@ -235,7 +232,7 @@ def pairs_of_values(parties: int) -> int:
     total = np.zeros((work.rows, 2), np.uint64)
     for passive in ["shop", "telco"]:
         total ^= masked_shares(view, passive)
-        total ^= work.digests(work.keys, work.pair_keys[passive], b"zero share")
+        total ^= psi_work.keyed(work.pair_keys[passive], work.keys)
     return int((~total.any(axis=1)).sum())
 
 

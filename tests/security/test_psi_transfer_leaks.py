@@ -6,59 +6,52 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from securevfl.crypto.curve import canonical_ids, hash_ids
-from securevfl.crypto.transfers import okvs, ot_extension
-from securevfl.crypto.transfers.ot_extension import ROW_BYTES, Holder, PrfEvaluator
+from securevfl.crypto.curve import canonical_ids, id_keys
+from securevfl.crypto.transfers import okvs, vole
+from securevfl.crypto.transfers.vole_prf import PrfHash
 from securevfl.protocols.alignment import psi_many, psi_transfers, psi_work
 from securevfl.protocols.alignment.psi import AlignmentWork, Journal
 from securevfl.protocols.alignment.psi_many import Store
-from securevfl.protocols.alignment.psi_transfers import Question
-from tests.security.test_psi_leaks import SETS, View, evaluator_of
+from securevfl.protocols.alignment.psi_transfers import Masked, Question
+from securevfl.runtime.door import Entry, Leave
+from tests.security.test_psi_leaks import SETS, View, evaluated
 
 UNIVERSE = list(range(200))
 
 
 def asked_about() -> set[int]:
-    """Ids that a passive party, knowing all there can be, reads out of the corrections it got.
+    """Ids that a passive party, knowing all there can be, reads out of what it was asked with.
 
-    Where its choice is 0 it knows T: if U hid D by T alone, a stored id's rows would add up to its code word there.
+    If d hid P by nothing, it would answer a stored id with its h.
     """
     view = View(SETS[:2], transfers=True)
-    work = view.work["shop"]
-    chosen = work.journal.chunk("chosen", 0)
-    holder = Holder(chosen[:ROW_BYTES], psi_transfers._keys(chosen[ROW_BYTES:]))
-    sent = np.frombuffer(work.journal.chunk("theirs", 0), np.uint64).reshape(-1, 8)
-    known = sent ^ ot_extension._stream(holder._seeds, 0, len(sent))
+    d = psi_work.words(b"".join(message.slots for message in view.received("shop", "bank", Masked)))
     (question,) = view.received("shop", "bank", Question)
-    keys = hash_ids(canonical_ids(UNIVERSE))
-    words = ot_extension.encode(ot_extension.target(keys))
-    off = (okvs.decode(question.seed, known, keys) ^ words) & ~holder._choices
+    keys = id_keys(canonical_ids(UNIVERSE))
+    off = okvs.decode(question.seed, keys, d)[0] ^ PrfHash(psi_transfers._coin(view.work["shop"], "all")).target(keys)
     return {UNIVERSE[n] for n in np.flatnonzero(~off.any(axis=1))}
 
 
-def test_corrections_do_not_show_what_is_asked() -> None:
+def test_what_is_asked_with_does_not_show_what_is_asked() -> None:
     assert not asked_about()
 
 
-def test_that_check_catches_one_pad(monkeypatch: pytest.MonkeyPatch) -> None:
-    def one_pad(self: PrfEvaluator, number: int) -> bytes:
-        rows = self._block(number)
-        return (self._transfers[-1] ^ ot_extension.encode(rows)).tobytes()
-
-    monkeypatch.setattr(PrfEvaluator, "corrections", one_pad)
+def test_that_check_catches_noise_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = np.packbits
+    monkeypatch.setattr(vole.np, "packbits", lambda bits, **keys: real(bits, **keys) * np.uint8(0))
+    monkeypatch.setattr(vole.TakenPiece, "check", lambda *_: None)
     monkeypatch.setattr(AlignmentWork, "in_shared_order", lambda work, rows: rows)  # the PRFs no longer agree
     assert asked_about() == set(SETS[0])
 
 
 def found_beyond_its_own() -> set[int]:
-    """Ids outside its own set that P_1, knowing all there can be, finds in the other's store."""
+    """Ids outside its own set that P_1, knowing all there can be, finds in the other's values."""
     view = View(SETS[:2], transfers=True)
     work = view.work["bank"]
-    (head,) = view.received("bank", "shop", Store)
-    keys = hash_ids(canonical_ids(UNIVERSE))
-    table = psi_work.words(work.journal.whole("store-0"))
-    v = okvs.decode(head.seed, table, keys) ^ evaluator_of(work, 0).answers(keys)
-    return {UNIVERSE[n] for n in np.flatnonzero(~v.any(axis=1))} - set(SETS[0])
+    keys = id_keys(canonical_ids(UNIVERSE))
+    theirs = psi_work.words(work.journal.whole("store-0"))
+    known = psi_work.met(evaluated(work, "shop", keys)[:, :2], theirs)
+    return {UNIVERSE[n] for n in known} - set(SETS[0])
 
 
 def test_the_active_party_finds_no_id_that_it_did_not_ask_about() -> None:
@@ -66,17 +59,77 @@ def test_the_active_party_finds_no_id_that_it_did_not_ask_about() -> None:
 
 
 def test_that_check_catches_a_holder_without_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(psi_transfers, "fresh_choices", lambda: bytes(ROW_BYTES))
+    monkeypatch.setattr(psi_transfers, "fresh_secret", lambda: (bytes(16), [False] * 128))
     assert found_beyond_its_own() == set(SETS[1]) - set(SETS[0])
+
+
+def asked_for_as_many_as_fit() -> tuple[set[int], int]:
+    """Ids outside its 60 that a P_1 that deviates finds, and how many the other has entered that it was asked about.
+
+    Its store is solved for as many ids as it has slots in place of its own.
+    """
+    told: list[tuple[str, int]] = []
+    hashing: list[PrfHash] = []
+    wanted = id_keys(canonical_ids(range(500)))
+
+    class Noted(PrfHash):
+        def __init__(self, coin: bytes) -> None:
+            super().__init__(coin)
+            hashing.append(self)
+
+    def crowded(keys: okvs.Words, values: okvs.Words) -> tuple[bytes, okvs.Words]:
+        return solved(wanted, hashing[0].target(wanted), okvs.slots(len(keys)))
+
+    def names(work: AlignmentWork, to: str, ids: int) -> Leave:
+        told.append((work.me, ids))
+        return work.channel.tell(Entry(to, "ids", ids, 1, about=(work.me,)))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(AlignmentWork, "names", names)
+        patch.setattr(psi_transfers, "PrfHash", Noted)
+        patch.setattr(psi_transfers, "okvs", SimpleNamespace(**vars(okvs) | {"encode": crowded}))
+        view = View([list(range(60)), list(range(20, 400))], transfers=True)
+    work = view.work["bank"]
+    known = psi_work.met(evaluated(work, "shop", wanted)[:, :2], psi_work.words(work.journal.whole("store-0")))
+    return set(known.tolist()) - set(range(60)), dict(reversed(told))["shop"]
+
+
+def solved(keys: okvs.Words, targets: okvs.Words, slots: int) -> tuple[bytes, okvs.Words]:
+    """A store of so many slots for as many of the keys as it can have, by elimination: row by row, bits of an int."""
+    seed = os.urandom(okvs.SEED_BYTES)
+    sparse, dense = okvs._places(seed, keys, (slots - okvs._DENSE) // 3)
+    found: dict[int, tuple[int, np.ndarray]] = {}
+    for n in range(len(keys)):
+        row, value = int(dense[n]) << slots - okvs._DENSE, targets[n].copy()
+        for slot in sparse:
+            row ^= 1 << int(slot[n])
+        while row and (top := row.bit_length() - 1) in found:
+            row, value = row ^ found[top][0], value ^ found[top][1]
+        if row:
+            found[top] = row, value
+    table = np.zeros((slots, 2), np.uint64)
+    for top in sorted(found):
+        row, value = found[top]
+        for bit in range(top):
+            if row >> bit & 1:
+                value = value ^ table[bit]
+        table[top] = value
+    return seed, table
+
+
+def test_a_party_that_asks_about_more_than_it_says_is_within_what_is_entered() -> None:
+    found, entered = asked_for_as_many_as_fit()
+    assert len(found) > 100
+    assert 60 + len(found) <= entered == okvs.slots(60)
 
 
 def test_two_alignments_by_transfers_share_nothing() -> None:
     views = [View(SETS[:2], transfers=True) for _ in range(2)]
-    rows = [view.work["shop"].journal.chunk("theirs", 0) for view in views]
-    seen = [{raw[at : at + ROW_BYTES] for at in range(0, len(raw), ROW_BYTES)} for raw in rows]
-    assert not seen[0] & seen[1]
-    stores = [psi_work.words(view.work["bank"].journal.whole("store-0")) for view in views]
-    assert not (stores[0][:, 0] == stores[1][:, 0]).any()
+    for who, stream in (("shop", "theirs"), ("bank", "back-0"), ("bank", "store-0")):
+        journals = [view.work[who].journal for view in views]
+        raw = [b"".join(each.chunk(stream, at) for at in range(each.count(stream))) for each in journals]
+        blocks = [{octets[at : at + 16] for at in range(0, len(octets), 16)} for octets in raw]
+        assert not blocks[0] & blocks[1]
 
 
 def excluded_by_empty_slots() -> int:
@@ -85,8 +138,8 @@ def excluded_by_empty_slots() -> int:
     work = view.work["bank"]
     (head,) = view.received("bank", "shop", Store)
     table = psi_work.words(work.journal.whole("store-0"))
-    sparse, _ = okvs._places(head.seed, work.keys, (head.slots - okvs._DENSE) // 3, None)
-    return int((~table[sparse].any(axis=2)).any(axis=1).sum())
+    sparse, _ = okvs._places(head.seed, work.keys, (head.slots - okvs._DENSE) // 3)
+    return int((~table[np.stack(sparse)].any(axis=2)).any(axis=0).sum())
 
 
 def test_a_store_does_not_show_which_slots_it_uses() -> None:
@@ -126,7 +179,7 @@ def same_answer_in_two_stores(passive_loses: str) -> int:
     (seed, first), (other_seed, second) = stores
     if seed == other_seed and (first == second).all():
         return 0
-    equal = okvs.decode(seed, first, work.keys) == okvs.decode(other_seed, second, work.keys)
+    equal = okvs.decode(seed, work.keys, first)[0] == okvs.decode(other_seed, work.keys, second)[0]
     return int(equal.all(axis=1).sum())
 
 

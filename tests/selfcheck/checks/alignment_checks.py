@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -10,7 +11,6 @@ from hashlib import sha256
 from unittest import mock
 
 import numpy as np
-from numpy.typing import NDArray
 
 from securevfl.audit.message_bytes import byte_fields
 from securevfl.audit.recording.recorded_runs import WAYS
@@ -18,8 +18,10 @@ from securevfl.audit.recording.transcript import Transcript, Witness
 from securevfl.audit.transcripts import Outcome, check_transcript
 from securevfl.base.roles import Roles
 from securevfl.crypto import curve
-from securevfl.crypto.curve import POINT_BYTES, canonical_ids, hash_ids, hash_to_group
-from securevfl.crypto.transfers import base_ot, okvs, ot_extension
+from securevfl.crypto.curve import POINT_BYTES, canonical_ids, hash_to_group, id_keys
+from securevfl.crypto.transfers import base_ot, okvs, ot_rows, vole
+from securevfl.crypto.transfers.vole import Giver, Size, Taker
+from securevfl.crypto.transfers.vole_prf import PrfHash
 from securevfl.errors import CryptoError, LeakageError, PeerLost
 from securevfl.protocols.alignment import psi
 from securevfl.protocols.alignment.psi_work import AlignmentHello, Points
@@ -89,21 +91,21 @@ def _on_the_wire(transcript: Transcript, ids: dict[str, list[str]], outcome: Out
     """Neither ids nor anything that can be made of an id without a secret."""
     for name, own in ids.items():
         canonical = canonical_ids(own)
-        known = set(_split(hash_to_group(canonical) + hash_ids(canonical)))
-        known |= {sha256(item).digest() for item in canonical}
+        known = set(_split(hash_to_group(canonical))) | {sha256(item).digest() for item in canonical}
+        keys = set(_split(id_keys(canonical).tobytes(), 16))
         spelled = re.compile(b"\xa4(?:" + b"|".join(map(re.escape, canonical)) + b")")
         for event in transcript.received:
             if event.me == name:
                 continue
-            pieces = {piece for data in byte_fields(event.message) for piece in _split(data)}
+            pieces = {piece for data in byte_fields(event.message) for size in (32, 16) for piece in _split(data, size)}
             text = encode_message(event.message)
-            if pieces & known or spelled.search(text):
+            if pieces & (known | keys) or spelled.search(text):
                 outcome.add("hidden", event.me, f"{type(event.message).__name__} holds ids of {name} without a blind")
                 return
 
 
-def _split(data: bytes) -> list[bytes]:
-    return [data[i : i + POINT_BYTES] for i in range(0, len(data) - POINT_BYTES + 1, POINT_BYTES)]
+def _split(data: bytes, size: int = POINT_BYTES) -> list[bytes]:
+    return [data[i : i + size] for i in range(0, len(data) - size + 1, size)]
 
 
 def granted() -> Outcome:
@@ -169,8 +171,8 @@ def base_transfers() -> Outcome:
     group are refused."""
     outcome = Outcome()
     offerer = base_ot.Offerer()
-    secrets = [_bits(ot_extension.fresh_choices()) for _ in range(2)]
-    if secrets[0] == secrets[1] or not 150 < sum(secrets[0]) < 362:
+    secrets = [ot_rows.fresh_secret()[1] for _ in range(2)]
+    if secrets[0] == secrets[1] or not 24 < sum(secrets[0]) < 104:  # 7 standard errors
         outcome.add("fresh", "transfers", "the holder's choices are not random bits")
     points, keys = base_ot.choose(offerer.offer, secrets[0][:32])
     pairs = offerer.pairs(points)
@@ -191,39 +193,55 @@ def base_transfers() -> Outcome:
     return outcome
 
 
-def corrections() -> Outcome:
-    """Check that without the pads the holder's view of the corrections has full rank: a code word has 76 bits of
-    512."""
+def masks() -> Outcome:
+    """Check that what asks is hidden, as without the masks of a vector OLE it would answer a stored id with its h, and
+    that the taker lacks one leaf of each tree."""
     outcome = Outcome()
-    ids = hash_ids([b"%d" % i for i in range(600)])
-    choices = ot_extension.fresh_choices()
-    offerer = base_ot.Offerer()
-    points, keys = base_ot.choose(offerer.offer, _bits(choices))
-    seed, store = okvs.encode(ids, ot_extension.target(ids))
-    evaluator = ot_extension.PrfEvaluator(offerer.pairs(points), seed, store)
-    holder = ot_extension.Holder(choices, keys)
-    sent = np.frombuffer(evaluator.corrections(0), np.uint64).reshape(len(store), -1)
-    own = ot_extension._stream(holder._seeds, 0, len(store))
-    for what, view in (("as they come", sent), ("without the holder's pads", sent ^ own)):
-        if _rank(view) < ot_extension.CODE_BITS - 8:
-            outcome.add("hidden", "transfers", f"corrections {what} are words of the code: they show the store")
+    keys, (giver, taker), hashing = id_keys([b"%d" % i for i in range(600)]), ends(), PrfHash(bytes(32))
+    seed, store = okvs.encode(keys, hashing.target(keys))
+    size = Size(len(store), 16, 8)
+    asked = taker.ask(0, size, os.urandom(vole.choice_bytes(size)))
+    answered, given = giver.answer(0, size, asked)
+    taken = taker.take(0, size, answered)
+    try:
+        taken.check(given.confirm(taken.said))
+    except CryptoError:
+        outcome.add("output", "transfers", "a giver that keeps to the protocol is taken for one that does not")
+    unknown = set(_split(given._leaves.tobytes(), 16)) - set(_split(taken._leaves.tobytes(), 16))
+    if len(unknown) != size.trees or unknown & set(_split(answered, 16)):
+        outcome.add("hidden", "transfers", "the taker has every leaf of a tree")
+    a, _ = taken.outcome()
+    if (okvs.decode(seed, keys, a ^ store)[0] == hashing.target(keys)).any():
+        outcome.add("hidden", "transfers", "what asks answers ids with their hashes: it shows what is stored")
     return outcome
 
 
-def _bits(octets: bytes) -> list[bool]:
-    return [bool(bit) for bit in np.unpackbits(np.frombuffer(octets, np.uint8), bitorder="little")]
+def strays() -> Outcome:
+    """Check that trees with an altered sum are refused, and so is a confirmation of other trees."""
+    outcome = Outcome()
+    size = Size(60, 16, 3)
+    for at in (-1, -16 * size.trees):  # sums of leaves, which every taker reads
+        giver, taker = ends()
+        asked = taker.ask(0, size, os.urandom(vole.choice_bytes(size)))
+        answered, given = giver.answer(0, size, asked)
+        altered = bytearray(answered)
+        altered[at] ^= 1
+        taken = taker.take(0, size, bytes(altered))
+        given._challenge = giver._public.challenge(0, asked, bytes(altered))
+        try:
+            taken.check(given.confirm(taken.said))
+        except CryptoError:
+            continue
+        outcome.add("refusal", "taker", "takes trees in which a sum was altered")
+    return outcome
 
 
-def _rank(rows: NDArray[np.uint64]) -> int:
-    """Over GF(2), of the first 600 rows."""
-    pivots: dict[int, int] = {}
-    for row in rows[:600]:
-        value = int.from_bytes(row.tobytes(), "little")
-        while value and (top := value.bit_length()) in pivots:
-            value ^= pivots[top]
-        if value:
-            pivots[top] = value
-    return len(pivots)
+def ends() -> tuple[Giver, Taker]:
+    """Both ends of a vector OLE, by base transfers."""
+    offerer, coin = base_ot.Offerer(), os.urandom(32)
+    secret, bits = ot_rows.fresh_secret()
+    points, seeds = base_ot.choose(offerer.offer, bits)
+    return Giver(secret, seeds, os.urandom(32), coin), Taker(offerer.pairs(points), coin)
 
 
 CHECKS: dict[str, Callable[[], Outcome]] = {
@@ -232,7 +250,8 @@ CHECKS: dict[str, Callable[[], Outcome]] = {
     "alignment of two, many ids": lambda: many_ids(2),
     "alignment of three, many ids": lambda: many_ids(3),
     "transfers hide the other key": base_transfers,
-    "corrections are padded": corrections,
+    "what asks is masked": masks,
+    "altered trees are refused": strays,
     "granted ids are held to": granted,
     "points are on the curve": points,
     "blinders are fresh": blinders,

@@ -20,8 +20,8 @@ from securevfl.audit.transcripts import Outcome
 from securevfl.crypto import share_ring
 from securevfl.crypto.masking import KeyPair
 from securevfl.crypto.prg import Prg, derive_key
-from securevfl.crypto.transfers import okvs
 from securevfl.crypto.transfers.ot_rows import RowHash, RowOfferer, tweaks
+from securevfl.crypto.transfers.vole_prf import PrfHash
 from securevfl.data.register import Register
 from securevfl.job import Job, Protocol
 from securevfl.models.linear import Logistic
@@ -78,8 +78,9 @@ def _hashed(key: bytes, number: int, purpose: int, choice: int, x: int) -> bytes
     return RowHash(key)(np.full((1, 2), x, np.uint64), tweak).tobytes()
 
 
-def _digest(rows: bytes, key: bytes, purpose: bytes) -> bytes:
-    return okvs.digests(rows, 16, key=key, purpose=purpose, width=8).tobytes()
+def _value(coin: bytes, z: int, x: int) -> bytes:
+    """F of one sum and one key."""
+    return PrfHash(coin).values(np.full((1, 2), z, np.uint64), np.full((1, 2), x, np.uint64)).tobytes()
 
 
 def _offer(number: int) -> SealOffer:
@@ -142,10 +143,10 @@ TABLE = (
         {"key": _A[:16], "number": 2, "purpose": 2, "choice": 1, "x": 2},
     ),
     Derived(
-        "a digest of an id",
-        _digest,
-        {"rows": bytes(8), "key": _A, "purpose": b"a"},
-        {"rows": bytes(7) + b"\1", "key": _B, "purpose": b"b"},
+        "a value of the PRF of an id",
+        _value,
+        {"coin": _A, "z": 1, "x": 2},
+        {"coin": _B, "z": 3, "x": 4},
     ),
     Derived(
         "what a party signs of a session",

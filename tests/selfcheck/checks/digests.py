@@ -144,13 +144,13 @@ def common() -> Outcome:
     for at in (0, 7, 8, 15):
         done: list[int] = []
 
-        def one_off(keys: bytes, values: Any, executor: Any = None, *, at: int = at, done: list[int] = done) -> Any:
+        def one_off(keys: Any, values: Any, *, at: int = at, done: list[int] = done) -> Any:
             if values.shape == (_ROWS, 2) and not done:
                 octets = bytearray(values.astype("<u8").tobytes())
                 octets[at] ^= 1  # of the first id alone
                 values = np.frombuffer(bytes(octets), "<u8").reshape(-1, 2).astype(np.uint64)
                 done.append(at)
-            return encode(keys, values, executor)
+            return encode(keys, values)
 
         with mock.patch.object(okvs, "encode", one_off):
             _, aligned = record_alignment(ids)

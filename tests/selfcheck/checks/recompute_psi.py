@@ -6,6 +6,7 @@ bits        a bit of what is sent is biased, or follows from another
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -27,8 +28,9 @@ from securevfl.audit.recording.transcript import Transcript
 from securevfl.audit.statistics import Battery
 from securevfl.audit.transcripts import Outcome
 from securevfl.crypto import curve
-from securevfl.crypto.curve import canonical_ids, hash_ids, hash_to_group
-from securevfl.crypto.transfers import base_ot, okvs, ot_extension
+from securevfl.crypto.curve import canonical_ids, hash_to_group, id_keys
+from securevfl.crypto.transfers import base_ot, okvs, ot_rows, vole, vole_prf
+from securevfl.crypto.transfers.binary_field import Multiplier
 from securevfl.crypto.transfers.okvs import Words
 from securevfl.protocols.alignment import psi_transfers
 from securevfl.protocols.alignment.psi import NONCE_BYTES
@@ -40,7 +42,7 @@ from selfcheck.checks.alignment_checks import record_alignment
 from selfcheck.entropy import Drawn, recorded
 
 _ROWS = 40
-_TRANSFERS = 64  # of 512: those that are worked out once more
+_TRANSFERS = 64  # of 128: those that are worked out once more
 _ORDER = base_ot._ORDER
 _USED: Any = psi_transfers  # what the protocol calls, by the names that it has for it
 
@@ -60,6 +62,7 @@ def _alignment(parties: int, executor: Executor | None) -> Outcome:
     with recorded() as drawn:
         transcript, _ = record_alignment(ids, executor)
     hashed = {name: _split(hash_to_group(canonical_ids(own))) for name, own in ids.items()}
+    keys = {name: id_keys(canonical_ids(own)) for name, own in ids.items()}
     scalars = {name: drawn.of_size(name, 32) for name in ids}
     if any(len(found) != 1 for found in scalars.values()):
         outcome.add("derived", "all", "a party's scalar is something else than 32 bytes drawn for this alignment")
@@ -70,12 +73,14 @@ def _alignment(parties: int, executor: Executor | None) -> Outcome:
             if _split(event.message.points) != known:
                 outcome.add("derived", event.peer, "points are not its ids times the scalar that was drawn")
     if parties > 2:
-        _stores(outcome, transcript, drawn, hashed)
+        _stores(outcome, transcript, drawn, hashed, keys)
     return outcome
 
 
-def _stores(outcome: Outcome, transcript: Transcript, drawn: Drawn, hashed: dict[str, list[bytes]]) -> None:
-    """Each store answers F_i(y) ^ s_i(y), and what its keys leave open is what was drawn."""
+def _stores(
+    outcome: Outcome, transcript: Transcript, drawn: Drawn, hashed: dict[str, list[bytes]], keys: dict[str, Words]
+) -> None:
+    """Each store answers F_i'(y) ^ s_i(y), and what its keys leave open is what was drawn."""
     (nonce,) = {event.message.nonce for event in transcript.received if isinstance(event.message, Begin)}
     if nonce not in drawn.of_size("P0", NONCE_BYTES):
         outcome.add("derived", "P0", "the nonce of the alignment is not 16 bytes drawn for it")
@@ -96,11 +101,11 @@ def _stores(outcome: Outcome, transcript: Transcript, drawn: Drawn, hashed: dict
                 key = slow_reference.agreed(
                     drawn.keys[own][0], public, session=nonce.hex(), own=own, peer=peer, domain="alignment zero sharing"
                 )
-                share ^= slow_reference.blakes(points, key=key, purpose=b"zero share")
+                share ^= slow_reference.blocks(key, keys[own])
         (scalar,) = drawn.of_size(own, 32)
         rows = [point + crypto_scalarmult(scalar, point) for point in points]
-        values = slow_reference.blakes(rows, purpose=b"oblivious prf") ^ share
-        if not np.array_equal(okvs.decode(seeds[own], tables[own], b"".join(points)), values):
+        values = slow_reference.blakes(rows, size=32, purpose=b"oblivious prf")[:, :2] ^ share
+        if not np.array_equal(okvs.decode(seeds[own], keys[own], tables[own])[0], values):
             outcome.add("derived", own, "its store holds other values than F ^ s of its scalar and its agreed keys")
         fill = [draw for draw in drawn.of_size(own, tables[own].nbytes) if _fills(draw, tables[own], len(points))]
         if seeds[own] not in drawn.of_size(own, okvs.SEED_BYTES) or not fill:
@@ -114,15 +119,16 @@ def _fills(draw: bytes, table: Words, keys: int) -> bool:
 
 
 def transfers() -> Outcome:
-    """Check base transfers and their extension, each value against what was drawn for it."""
+    """Check base transfers, trees and rows of a vector OLE and the PRF, each value against what was drawn for it."""
     outcome = Outcome()
     with recorded() as drawn:
-        choices = _USED.fresh_choices()
-    if drawn.here() != [choices] or len(choices) != ot_extension.ROW_BYTES:
-        outcome.add("derived", "holder", "its secret is something else than the 64 bytes drawn for it")
-    bits = np.unpackbits(np.frombuffer(choices, np.uint8), bitorder="little").astype(bool).tolist()
+        secret, bits = _USED.fresh_secret()
+    chosen = np.unpackbits(np.frombuffer(secret, np.uint8), bitorder="little").astype(bool).tolist()
+    if drawn.here() != [secret] or len(secret) != ot_rows.SECRET_BYTES or bits != chosen:
+        outcome.add("derived", "holder", "its secret is something else than the 16 bytes drawn for it")
     pairs, seeds = _base(outcome, bits)
-    _extension(outcome, choices, pairs, seeds)
+    _vole(outcome, secret, pairs, seeds)
+    _prf(outcome, secret)
     return outcome
 
 
@@ -156,39 +162,64 @@ def _base(outcome: Outcome, bits: list[bool]) -> tuple[list[tuple[bytes, bytes]]
     return pairs, seeds
 
 
-def _extension(outcome: Outcome, choices: bytes, pairs: list[tuple[bytes, bytes]], seeds: list[bytes]) -> None:
-    """U = T ^ T' ^ C(D), and F(x) = Hash(x, [T](x)) at both ends."""
-    keys = hash_ids([b"%d" % i for i in range(300)])
-    hashes = _USED.target(keys)
-    if not np.array_equal(hashes, slow_reference.blakes(_split(keys), purpose=b"ot target")):
-        outcome.add("derived", "transfers", "h(x) is not 128 bits of BLAKE2b")
-    seed, store = okvs.encode(keys, hashes)
-    evaluator = ot_extension.PrfEvaluator(pairs, seed, store)
-    holder = ot_extension.Holder(choices, seeds)
-    sent = evaluator.corrections(0)
-    holder.correct(0, sent)
-    T, other = (_matrix([pair[which] for pair in pairs], len(store)) for which in (0, 1))
-    U = np.frombuffer(sent, "<u8").reshape(-1, T.shape[1])
-    if not np.array_equal(U, T ^ other ^ ot_extension.encode(store)):
-        outcome.add("derived", "transfers", "corrections are not T ^ T' ^ C(D) of the streams of both keys")
-    rows = okvs.decode(seed, T, keys)
-    known = slow_reference.blakes(
-        [x + row.tobytes() for x, row in zip(_split(keys), rows, strict=True)], purpose=b"ot prf"
-    )
-    if not np.array_equal(evaluator.answers(keys), known) or not np.array_equal(holder.values(seed, keys), known):
-        outcome.add("derived", "transfers", "F(x) is not the hash of x and its row")
+def _vole(outcome: Outcome, secret: bytes, pairs: list[tuple[bytes, bytes]], seeds: list[bytes]) -> None:
+    """Check that trees grow from the roots drawn, and rows from both streams, and that c = b + a Delta."""
+    size, coin, roots = vole.Size(90, 16, 4), os.urandom(32), os.urandom(32)
+    giver, taker = vole.Giver(secret, seeds, roots, coin), vole.Taker(pairs, coin)
+    choices = os.urandom(vole.choice_bytes(size))
+    asked = taker.ask(0, size, choices)
+    T, other = (_matrix([pair[which] for pair in pairs], len(choices)) for which in (0, 1))
+    U = np.frombuffer(asked, np.uint8)[: T.size].reshape(T.shape)
+    if not np.array_equal(U, T ^ other ^ np.frombuffer(choices, np.uint8)):
+        outcome.add("derived", "transfers", "rows that are asked for are not T ^ T' ^ r of the streams of both keys")
+    answered, given = giver.answer(0, size, asked)
+    nodes = [slow_reference.stream(roots, "vector OLE trees", 0, np.empty((16, 2), np.uint64))]
+    sides = [slow_reference.derived(coin, "vector OLE trees", side)[:16] for side in range(2)]
+    for _ in range(size.depth):
+        nodes = [node ^ slow_reference.blocks(key, node) for key in sides for node in nodes]
+    if not np.array_equal(np.concatenate(nodes), given._leaves):
+        outcome.add("derived", "transfers", "leaves are not those of the roots that were drawn")
+    taken = taker.take(0, size, answered)
+    (a, c), b = taken.outcome(), given.outcome()
+    if not np.array_equal(c, b ^ Multiplier(secret)(a)):
+        outcome.add("derived", "transfers", "the ends of a vector OLE do not differ by a Delta")
     battery = Battery()
-    bitwise(battery, "corrections", bits_of(U).reshape(len(U), -1))
-    bitwise(battery, "stores", bits_of(store).reshape(len(store), -1))
+    for name, each in (("a", a), ("b", b), ("c", c)):
+        bitwise(battery, name, bits_of(each).reshape(len(each), -1))
+    bitwise(battery, "trees", bits_of(np.frombuffer(answered, np.uint64)).reshape(-1, 128))
     outcome.statistics("bits", "transfers", battery)
 
 
-def _matrix(keys: list[bytes], rows: int) -> NDArray[np.uint64]:
-    """Bits (rows, 8 words): column j is the stream of key j, lowest bit first."""
-    octets = 8 * -(-rows // 64)
-    columns = [np.frombuffer(slow_reference.keystream(key, "transfer extension", 0, octets), np.uint8) for key in keys]
-    bits = np.unpackbits(np.array(columns), axis=1, bitorder="little").T[:rows]
-    return np.packbits(bits, axis=1, bitorder="little").view("<u8").astype(np.uint64)
+def _prf(outcome: Outcome, secret: bytes) -> None:
+    """Check h(x) = pi(x) ^ x and F(x), the hash of a sum and x, at both ends."""
+    keys, coin = id_keys([b"%d" % i for i in range(300)]), os.urandom(32)
+    hashing = _USED.PrfHash(coin)
+    target = slow_reference.blocks(slow_reference.derived(coin, "vector OLE PRF", "target")[:16], keys) ^ keys
+    if not np.array_equal(hashing.target(keys), target):
+        outcome.add("derived", "transfers", "h(x) is not AES of x, and x")
+    seed, P = okvs.encode(keys, target)
+    a, b = (np.frombuffer(os.urandom(P.nbytes), np.uint64).reshape(-1, 2) for _ in range(2))
+    times = Multiplier(secret)
+    c = b ^ times(a)
+    (sums,) = okvs.decode(seed, keys, c)
+    key, last = slow_reference.derived(coin, "vector OLE PRF", "hash")[:16], np.array([0, 1 << 63], np.uint64)
+    inner = slow_reference.blocks(key, sums)
+    known = np.concatenate(
+        [slow_reference.blocks(key, inner ^ keys ^ np.uint64(half) * last) ^ inner for half in (0, 1)], axis=1
+    )
+    at_evaluator = vole_prf.evaluated(hashing, seed, c, keys)
+    at_holder = vole_prf.held(hashing, seed, b, P ^ a, times, keys)
+    if not np.array_equal(at_evaluator, known) or not np.array_equal(at_holder, known):
+        outcome.add("derived", "transfers", "F(x) is not the hash of x and its sum")
+    battery = Battery()
+    bitwise(battery, "stores", bits_of(P).reshape(len(P), -1))
+    outcome.statistics("bits", "transfers", battery)
+
+
+def _matrix(keys: list[bytes], octets: int) -> NDArray[np.uint8]:
+    """Octets (128, k): row j is the stream of key j."""
+    streams = [slow_reference.keystream(key, "transfers by rows", 0, octets) for key in keys]
+    return np.array([np.frombuffer(each, np.uint8) for each in streams])
 
 
 def points() -> Outcome:

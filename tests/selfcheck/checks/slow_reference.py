@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 
@@ -70,7 +70,14 @@ def blake(data: bytes, *, size: int = 16, key: bytes = b"", purpose: bytes = b""
     return hashlib.blake2b(data, digest_size=size, key=key, person=purpose).digest()
 
 
-def blakes(rows: Sequence[bytes], *, key: bytes = b"", purpose: bytes = b"") -> NDArray[np.uint64]:
-    """16 bytes for each row, as two words: (n, 2)."""
-    raw = b"".join(blake(row, key=key, purpose=purpose) for row in rows)
-    return np.frombuffer(raw, "<u8").reshape(-1, 2).astype(np.uint64, copy=False)
+def blakes(rows: Sequence[bytes], *, size: int = 16, key: bytes = b"", purpose: bytes = b"") -> NDArray[np.uint64]:
+    """Words of the digest of each row: (n, size / 8)."""
+    raw = b"".join(blake(row, size=size, key=key, purpose=purpose) for row in rows)
+    return np.frombuffer(raw, "<u8").reshape(-1, size // 8).astype(np.uint64, copy=False)
+
+
+def blocks(key: bytes, rows: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """AES of each row (n, 2) by itself."""
+    cipher = Cipher(algorithms.AES(key), modes.ECB())  # noqa: S305
+    raw = b"".join(cipher.encryptor().update(row.tobytes()) for row in rows)
+    return np.frombuffer(raw, np.uint64).reshape(-1, 2)

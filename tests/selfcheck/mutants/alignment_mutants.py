@@ -11,8 +11,7 @@ import numpy as np
 
 from securevfl.crypto import curve
 from securevfl.crypto.curve import Blinder
-from securevfl.crypto.transfers import base_ot, ot_extension
-from securevfl.crypto.transfers.ot_extension import encode
+from securevfl.crypto.transfers import base_ot, ot_rows, vole
 from securevfl.protocols.alignment import psi, psi_points, psi_work
 from selfcheck.mutants.mutant import Mutant, patched
 
@@ -53,17 +52,20 @@ def _psi_declares_less(passives: Any, **flow: Any) -> Any:
     return [item for item in _psi_declares(passives, **flow) if item.message.__name__ != "TwiceBlinded"]
 
 
-def _one_pad(self: Any, number: int) -> bytes:
-    rows = self._block(number)
-    return bytes((self._transfers[-1] ^ encode(rows)).tobytes())
+_take = vole.TakenPiece.__init__
 
 
-def _no_pad(self: Any, number: int) -> bytes:
-    return bytes(encode(self._block(number)).tobytes())
+def _no_noise(self: Any, public: Any, number: int, size: Any, leaves: Any, noise: Any, *rest: Any) -> None:
+    _take(self, public, number, size, leaves, noise, *rest)
+    self._noise[:] = 0
 
 
-def _no_choices() -> bytes:
-    return bytes(ot_extension.ROW_BYTES)
+def _any_trees(self: Any, confirmed: bytes) -> None:
+    return
+
+
+def _no_choices() -> Any:
+    return bytes(ot_rows.SECRET_BYTES), [False] * ot_rows.COLUMNS
 
 
 def _any_point(point: bytes) -> None:
@@ -141,25 +143,25 @@ MUTANTS = [
         patched((psi, "declares", _psi_declares_less)),
     ),
     Mutant(
-        "transfers: one pad",
-        "corrections hide behind one of the two pads, which the holder knows for half of the columns",
-        "corrections are padded",
+        "vector OLE: no noise",
+        "the store that asks travels as it is",
+        "what asks is masked",
         "hidden",
-        patched((ot_extension.PrfEvaluator, "corrections", _one_pad)),
+        patched((vole.TakenPiece, "__init__", _no_noise)),
     ),
     Mutant(
-        "transfers: no pad",
-        "the store that asks travels as it is",
-        "corrections are padded",
-        "hidden",
-        patched((ot_extension.PrfEvaluator, "corrections", _no_pad)),
+        "vector OLE: any trees",
+        "a giver may alter sums and see by what the taker does next where its noise is",
+        "altered trees are refused",
+        "refusal",
+        patched((vole.TakenPiece, "check", _any_trees)),
     ),
     Mutant(
         "transfers: no choices",
         "the holder's secret is zero: the evaluator has its function on every key",
         "transfers hide the other key",
         "fresh",
-        patched((ot_extension, "fresh_choices", _no_choices)),
+        patched((ot_rows, "fresh_secret", _no_choices)),
     ),
     Mutant(
         "transfers: one scalar for all",

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from securevfl.crypto import masking, prg
-from securevfl.crypto.transfers import base_ot, okvs, ot_extension
+from securevfl.crypto.transfers import base_ot
+from securevfl.crypto.transfers.vole_prf import PrfHash
 from securevfl.models import inputs
 from securevfl.protocols.alignment.psi_work import AlignmentWork
 from securevfl.transport import seal, session_wire
@@ -44,12 +45,11 @@ def _no_nonce(size: int) -> bytes:
     return bytes(size)
 
 
-def _prf_of_row(seed: bytes, matrix: Any, keys: bytes, executor: Any, finish: Any) -> Any:
-    """Compute the PRF as `ot_extension._prf` does, but of the row alone."""
-    rows = finish(okvs.decode(seed, matrix, keys, executor), slice(0, len(keys) // okvs.KEY_BYTES))
-    octets = np.ascontiguousarray(rows, "<u8").tobytes()
-    width = ot_extension.ROW_BYTES
-    return okvs.digests(octets, 16, key=b"", purpose=b"ot prf", width=width, executor=executor)
+_values = PrfHash.values
+
+
+def _values_of_sums(self: Any, sums: Any, keys: Any) -> Any:
+    return _values(self, sums, np.zeros_like(keys))
 
 
 def _key_of_point(number: int, offer: bytes, point: bytes, shared: bytes) -> bytes:
@@ -125,10 +125,10 @@ MUTANTS = [
     ),
     Mutant(
         "transfers: hash without the key",
-        "F(x) is a hash of the row alone",
+        "F(x) is a hash of the sum alone",
         "transfers are known answers",
         "derived",
-        patched((ot_extension, "_prf", _prf_of_row)),
+        patched((PrfHash, "values", _values_of_sums)),
     ),
     Mutant(
         "base transfers: keys of the shared point alone",

@@ -16,9 +16,10 @@ from securevfl.crypto.masking import KeyPair
 from securevfl.crypto.paillier import multiexp, paillier_keys
 from securevfl.crypto.paillier.paillier_keys import SecretKey
 from securevfl.crypto.prg import Prg, encode_context
-from securevfl.crypto.transfers import okvs, ot_extension
+from securevfl.crypto.transfers import okvs
+from securevfl.crypto.transfers.vole_prf import PrfHash
 from securevfl.families.fdskl.kernel_model import Frequencies
-from securevfl.protocols.alignment import psi_transfers, psi_work
+from securevfl.protocols.alignment import psi_work
 from securevfl.protocols.alignment.psi_work import AlignmentWork
 from securevfl.protocols.residuals import defences
 from securevfl.protocols.sums import pairwise_sum
@@ -104,11 +105,11 @@ def _narrow_features(self: Any, model: Any, key: bytes, columns: int) -> None:
     _frequencies(self, model, narrow(key, 4), columns)
 
 
-_target = ot_extension.target
+_target = PrfHash.target
 
 
-def _narrow_target(keys: bytes, executor: Any = None) -> Any:
-    return _target(keys, executor) & np.array([0xFFFFFF, 0], np.uint64)
+def _narrow_target(self: Any, keys: Any) -> Any:
+    return _target(self, keys) & np.array([0xFFFFFF, 0], np.uint64)
 
 
 _uniforms = defences.uniforms
@@ -201,7 +202,7 @@ MUTANTS = [
         "one id in 16 million beside the stored ones is answered",
         "transfers are known answers",
         "derived",
-        patched((ot_extension, "target", _narrow_target), (psi_transfers, "target", _narrow_target)),
+        patched((PrfHash, "target", _narrow_target)),
     ),
     Mutant(
         "defences: noise on a grid",

@@ -12,7 +12,7 @@ import tenseal.sealapi as seal
 from securevfl.crypto.lattice.lattice_product import LatticeEvaluator
 from securevfl.crypto.lattice.lattice_sum import LatticeAdder
 from securevfl.crypto.paillier.paillier_keys import SecretKey
-from securevfl.crypto.transfers import base_ot, ot_extension
+from securevfl.crypto.transfers import base_ot, ot_rows
 from securevfl.protocols.alignment import psi_transfers
 from securevfl.protocols.sums.tree_sum import TreeSumRole
 from selfcheck.mutants.mutant import Mutant, patched
@@ -36,8 +36,9 @@ def _next_scalar() -> bytes:
     return int(number).to_bytes(32, "little")
 
 
-def _same_halves() -> bytes:
-    return os.urandom(ot_extension.ROW_BYTES // 2) * 2
+def _same_halves() -> Any:
+    secret = os.urandom(ot_rows.SECRET_BYTES // 2) * 2
+    return secret, np.unpackbits(np.frombuffer(secret, np.uint8), bitorder="little").astype(bool).tolist()
 
 
 def _zero_turned(self: Any, cipher: Any) -> Any:
@@ -131,7 +132,7 @@ MUTANTS = [
         "the second half of the holder's secret is its first",
         "transfers are known answers",
         "derived",
-        patched((ot_extension, "fresh_choices", _same_halves), (psi_transfers, "fresh_choices", _same_halves)),
+        patched((psi_transfers, "fresh_secret", _same_halves)),
     ),
     Mutant(
         "lattice: one encryption of zero, turned",

@@ -1,0 +1,223 @@
+"""Vector OLE and the PRF made of it against slow oracles, and what either end may try."""
+
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from securevfl.crypto.transfers import okvs, vole, vole_prf
+from securevfl.crypto.transfers.binary_field import Multiplier, ghash, packed, rows_of
+from securevfl.crypto.transfers.ot_rows import fresh_secret
+from securevfl.crypto.transfers.vole import Giver, Size, Taker, choice_bytes, sizes
+from securevfl.crypto.transfers.vole_prf import PrfHash
+from securevfl.errors import CryptoError
+
+X7 = 1 << 7 | 1 << 2 | 1 << 1 | 1  # x^128 in the field
+elements = st.binary(min_size=16, max_size=16)
+
+
+def polynomial(octets: bytes) -> int:
+    """The element as a polynomial, bit i the coefficient of x^i."""
+    return int.from_bytes(bytes(int(f"{octet:08b}"[::-1], 2) for octet in octets), "little")
+
+
+def words(*octets: bytes) -> np.ndarray:
+    return np.frombuffer(b"".join(octets), np.uint64).reshape(-1, 2)
+
+
+def slow_product(one: bytes, other: bytes) -> int:
+    """Times in GF(2^128), bit by bit."""
+    total, power = 0, polynomial(one)
+    for bit in range(128):
+        if polynomial(other) >> bit & 1:
+            total ^= power
+        power = power << 1 ^ (power >> 127) * (1 << 128 | X7)
+    return total
+
+
+@settings(max_examples=50)
+@given(elements, elements)
+def test_products_are_those_of_polynomials(one: bytes, other: bytes) -> None:
+    (product,) = Multiplier(one)(words(other))
+    assert polynomial(product.tobytes()) == slow_product(one, other)
+
+
+def test_128_elements_are_packed_by_powers_of_x() -> None:
+    parts = [os.urandom(16) for _ in range(128)]
+    powers = [words(sum(1 << 8 * (k // 8) + 7 - k % 8 for k in [bit]).to_bytes(16, "little")) for bit in range(128)]
+    total = np.zeros((1, 2), np.uint64)
+    for part, power in zip(parts, powers, strict=True):
+        total ^= Multiplier(part)(power)
+    np.testing.assert_array_equal(packed(words(*parts)[None]), total)
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_ghash_is_that_of_its_standard(count: int) -> None:
+    """H is AES of zeros under the key, and each block enters by a product with it."""
+    challenge, blocks = os.urandom(32), [os.urandom(16) for _ in range(count)]
+    cipher = vole.Cipher(vole.algorithms.AES(challenge[:16]), vole.modes.ECB()).encryptor()
+    times, total = Multiplier(cipher.update(bytes(16))), np.zeros((1, 2), np.uint64)
+    for block in blocks:
+        total = times(total ^ words(block))
+    np.testing.assert_array_equal(ghash(challenge, words(*blocks)), times(total)[0])  # the length's block is taken off
+
+
+def ends(secret: bytes | None = None) -> tuple[Giver, Taker, bytes]:
+    """A giver and a taker whose base transfers were made by nobody."""
+    delta = fresh_secret()[0] if secret is None else secret
+    chosen = np.unpackbits(np.frombuffer(delta, np.uint8), bitorder="little").tolist()
+    pairs, coin = [(os.urandom(32), os.urandom(32)) for _ in range(128)], os.urandom(32)
+    giver = Giver(delta, [pair[bit] for pair, bit in zip(pairs, chosen, strict=True)], os.urandom(32), coin)
+    return giver, Taker(pairs, coin), delta
+
+
+@pytest.mark.parametrize("outcomes", [1, 900, 5000])
+def test_both_ends_have_shares_of_products(outcomes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vole, "MOST", 3000)
+    giver, taker, delta = ends()
+    found = []
+    for number, size in enumerate(sizes(outcomes)):
+        answered, given_piece = giver.answer(number, size, taker.ask(number, size, os.urandom(choice_bytes(size))))
+        taken = taker.take(number, size, answered)
+        taken.check(given_piece.confirm(taken.said))
+        (a, c), b = taken.outcome(), given_piece.outcome()
+        np.testing.assert_array_equal(c, b ^ Multiplier(delta)(a))
+        found.append(a)
+    a = np.concatenate(found)
+    assert a.shape == (outcomes, 2)
+    assert len(np.unique(a[:, 0])) == outcomes
+    bits = np.unpackbits(a.view(np.uint8))
+    assert abs(bits.mean() - 0.5) < 3.1 / np.sqrt(bits.size)  # 6.2 standard errors
+
+
+@given(st.integers(1, 1 << 26))
+def test_sizes_hold_to_the_parameters(outcomes: int) -> None:
+    pieces = sizes(outcomes)
+    assert sum(piece.outcomes for piece in pieces) == outcomes
+    for piece in pieces:
+        assert piece.trees >= vole.TREES
+        assert piece.places >= vole.INVERSE_RATE * piece.outcomes
+        assert piece.outcomes <= vole.MOST
+        assert piece.places <= 1.25 * vole.INVERSE_RATE * piece.outcomes + 2 * vole.TREES
+
+
+def test_the_least_number_of_trees_makes_linear_tests_as_rare_as_is_claimed() -> None:
+    assert (1 - 0.1) ** vole.TREES <= 2.0**-128
+    assert vole.TREES % vole._GROUP == 0
+
+
+SMALL = Size(60, 16, 3)  # far below any security
+
+
+def test_trees_and_their_map_are_those_of_the_docstring() -> None:
+    """Slowly: node by node from the roots, and place by place."""
+    public = ends()[0]._public
+    roots = vole.Prg(os.urandom(32), "roots").array((16, 2), np.uint64)
+    leaves, levels = vole._grown(public, roots, 3)
+    leaves = leaves.reshape(8, 16, 2)
+
+    def child(node: bytes, side: int) -> bytes:
+        out = public._sides[side].update(node)
+        return bytes(x ^ y for x, y in zip(out, node, strict=True))
+
+    for tree in range(16):
+        nodes = [roots[tree].tobytes()]
+        for level in range(3):
+            sides = [[child(node, side) for node in nodes] for side in (0, 1)]
+            for side in (0, 1):
+                np.testing.assert_array_equal(np.bitwise_xor.reduce(words(*sides[side])), levels[side, level, tree])
+            nodes = sides[0] + sides[1]
+        np.testing.assert_array_equal(words(*nodes), leaves[:, tree])
+    flat = leaves.reshape(-1, 2)
+    (mapped,) = public.map(0, SMALL, flat.copy())
+    ((_, places),) = public._places(0, SMALL)
+    for row in range(60):
+        total = np.zeros(2, np.uint64)
+        for place in places[:, row].tolist():
+            total ^= np.bitwise_xor.reduce(flat[: place + 1])
+        np.testing.assert_array_equal(mapped[row], total)
+
+
+def passes(ends: tuple[Giver, Taker, bytes], number: int, altered: int | None = None, *, heard: bool = True) -> bool:
+    """Whether a giver that alters one octet of its answer, and knows what comes of it, passes the taker's check."""
+    giver, taker, _ = ends
+    asked = taker.ask(number, SMALL, os.urandom(choice_bytes(SMALL)))
+    answered, piece = giver.answer(number, SMALL, asked)
+    if altered is not None:
+        octets = bytearray(answered)
+        octets[altered] ^= 1
+        answered = bytes(octets)
+        piece._challenge = giver._public.challenge(number, asked, answered)
+    taken = taker.take(number, SMALL, answered)
+    try:
+        taken.check(piece.confirm(taken.said if heard else bytes(16)))
+    except CryptoError:
+        return False
+    return True
+
+
+def test_a_giver_that_alters_a_sum_passes_only_where_it_is_not_looked_at() -> None:
+    """Of each level the taker looks at one of two sums, by a random bit: one alteration passes half of the times."""
+    both = ends()
+    assert 5 < sum(passes(both, number, 0) for number in range(60)) < 55  # 6.4 standard errors
+    last = SMALL.answer_bytes - 1  # of the sums of leaves, which are always read
+    assert not any(passes(both, number, last) for number in range(60, 70))
+    assert passes(both, 70)
+    assert not passes(both, 71, heard=False)
+
+
+def test_rows_that_carry_two_choices_are_refused() -> None:
+    giver, taker, _ = ends()
+    asked = bytearray(taker.ask(0, SMALL, os.urandom(choice_bytes(SMALL))))
+    asked[5] ^= 1
+    with pytest.raises(CryptoError, match="do not carry one choice"):
+        giver.answer(0, SMALL, bytes(asked))
+
+
+def test_messages_of_another_length_are_refused() -> None:
+    giver, taker, _ = ends()
+    asked = taker.ask(0, SMALL, os.urandom(choice_bytes(SMALL)))
+    with pytest.raises(CryptoError, match="was expected"):
+        giver.answer(0, SMALL, asked[:-1])
+    with pytest.raises(CryptoError, match="were expected"):
+        taker.take(0, SMALL, bytes(SMALL.answer_bytes - 1))
+
+
+def keys_of(count: int) -> np.ndarray:
+    keys = np.frombuffer(os.urandom(16 * count), np.uint64).reshape(-1, 2).copy()
+    keys[:, 1] &= np.uint64(2**63 - 1)
+    return keys
+
+
+def meet(keys: np.ndarray, asked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """F at the evaluator, who has stored `keys`, and at the holder, on the keys asked."""
+    delta, hashing = os.urandom(16), PrfHash(os.urandom(32))
+    seed, P = okvs.encode(keys, hashing.target(keys))
+    a, b = words(os.urandom(16 * len(P))), words(os.urandom(16 * len(P)))
+    c = b ^ Multiplier(delta)(a)
+    return (
+        vole_prf.evaluated(hashing, seed, c, asked),
+        vole_prf.held(hashing, seed, b, P ^ a, Multiplier(delta), asked),
+    )
+
+
+def test_both_ends_agree_on_stored_keys_and_on_no_other() -> None:
+    keys, others = keys_of(300), keys_of(300)
+    mine, theirs = meet(keys, np.concatenate([keys, others]))
+    np.testing.assert_array_equal(mine[:300], theirs[:300])
+    assert not (mine[300:] == theirs[300:]).any()
+    assert len(np.unique(np.concatenate([theirs[:, :2], theirs[:, 2:]])[:, 0])) == 1200
+
+
+def test_rows_are_moved_whole() -> None:
+    table, at = keys_of(50), np.array([3, 49, 0, 3])
+    np.testing.assert_array_equal(rows_of(table, at), table[at])
+    assert rows_of(table, at[:0]).shape == (0, 2)
+
+
+def test_nothing_of_either_end_shows() -> None:
+    giver, taker, delta = ends()
+    assert delta.hex() not in repr(giver) + repr(taker) + repr(giver.times)
+    assert repr(taker) == str(taker)
