@@ -35,6 +35,7 @@ from pyarrow import parquet
 import securevfl as vfl
 from benchmarks.scale import megabytes
 from securevfl.base.arrays import Floats
+from securevfl.base.machine import one_heap
 from securevfl.bench.record import record
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.data.load import forget, read_aligned, write_rows
@@ -99,14 +100,15 @@ def generate(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def job(given: argparse.Namespace) -> vfl.Job:
-    """Return the default job, but that a tenth of the rows is held out."""
+    """Return the default job, but that a tenth of the rows is held out; scores of several classes come together."""
     loss = "one_vs_rest" if given.classes else "logistic"
     model = {"name": "trees", "loss": loss} if given.trees else {"name": loss}
-    return vfl.Job.from_dict({"model": model, "test_fraction": 0.1})
+    return vfl.Job.from_dict({"model": model, "test_fraction": 0.1, "accepts": ["scores"] * bool(given.classes)})
 
 
 def train(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     """Play one party, as `securevfl join` does."""
+    one_heap()
     name, data, began = given.play, folder / f"{given.play}.parquet", time.perf_counter()
     spent = time.process_time()
     own = read_aligned(name, data, job(given), id_column="id", label_column="y")

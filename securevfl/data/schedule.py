@@ -33,6 +33,9 @@ GROWS = 100_000  # training rows from which visits go to parts that grow
 PART = 1 << 14  # rows of the smallest part at least
 QUARTER = 4  # a part is so many times the one before
 MOST = 1 << 21  # rows of the largest part: more would move a linear model by less than who is in the table by chance
+LOOKED_AT = (
+    1 << 18
+)  # rows by which a party's own inputs are made: quantiles and trees of its columns move little beyond
 LAST_VISITS, PART_VISITS = 4, 6  # visits to the largest part, and to each before it but the smallest
 
 
@@ -135,6 +138,13 @@ class Schedule:
         trains = np.ones(len(order), dtype=bool)
         trains[self.test] = False
         return order[trains[order]]
+
+    @cached_property
+    def looked_at(self) -> Rows:
+        """The training rows, `LOOKED_AT` at most, by which a party makes its own inputs: drawn by ids, in the order of
+        the table; without ids spread evenly over it."""
+        at = np.linspace(0, len(self.train) - 1, min(LOOKED_AT, len(self.train))).astype(np.intp)
+        return np.sort(self.by_ids[at])
 
     def sample(self, rows: int) -> Rows:
         """So many training rows, or all, spread evenly over the table: one that is sorted is not judged by its top."""

@@ -35,7 +35,7 @@ class Spread:
 
 @dataclass(frozen=True, repr=False)
 class Seen:
-    """What inputs may be made by: one party's own training rows and nothing of held-out ones.
+    """What inputs may be made by: one party's own training rows, or many of them, and nothing of held-out ones.
 
     X (n x d): these rows before any scaling. sources: what the columns were. targets (n x c), weights (n,): where the
     party has labels. opened: whether its weights are told to it at the end. key: 32 bytes that nobody else can compute.

@@ -104,7 +104,7 @@ class Trees(LinearModel):
 
     @property
     def defaults(self) -> Mapping[str, Any]:
-        return {"optimizer": {"name": "block_descent"}, "batch_size": "all", "epochs": VISITS}
+        return {"optimizer": {"name": "block_descent"}, "batch_size": "growing", "epochs": VISITS}
 
     def ridge_of(self, rows: int) -> float | None:
         return max(LEAST_RIDGE, RIDGE / rows) if self.ridge == "auto" else float(self.ridge)

@@ -122,6 +122,18 @@ def test_parts_are_drawn_by_ids_alone() -> None:
     assert len({each.name for each in (own, *others)}) == 4
 
 
+def test_rows_that_inputs_are_made_by_are_drawn_by_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert np.array_equal(schedule(of(IDS)).looked_at, schedule(of(IDS)).train)
+    monkeypatch.setattr("securevfl.data.schedule.LOOKED_AT", 50)
+    order, own = GENERATOR.permutation(N), schedule(of(IDS))
+    other = schedule(of(IDS[order]))
+    assert sorted(IDS[own.looked_at]) == sorted(IDS[order][other.looked_at])
+    for each in (own, other, schedule(N)):
+        assert len(np.unique(each.looked_at)) == 50
+        assert np.isin(each.looked_at, each.train).all()
+        assert (np.diff(each.looked_at) > 0).all()
+
+
 def test_a_table_of_few_rows_does_not_grow() -> None:
     small = [
         Schedule(N, batch_size=b, epochs=3, seed=0, test_fraction=0.25, reshuffle=False) for b in ("all", "growing")

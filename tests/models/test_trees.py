@@ -89,6 +89,28 @@ def test_a_run_is_that_of_floats(count: int) -> None:
     assert run.costs.rounds == 12
 
 
+def test_of_many_rows_trees_and_the_own_score_are_made_by_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that trees were fitted to are scored out of fold, and the other training rows as new ones are."""
+    asked, own = dict[int, Any](), parties(rows=400)
+    trained = ForestInputs.trained
+
+    def noted(self: ForestInputs, X: Any, rows: Any) -> Any:
+        if self.score is not None:
+            assert len(self.score.trained) == 100
+            asked.update(zip(rows.tolist(), X, strict=True))
+        return trained(self, X, rows)
+
+    monkeypatch.setattr("securevfl.data.schedule.LOOKED_AT", 100)
+    monkeypatch.setattr(ForestInputs, "trained", noted)
+    run = vfl.simulate(job(), own)
+    part, seen = run.parts["bank"], run.job.schedule(own[0].register).looked_at
+    X = part.preparation.apply(own[0].table)[seen]
+    assert sorted(asked) == list(range(100))
+    np.testing.assert_array_equal(np.stack([asked[at] for at in range(100)]), X)
+    assert ForestInputs.read(part.state["inputs"]).forest.counts.sum(axis=1).tolist() == [100] * 3
+    assert run.metrics["auc"] > 0.7
+
+
 def test_trees_bend_where_lines_cannot() -> None:
     own = parties()
     line = vfl.simulate(job(vfl.Logistic(), optimizer=vfl.BlockDescent(), batch_size="all", epochs=12), own)
@@ -291,7 +313,7 @@ def test_a_job_file_and_an_estimator(tmp_path: Path) -> None:
     path = tmp_path / "job.toml"
     path.write_text('model = { name = "trees", trees = 4, depth = 2 }\n[protocol.shares]\n')
     read = vfl.Job.load(path)
-    assert (read.optimizer.name, read.batch_size, read.epochs) == ("block_descent", "all", 12)
+    assert (read.optimizer.name, read.batch_size, read.epochs) == ("block_descent", "growing", 12)
     assert vfl.Job.from_dict(read.to_dict()) == read
     own = parties(rows=300, gaps=False)
     X = np.hstack([own[0].X[:, :3], own[1].X[:, :3]])

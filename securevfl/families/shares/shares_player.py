@@ -383,30 +383,34 @@ class SharesPlayer(Player):
         return own if data.weights is None else own * np.sqrt(data.weights[rows])[:, None]
 
     def _features(self, data: TrainingData, rows: Rows) -> Floats:
-        """Return this party's inputs (m x d) of rows of its table, which are either all training rows or all held
-        out."""
+        """Return this party's inputs (m x d) of rows of its table."""
         assert self._inputs is not None, "they are made first"
-        train, X = data.schedule.train, data.scaled(rows)
-        at = np.searchsorted(train, rows)
-        trained = np.array_equal(train[np.minimum(at, len(train) - 1)], rows)
-        return self._inputs.trained(X, at) if trained else self._inputs(X)
+        seen, X = data.schedule.looked_at, data.scaled(rows)
+        at = np.minimum(np.searchsorted(seen, rows), len(seen) - 1)
+        known = seen[at] == rows
+        if known.all() or not known.any():
+            return self._inputs.trained(X, at) if known.any() else self._inputs(X)
+        found = self._inputs(X)
+        found[known] = self._inputs.trained(X[known], at[known])
+        return found
 
     def _made(self, data: TrainingData) -> Inputs:
         """Return this party's inputs: those on which work done ahead rests, if there is any, or new ones."""
-        train, folder = data.schedule.train, self._seat.desk.ahead
+        rows, folder = data.schedule.looked_at, self._seat.desk.ahead
         file = None if folder is None else folder / INPUTS
         kept = None if file is None or not file.exists() else _read_inputs(file)
 
         def seen() -> Seen:
-            targets = None if data.targets is None else data.targets[train]
-            weights = None if data.weights is None else data.weights[train]
+            targets = None if data.targets is None else data.targets[rows]
+            weights = None if data.weights is None else data.weights[rows]
             opened = self._seat.me in self._options.open_weights
-            order, X = np.searchsorted(train, data.schedule.by_ids), data.scaled(train)
+            by_ids = data.schedule.by_ids
+            order, X = np.searchsorted(rows, by_ids[np.isin(by_ids, rows)]), data.scaled(rows)
             own = [each[order] for each in (X, targets, weights) if each is not None]
             key = own_stream(f"inputs of {self._seat.me} {self._job.seed}", *own)(KEY_BYTES)
             return Seen(self._seat.me, X, data.sources, targets, weights, opened, key, order)
 
-        made = self._model.inputs(self._spread(data.columns, len(train)), kept, seen)
+        made = self._model.inputs(self._spread(data.columns, len(data.schedule.train)), kept, seen)
         own = made.state(whole=True)
         if file is not None and kept is None and own:
             write_checked_json(file, State(own).plain())
