@@ -67,6 +67,7 @@ T = TypeVar("T")
 WORTH = 2.0  # seconds of products that are worth an executor
 _WORTH_THREADS = 0.2  # and threads
 _WAITING = 8  # calls that are on an executor at a time, or wait there
+_WAITING_HERE = 3  # and on threads of this process, which hold what they multiply
 
 
 class Work:
@@ -95,9 +96,10 @@ class Work:
             yield from (self._meter(op, call) for call in calls)
             return
         waiting: deque[Future[T]] = deque()
+        most = _WAITING_HERE if self.threads else _WAITING
         for call in calls:
             waiting.append(self._executor.submit(call))
-            if len(waiting) >= _WAITING:
+            if len(waiting) >= most:
                 yield self._meter(op, waiting.popleft().result)
         while waiting:
             yield self._meter(op, waiting.popleft().result)

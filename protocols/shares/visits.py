@@ -59,7 +59,7 @@ __all__ = [
     "declares",
 ]
 
-_KEPT, _KEPT_BY_SPOOL = 1 << 27, 1 << 25  # bytes of blocks that are kept in memory, without a spool and beside it
+_KEPT, _KEPT_BY_SPOOL = 1 << 27, 1 << 24  # bytes of blocks that are kept in memory, without a spool and beside it
 _STRETCH = 4096  # rows that are made into integers at a time
 _TABLES = 1024  # rows whose tables are made at a time
 _KAPPA = "sums of a training on shares"

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-_ARENA_MAX = -8  # M_ARENA_MAX of mallopt
+_ARENA_MAX, _MMAP_THRESHOLD = -8, -3  # of mallopt
+_LARGE = 8 << 20  # bytes of what goes back to the system as soon as it is freed; of less that costs too much processor
 
 _lock = threading.Lock()
 _inside = 0
@@ -40,10 +41,12 @@ def one_thread() -> Iterator[None]:
 
 
 def one_heap() -> None:
-    """Let all threads take their memory from one heap, where the C library is glibc: with a heap each, what one has
-    freed serves no other, and a process grows to a multiple of what it uses."""
+    """Let all threads take their memory from one heap, and large arrays from none, where the C library is glibc: with a
+    heap each, what one has freed serves no other, large arrays leave holes in it that nothing fits into, and a process
+    grows to a multiple of what it uses."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(_ARENA_MAX, 1)
+        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, _LARGE)
 
 
 def give_back() -> None:

@@ -17,6 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from securevfl.base.extensions import load, named
 from securevfl.base.files import check_writable
+from securevfl.base.machine import one_heap
 from securevfl.base.version import __version__
 from securevfl.cli import bottom as cli_bottom
 from securevfl.cli import certs_commands
@@ -448,6 +449,7 @@ def _read(
 
 def main() -> None:
     """Entry point of the command."""
+    one_heap()
     app()
 
 

@@ -78,7 +78,8 @@ def test_shares_made_elsewhere_sum_to_the_product(pool, scheme, chosen):
 
 def test_results_come_in_order_and_calls_as_late_as_they_can(monkeypatch, scheme):
     """So that queries that have come are not all held in memory."""
-    monkeypatch.setattr(share_products, "_WAITING", 3)
+    for name in ("_WAITING", "_WAITING_HERE"):
+        monkeypatch.setattr(share_products, name, 3)
     begun = []
 
     def calls():
