@@ -61,7 +61,8 @@ def filled(given: Mapping[str, Any]) -> Mapping[str, Any]:
             return given
     if optimizer is None:
         return _schedule(model, protocol, given) | dict(given) | {"protocol": protocol}
-    return {**model.defaults, **given, "protocol": protocol}
+    own = {"batch_size": "all"} if model.defaults.get("batch_size") == "growing" and not optimizer.grows else {}
+    return {**model.defaults, **own, **given, "protocol": protocol}
 
 
 def longer(room: float) -> float:

@@ -314,6 +314,7 @@ def test_a_job_file_and_an_estimator(tmp_path: Path) -> None:
     path.write_text('model = { name = "trees", trees = 4, depth = 2 }\n[protocol.shares]\n')
     read = vfl.Job.load(path)
     assert (read.optimizer.name, read.batch_size, read.epochs) == ("block_descent", "growing", 12)
+    assert vfl.Job(model="trees", optimizer=vfl.FedSGD(lr=0.1)).batch_size == "all"
     assert vfl.Job.from_dict(read.to_dict()) == read
     own = parties(rows=300, gaps=False)
     X = np.hstack([own[0].X[:, :3], own[1].X[:, :3]])
