@@ -77,7 +77,7 @@ def at_workers(shop: vfl.Party, workers: int, stack: ExitStack) -> tuple[vfl.Par
         n_workers=workers, threads_per_worker=1, dashboard_address=None, local_directory=str(folder), memory_limit=0
     )
     client = stack.enter_context(Client(stack.enter_context(cluster)))
-    from securevfl.runtime.dask_placing import DaskPlacing
+    from securevfl.runtime.placing import DaskPlacing
 
     return partition_party("shop", folder / "shop.table", DaskPlacing(client)), client
 

@@ -17,7 +17,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Protocol, Self, TypeVar
+
+import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.protocols.base import Release
@@ -144,3 +146,52 @@ class PassiveLink(Link):
     def reply(self) -> Reply:
         """Receive the next residual that the active party publishes to this party."""
         return self._residual.reply()
+
+
+# Joint prediction: f = sum_k H_k on rows that all parties have, told to the active party alone.
+#
+# 1. passive k -> active   its part of the sum, as the job's sum protocol sends it
+#    active                adds its own H, or feeds a model of its own with it, and sees f (m x c)
+#
+# What the active party learns beyond f is what the sum protocol declares. Rows go in blocks, so that a table of any
+# length fits in memory and in a frame.
+
+BLOCK = 65_536  # rows a message
+
+
+class ScoringPart(Protocol):
+    """One party's part of the model: its own numbers a row, and at the active party f from those of all others."""
+
+    def forward(self, X: Floats) -> Floats: ...
+
+    def joined(self, X: Floats, others: Floats) -> Floats: ...
+
+
+class ScoredRows(Protocol):
+    """One party's columns of the rows asked for."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: slice, /) -> Floats: ...
+
+
+def predict(
+    seat: Seat,
+    sums: SumRole,
+    part: ScoringPart,
+    rows: ScoredRows,
+    outputs: int,
+    shown: Callable[[Floats, slice], Floats] = lambda H, block: H,
+) -> Floats | None:
+    """f (m x outputs) on m rows at the active party, None elsewhere. All parties call it at the same point.
+
+    shown: this party's numbers of a block of these rows as they may be sent.
+    """
+    f = np.empty((len(rows), outputs))
+    for start in range(0, len(rows), BLOCK):
+        block = slice(start, min(start + BLOCK, len(rows)))
+        if seat.me == seat.active:
+            f[block] = part.joined(rows[block], sums.collect((block.stop - start, seat.outputs), seat.reals))  # 1
+        else:
+            sums.contribute(shown(part.forward(rows[block]), block), seat.reals)  # 1
+    return f if seat.me == seat.active else None

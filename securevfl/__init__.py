@@ -24,8 +24,8 @@ if TYPE_CHECKING:  # the one list of public names: type checkers see it here, an
     from securevfl.data.party import Party as Party
     from securevfl.data.party import align as align
     from securevfl.data.preparation import Preparation as Preparation
+    from securevfl.families.fdml.fdml_player import FDML as FDML
     from securevfl.families.fdml.local_noise import LocalNoise as LocalNoise
-    from securevfl.families.fdml.own_pace import FDML as FDML
     from securevfl.families.fdml.stored_sum import StoredMasks as StoredMasks
     from securevfl.families.fdml.stored_sum import StoredOpen as StoredOpen
     from securevfl.families.fdskl.doubly_stochastic import FDSKL as FDSKL
@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # the one list of public names: type checkers see it here, an
     from securevfl.job import Job as Job
     from securevfl.job import Protocol as Protocol
     from securevfl.job import Target as Target
+    from securevfl.job import stratified as stratified
     from securevfl.models import towers as towers
     from securevfl.models.linear import Gamma as Gamma
     from securevfl.models.linear import GeneralLinear as GeneralLinear
@@ -88,7 +89,6 @@ if TYPE_CHECKING:  # the one list of public names: type checkers see it here, an
     from securevfl.training.estimators import VerticalRegressor as VerticalRegressor
     from securevfl.training.run import Run as Run
     from securevfl.training.simulate import simulate as simulate
-    from securevfl.training.stratified import stratified as stratified
 
 
 _homes: dict[str, str] = {}

@@ -10,12 +10,14 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import field_validator, model_validator
 
 from securevfl.base.config import flat, plain
 from securevfl.base.extensions import Extension
+from securevfl.data.party import Party
 from securevfl.display import html
-from securevfl.errors import ConfigError
+from securevfl.errors import ConfigError, PartiesError
 from securevfl.families import EXTENSIONS, METHODS, leak_kinds
 from securevfl.families.base import Method
 from securevfl.models import MODELS, metrics
@@ -25,7 +27,7 @@ from securevfl.optim.defaults import why_sealed
 from securevfl.options import JobOptions, Target
 from securevfl.protocols.choice import Protocol
 
-__all__ = ["Job", "Protocol", "Target"]
+__all__ = ["TRIED", "Job", "Protocol", "Target", "stratified"]
 
 
 TABLES = "data"  # the key of a job file that is for the computer it lies on
@@ -202,3 +204,38 @@ def _read(path: str | Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: a job file was expected there ({cause.strerror}); check the path") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as cause:
         raise ConfigError(f"{path}: TOML was expected; {cause}; correct it") from None
+
+
+# A split that holds every class out in the proportion of the table, found by the party with labels.
+#
+# Rows are held out by numbers drawn from ids, the same at every party, so none has to say which. There are many ways to
+# draw them, numbered by the job's `split`. The party with labels tries the first ones and puts the number of the most
+# even one into the job. So the others learn one number of TRIED, log2(TRIED) bits about all labels together, and no
+# row's.
+
+TRIED = 256
+
+
+def stratified(job: Job, party: Party) -> Job:
+    """Return the job with the split that is most even in the classes of `party`, whose rows are those of the training.
+
+    PartiesError without labels, ConfigError for a job that holds nothing out or fits numbers.
+    """
+    if party.y is None:
+        raise PartiesError(
+            f"party {party.name}: labels were expected to stratify by, none came; ask the party with labels"
+        )
+    if not job.test_fraction or not job.model.loss.classifies:
+        raise ConfigError("stratified: a job that holds rows out and fits classes was expected; set test_fraction")
+    _, place = np.unique(party.y, return_inverse=True)
+    register, total = party.register, np.bincount(place)
+    if len(total) > job.schedule(register).test.size:
+        raise ConfigError("stratified: held-out rows for every class were expected; raise test_fraction")
+
+    def uneven(split: int) -> float:
+        """Chi-squared of the classes held out against those of the table."""
+        test = job.model_copy(update={"split": split}).schedule(register).test
+        even = total * (len(test) / len(place))
+        return float((((np.bincount(place[test], minlength=len(total)) - even) ** 2) / even).sum())
+
+    return Job.from_dict(job.to_dict() | {"split": min(range(TRIED), key=uneven)})

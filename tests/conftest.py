@@ -67,7 +67,7 @@ def _exact_outputs() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _rounded_outputs(request: pytest.FixtureRequest) -> Iterator[None]:
-    """H is rounded as in the package (`securevfl.families.shown_outputs`) in tests that are marked for it."""
+    """H is rounded as in the package (`securevfl.families.player`) in tests that are marked for it."""
     with pytest.MonkeyPatch.context() as patch:
         if request.node.get_closest_marker("rounded") is not None:
             patch.setattr(BatchPlayer, "shown", SHOWN)

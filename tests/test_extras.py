@@ -95,7 +95,6 @@ def test_a_party_trains_from_csv_and_npz_without_any_extra(tmp_path: Path) -> No
     ("module", "extra", "code"),
     [
         ("sklearn", "sklearn", "import securevfl as vfl; vfl.datasets.breast_cancer()"),
-        ("phe", "phe", "from securevfl.crypto.paillier.interop_phe import secret_from_phe, _phe; _phe()"),
         ("dp_accounting", "dp", "import securevfl as vfl; vfl.LocalNoise(epsilon=1, delta=1e-5, clip=2).sigma(3)"),
         ("matplotlib", "plot", "from securevfl.training.run import plot; plot([], None)"),
     ],

@@ -28,9 +28,8 @@ from typing import Annotated, ClassVar
 import numpy as np
 from pydantic import BeforeValidator, Field, SerializeAsAny
 
-from securevfl.base.arrays import Floats
+from securevfl.base.arrays import Floats, normal_quantile
 from securevfl.base.config import Named, Registry
-from securevfl.base.special import normal_quantile
 from securevfl.crypto.prg import KEY_BYTES, Prg, derive_key
 from securevfl.crypto.scheme import Secret
 from securevfl.errors import ConfigError

@@ -21,15 +21,14 @@ from securevfl.base.machine import one_heap
 from securevfl.base.version import __version__
 from securevfl.cli import bottom as cli_bottom
 from securevfl.cli import certs_commands
-from securevfl.cli import forget_command as cli_forget
 from securevfl.cli import ledger_command as cli_ledger
 from securevfl.cli import looks_commands as cli_correlate
 from securevfl.cli import looks_commands as cli_describe
 from securevfl.cli import looks_commands as cli_fairness
 from securevfl.cli import looks_commands as cli_line
-from securevfl.cli import own_table as cli_alone
 from securevfl.cli import part_command as cli_own_part
 from securevfl.cli import parties as cli_parties
+from securevfl.cli import party_options as cli_alone
 from securevfl.cli import serve_commands as cli_serve
 from securevfl.cli.bench import bench
 from securevfl.errors import ConfigError, DataNotice, SecureVFLError, StorageError
@@ -125,7 +124,6 @@ cli_fairness.register_fairness(app)
 cli_own_part.register(app)
 cli_serve.register(app)
 cli_ledger.register(app)
-cli_forget.register(app)
 cli_bottom.register(app)
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.TOML", help="The job: model, optimizer, protocol, batches.")]

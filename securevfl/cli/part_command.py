@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from securevfl.base.files import check_writable, write_whole
-from securevfl.cli.party_options import Html, IdColumn, Json, Model
+from securevfl.cli.party_options import Ahead, Html, IdColumn, Json, Ledger, Model, Name, SavedPart, States
 
 if TYPE_CHECKING:
     from securevfl.organisations.reason_codes import GivenCodes
@@ -55,7 +55,7 @@ def given_codes(most: int | None, file: Path | None) -> GivenCodes | None:
 
 def register(app: typer.Typer) -> None:
     """Add these commands to the app."""
-    for command in (drift, scorecard, reasons, export):
+    for command in (drift, scorecard, reasons, export, forget):
         app.command()(command)
 
 
@@ -178,3 +178,43 @@ def export(
     check_writable(out)
     export_onnx(part, out)
     typer.echo(f"{part.name}'s part of f, of columns {', '.join(part.columns)}, is in {out}")
+
+
+def forget(
+    party: Name,
+    data: Annotated[
+        Path, typer.Option("--data", metavar="FILE", help="The table that it was trained on, there or not.")
+    ],
+    model: SavedPart = None,
+    checkpoints: States = None,
+    ahead: Ahead = None,
+    logs: Annotated[
+        list[Path] | None, typer.Option("--log", metavar="FILE", help="A log to delete. Repeatable.")
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="What all your trainings on this table have left, those cut off too.")
+    ] = False,
+    ledger: Ledger = None,
+) -> None:
+    """Delete what a training has left with you: your part of the model, states, work ahead, row order, logs.
+
+    Your ledger and the files beside it stay: what was told stays told. Nothing is deleted while a command uses the
+    model or the table. The same command again deletes what is there by then.
+    """
+    from securevfl.disclosure.ledger import DisclosureLedger
+    from securevfl.organisations.forget import Leftovers
+    from securevfl.organisations.forget import forget as run
+
+    left = Leftovers(
+        party,
+        data,
+        data.with_name(f"{party}.model.json") if model is None else model,
+        Path(f"{data}.states") if checkpoints is None else checkpoints,
+        Path(f"{data}.ahead") if ahead is None else ahead,
+        logs or (),
+    )
+    found = run(left, DisclosureLedger.of(party, ledger), every=every)
+    for word, lines in (("deleted", found.deleted), ("kept", found.kept)):
+        typer.echo(f"{word}:" + ("" if lines else " nothing"))
+        for path, what in lines:
+            typer.echo(f"  {path}: {what}")

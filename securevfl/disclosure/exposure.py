@@ -26,8 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from securevfl.base.arrays import Floats
-from securevfl.base.special import normal_cdf, normal_quantile
+from securevfl.base.arrays import Floats, normal_cdf, normal_quantile
 
 NEARLY_ALL = 0.9
 HALF = 0.5

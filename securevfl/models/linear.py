@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import AfterValidator, ConfigDict, Field
 
-from securevfl.base.arrays import Floats
-from securevfl.base.special import normal_quantile
+from securevfl.base.arrays import Floats, normal_quantile
 from securevfl.models.base import BlockModel, Place
 from securevfl.models.inputs import Asis, Inputs, Making, Spread, own_stream
 from securevfl.models.loss import Loss
@@ -274,3 +274,30 @@ class Linear(Summand):
             return own
         sums = X.sum(axis=0)[:, None]
         return np.block([[own, sums], [sums.T, np.full((1, 1), float(len(X)))]])
+
+
+# Columns that separate classes: all rows of one class lie on one side of a value, or on it.
+#
+# No finite weights fit best then (Albert and Anderson 1984): they grow with every step, so coefficients say how long a
+# training went on. Each party sees this of what it knows: the one with labels of its own columns, and of the model by
+# its metrics; a party that knows its weights by how far one moves f.
+
+FAR = 20.0  # how far the sum of one column moves between its ends: odds of e^20
+GROW = "their coefficients grow with every visit and are no estimates"
+
+
+def separating(X: Floats, marked: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return which columns (d,) of rows X (n x d) separate one of the classes, marked (n x c), from all others."""
+    found = np.zeros(X.shape[1], np.bool_)
+    varies = X.min(axis=0) < X.max(axis=0)
+    for own in marked.T:
+        if 0 < own.sum() < len(own):
+            inside, outside = X[own], X[~own]
+            above, below = outside.max(axis=0) <= inside.min(axis=0), inside.max(axis=0) <= outside.min(axis=0)
+            found |= varies & (above | below)
+    return found
+
+
+def far_moved(theta: Floats, X: Floats) -> NDArray[np.bool_]:
+    """Return which columns (d,) of rows X (n x d) move f by more than FAR between their ends, by weights (d x c)."""
+    return np.asarray(np.abs(theta).max(axis=1) * np.ptp(X, axis=0) > FAR)

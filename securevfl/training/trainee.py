@@ -20,9 +20,8 @@ from securevfl.families.player import Round
 from securevfl.families.training_data import TrainingData
 from securevfl.job import Job
 from securevfl.models import metrics
-from securevfl.models.linear import LinearModel
+from securevfl.models.linear import FAR, GROW, LinearModel, far_moved, separating
 from securevfl.models.loss import LogisticLoss, SoftmaxLoss
-from securevfl.models.separation import FAR, GROW, far_moved, separating
 from securevfl.optim.block_descent import BlockDescent
 from securevfl.protocols.declared import evaluated as tell_verdict
 from securevfl.protocols.meeting import Verdict

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from securevfl.crypto.paillier import interop_phe
 from securevfl.crypto.paillier.paillier_keys import PublicKey, SecretKey
 from securevfl.errors import ConfigError, CryptoError, KeyMismatch
+from tests.crypto import phe_numbers
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "paillier.json").read_text())
 
@@ -25,7 +25,7 @@ def key():
 @pytest.fixture(scope="module")
 def phe_private(key):
     phe = pytest.importorskip("phe")
-    return phe.PaillierPrivateKey(interop_phe.public_to_phe(key.public), *key.parts_for_workers()[:2])
+    return phe.PaillierPrivateKey(phe_numbers.public_to_phe(key.public), *key.parts_for_workers()[:2])
 
 
 def test_public_bytes(key):
@@ -68,16 +68,16 @@ def test_phe_agrees_with_the_vectors(key, phe_private):
 
 
 def test_to_phe_and_back(key, phe_private):
-    numbers = interop_phe.to_phe(key.public, key.encrypt([7, -5]))
+    numbers = phe_numbers.to_phe(key.public, key.encrypt([7, -5]))
     assert [phe_private.decrypt(x) for x in numbers] == [7, -5]
-    combined = interop_phe.from_phe(
+    combined = phe_numbers.from_phe(
         key.public, [numbers[0] + numbers[1], numbers[0] * -3, phe_private.public_key.encrypt(9)]
     )
     assert key.decrypt(combined) == [2, int(key.public.n) - 21, 9]
 
 
 def test_keys_from_phe(key, phe_private):
-    again = interop_phe.secret_from_phe(phe_private)
+    again = phe_numbers.secret_from_phe(phe_private)
     assert again.public.n == key.public.n
     assert again.decrypt(key.encrypt([3])) == [3]
 
@@ -86,14 +86,14 @@ def test_phe_is_checked(key):
     phe = pytest.importorskip("phe")
     other, _ = phe.generate_paillier_keypair(n_length=1024)
     with pytest.raises(KeyMismatch):
-        interop_phe.from_phe(key.public, [other.encrypt(1)])
+        phe_numbers.from_phe(key.public, [other.encrypt(1)])
     with pytest.raises(ConfigError):
-        interop_phe.secret_from_phe(phe.generate_paillier_keypair(n_length=1024)[1])
+        phe_numbers.secret_from_phe(phe.generate_paillier_keypair(n_length=1024)[1])
     with pytest.raises(CryptoError):
-        interop_phe.to_phe(key.public, [0])
+        phe_numbers.to_phe(key.public, [0])
 
 
 def test_phe_is_an_extra(key, monkeypatch):
     monkeypatch.setitem(sys.modules, "phe", None)
     with pytest.raises(ConfigError, match="pip install"):
-        interop_phe.public_to_phe(key.public)
+        phe_numbers.public_to_phe(key.public)

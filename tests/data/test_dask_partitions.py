@@ -16,7 +16,7 @@ from securevfl.data.partitions import partition_party
 from securevfl.data.scaled_columns import Scaling
 from securevfl.data.store import open_table, store_table
 from securevfl.errors import ConfigError, TransportError
-from securevfl.runtime.dask_placing import DaskPlacing
+from securevfl.runtime.placing import DaskPlacing
 
 distributed = pytest.importorskip("distributed")
 

@@ -10,8 +10,7 @@ torch = pytest.importorskip("torch")
 import securevfl as vfl  # noqa: E402
 from securevfl.errors import ConfigError  # noqa: E402
 from securevfl.models import torch_part  # noqa: E402
-from securevfl.models.torch_part import TorchPart  # noqa: E402
-from securevfl.models.torch_top import TorchTop  # noqa: E402
+from securevfl.models.torch_part import TorchPart, TorchTop  # noqa: E402
 
 torch.set_num_threads(1)
 REAL = Path(__file__).parents[3] / "shared" / "data"

@@ -39,7 +39,6 @@ PUBLIC = {
     "ResidualKey",
     "Serves",
     "ShareKept",
-    "StoredKey",
     "SumKey",
     "SumPublic",
     "Taken",
@@ -59,7 +58,7 @@ IN_NUMBERS = {  # counted one by one, of 64 bits at most: some 14 labels each; s
 }  # fmt: skip
 NOT_OF_ROWS = {  # sizes, keys, digests, verdicts: nothing of a row that a receiver could weigh
     "Abort", "AlignmentHello", "Begin", "BroughtRows", "Committed", "Found", "GroupedTable", "Meeting", "OwnKey",
-    "Pace", "Position", "Question", "Reached", "ShownTable", "StoredKey", "Through", "Verdict", "Wanted",
+    "Pace", "Position", "Question", "Reached", "ShownTable", "Through", "Verdict", "Wanted",
 }  # fmt: skip
 
 

@@ -15,12 +15,11 @@ import securevfl as vfl
 from securevfl.base.arrays import Floats
 from securevfl.crypto.kernel.gradient import KernelGradientHolder
 from securevfl.crypto.lattice import row_products
-from securevfl.families import shown_outputs
-from securevfl.families.player import BatchPlayer
-from securevfl.families.shown_outputs import RoundedOutputs, step_for
+from securevfl.families import player
+from securevfl.families.player import BatchPlayer, RoundedOutputs, step_for
+from securevfl.protocols import link
 from securevfl.protocols.link import ActiveLink, PassiveLink
 from securevfl.protocols.residuals.sealed_residual import SealedActive
-from securevfl.protocols.sums import joint_scores
 from tests.security.test_checked_openings import moved
 
 pytestmark = pytest.mark.rounded
@@ -113,10 +112,10 @@ def test_a_fresh_dither_each_visit_is_averaged_away(monkeypatch: pytest.MonkeyPa
         return np.asarray(np.floor(H / self._step + rng.random(H.shape)) * self._step)
 
     monkeypatch.setattr(RoundedOutputs, "__call__", fresh)
-    monkeypatch.setattr(shown_outputs, "COARSEST", 1 / 64)
+    monkeypatch.setattr(player, "COARSEST", 1 / 64)
     again = read(monkeypatch, "direct", 2000, 15)
     monkeypatch.undo()
-    monkeypatch.setattr(shown_outputs, "COARSEST", 1 / 64)
+    monkeypatch.setattr(player, "COARSEST", 1 / 64)
     assert again > read(monkeypatch, "direct", 2000, 15) + 0.1
 
 
@@ -148,7 +147,7 @@ def test_every_output_of_a_run_is_whole_steps_with_one_dither_a_row(
 
     monkeypatch.setattr(RoundedOutputs, "__call__", noted)
     passed = list[Floats]()
-    for owner, name in ((PassiveLink, "contribute"), (joint_scores, "predict")):
+    for owner, name in ((PassiveLink, "contribute"), (link, "predict")):
         assert hasattr(owner, name)
     own, keys = tables(120, 4, 2), {"epochs": 4, "batch_size": "all"} | FAMILIES[family]
     made = job(vfl.DirectSum(), **{key: value for key, value in keys.items() if key != "model"})

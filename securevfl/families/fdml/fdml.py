@@ -5,7 +5,7 @@
     with labels         makes g and steps; without, steps on the g that the party with labels sends down
 
 Workers are the parties with columns; one of them, which leads, has the labels. A `vfl.Helper(name, "server")` keeps the
-predictions; without one, workers that all know the labels push to each other. See `securevfl.families.fdml.own_pace`
+predictions; without one, workers that all know the labels push to each other. See `securevfl.families.fdml.fdml_player`
 for the steps, `securevfl.families.fdml.pulls` for the messages, `securevfl.families.fdml.fdml_player` for a party
 at work.
 """
@@ -20,8 +20,7 @@ from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.errors import PartiesError
 from securevfl.families.base import J, Known, MessageProtocol, Method, Told
 from securevfl.families.fdml import pulls
-from securevfl.families.fdml.fdml_player import FdmlJob, FdmlServer, FdmlWorker, stored_of
-from securevfl.families.fdml.own_pace import FDML
+from securevfl.families.fdml.fdml_player import FDML, FdmlJob, FdmlServer, FdmlWorker, stored_of
 from securevfl.families.fdml.stored_sum import StoredOpen
 from securevfl.families.player import Player
 from securevfl.families.rounds.rounds_counts import added_up, columns_lines, equations, kept, labels_told

@@ -14,8 +14,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 import numpy as np
+from pydantic import BeforeValidator, Field, SerializeAsAny
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PASSIVE, SERVER
@@ -23,24 +25,65 @@ from securevfl.data.schedule import Schedule, Visit
 from securevfl.errors import ProtocolError
 from securevfl.families.fdml import pulls as shown_labels
 from securevfl.families.fdml.local_noise import Blur
-from securevfl.families.fdml.own_pace import FDML
 from securevfl.families.fdml.pulls import PeerPulls, Position, PullAnswer, Pulls, PullServer, ServerPulls, WorkerPace
-from securevfl.families.fdml.stored_sum import StoredMasks, StoredSum
+from securevfl.families.fdml.stored_sum import STORED, StoredMasks, StoredSum
 from securevfl.families.player import AskedRows, BatchPlayer, OwnRows, Player, Round
 from securevfl.families.training_data import State, TrainingData
 from securevfl.models.base import BlockModel, Place
-from securevfl.optim.rules import Updater
+from securevfl.optim.rules import AnyRule, Optimizer, Sgd, Updater
 from securevfl.options import JobOptions
 from securevfl.protocols.declared import sizes
-from securevfl.protocols.link import ActiveLink, PassiveLink
+from securevfl.protocols.link import ActiveLink, PassiveLink, predict
 from securevfl.protocols.notes import Began, Pushed, ToldSum
 from securevfl.protocols.residuals.base import Agreement, Batch
 from securevfl.protocols.seat import Seat
-from securevfl.protocols.sums.joint_scores import predict
 from securevfl.runtime.clock import Kind
 
 SAMPLE = 1024  # rows that the first weights are drawn from
 LANE = "stored"
+
+
+# FDML (Hu et al. 2019): stochastic gradient descent of all parties at their own pace, on sums that may be stale.
+#
+# All parties go through one sequence of batches (Algorithm 1). In iteration t party k
+#
+# 1. pushes H_k = its local predictions (n x c) on the batch of t
+# 2. pulls f, the sum of what all have pushed last of this batch, as soon as the slowest has pushed t - tau
+# 3. takes a step on its own weights: theta_k -= eta_t (J_k^T g / n + l2 theta_k), g = df-loss at f
+#
+# The paper's Algorithm 1 has another order: it pulls, updates, and then pushes the prediction of the updated weights.
+# Here a push comes first, so that a sum holds predictions of its own iteration as far as tau lets it, and at tau = 0
+# the steps are those of FedSGD.
+#
+# The paper lets every party know the labels: then each makes its own g. With labels at one party alone the others pull
+# nothing; that party publishes its g, and each steps when the one of its iteration has come, the same tau at most late.
+#
+# In 2 a party puts its own prediction as it is now in place of the one it pushed: its own weights are never stale, as
+# in the paper, while answers are under way. In 3 eta_t = lr / sqrt(t + 1) with decay "sqrt_t", for which Proposition 1
+# has the regret of a convex loss fall as 1 / sqrt(T) (for gradients and distances that are bounded).
+
+
+class FDML(Optimizer):
+    """Each party at its own pace, at most `tau` iterations ahead of the slowest."""
+
+    name: ClassVar[str] = "fdml"
+    method: ClassVar[str] = "fdml"
+    tau: int = Field(default=8, ge=0)
+    """Iterations a party may be ahead of the slowest; 0 has all go in step."""
+    rule: AnyRule = Field(default_factory=Sgd)
+    """How a gradient becomes a change of weights."""
+    synchronous_first: bool = True
+    """All go in step through the first epoch, so that every party's predictions are there from the first sum on."""
+    stored: Annotated[SerializeAsAny[StoredSum] | None, BeforeValidator(STORED.read)] = None
+    """How local predictions lie at a server: "open", or "masks", which stand if it is left out."""
+    shows_labels: bool = False
+    """The party with labels shows those of the training rows to all others, as the paper has it; else residuals go
+    down."""
+
+    @property
+    def label(self) -> str:
+        rule = "" if isinstance(self.rule, Sgd) else f" {self.rule.name}"
+        return f"FDML tau={self.tau}{rule}"
 
 
 class FdmlJob(JobOptions, defer_build=True):

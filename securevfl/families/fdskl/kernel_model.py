@@ -24,8 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, ConfigDict, Field
 
-from securevfl.base.arrays import Floats
-from securevfl.base.special import normal_quantile
+from securevfl.base.arrays import Floats, normal_quantile
 from securevfl.crypto.masking import cos_circle
 from securevfl.crypto.prg import Prg, derive_key
 from securevfl.crypto.scheme import Secret

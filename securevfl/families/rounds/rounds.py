@@ -37,12 +37,11 @@ from securevfl.options import JobOptions
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.declared import Declared, Reals, Reveal, recast
 from securevfl.protocols.engines import Ckks
-from securevfl.protocols.link import ActiveLink, PassiveLink
+from securevfl.protocols.link import ActiveLink, PassiveLink, predict
 from securevfl.protocols.residuals.open_residual import OpenResidual
 from securevfl.protocols.residuals.sealed_residual import Opened
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.sums.direct_sum import DirectSum
-from securevfl.protocols.sums.joint_scores import predict
 from securevfl.protocols.sums.tree_sum import TreeSum
 
 SAMPLE = 1024  # rows that the first weights are drawn from

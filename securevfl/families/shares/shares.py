@@ -37,8 +37,7 @@ from securevfl.families.shares.shares_leaks import (
     weights_of,
     weights_told,
 )
-from securevfl.families.shares.shares_needs import needs
-from securevfl.families.shares.shares_plan import SharesJob, check_optimizer, plan_of, turns_back, weight_levels
+from securevfl.families.shares.shares_plan import SharesJob, check_optimizer, needs, plan_of, turns_back, weight_levels
 from securevfl.families.shares.shares_player import SharesPlayer
 from securevfl.families.sizes import evaluated
 from securevfl.families.training_data import State

@@ -26,8 +26,16 @@ from securevfl.errors import ConfigError, DataNotice, LeakageError
 from securevfl.families.player import AnsweredRows, AskedRows, KnownRows, OwnRows, Player, Round
 from securevfl.families.shares.shares_leaks import bits_of_codes
 from securevfl.families.shares.shares_measures import Found, InputRows, MeasuredModel, Measures
-from securevfl.families.shares.shares_needs import Turns, chunks_of
-from securevfl.families.shares.shares_plan import Plan, SharesJob, Turned, plan_of, turns_back, weight_levels
+from securevfl.families.shares.shares_plan import (
+    Plan,
+    SharesJob,
+    Turned,
+    Turns,
+    chunks_of,
+    plan_of,
+    turns_back,
+    weight_levels,
+)
 from securevfl.families.training_data import ScaledRows, State, TrainingData
 from securevfl.models.inputs import Inputs, Seen, Spread, own_stream
 from securevfl.models.linear import LinearModel

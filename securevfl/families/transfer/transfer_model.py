@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from securevfl.base.arrays import Floats
-from securevfl.base.special import normal_quantile
+from securevfl.base.arrays import Floats, normal_quantile
 from securevfl.base.tall import Sparse
 from securevfl.families.transfer import taylor
 from securevfl.models.base import Model

@@ -27,7 +27,7 @@ from securevfl.crypto.paillier.paillier_product import CHECKS as PAILLIER_CHECKS
 from securevfl.crypto.paillier.paillier_product import PaillierScheme
 from securevfl.crypto.scheme import LinearScheme, Shape
 from securevfl.errors import OpeningMismatch
-from securevfl.families.shown_outputs import RoundedOutputs
+from securevfl.families.player import RoundedOutputs
 
 _BITS = 2048
 _ROWS, _COLUMNS = 40, 6

@@ -11,7 +11,7 @@ from securevfl.crypto.lattice import row_products
 from securevfl.crypto.lattice.row_encoding import tolerance
 from securevfl.crypto.paillier import paillier_product
 from securevfl.crypto.paillier.paillier_product import PaillierChecks
-from securevfl.families.shown_outputs import RoundedOutputs
+from securevfl.families.player import RoundedOutputs
 from selfcheck.mutants.mutant import Mutant, edited, patched
 
 

@@ -1,8 +1,4 @@
-"""Keys and ciphertexts to and from `phe` (python-paillier), for interop and as an oracle.
-
-`phe` is an extra: it is imported when a function is called, and nothing else in securevfl needs it. Secret keys come
-in and do not go out, since a holder shows its key to no one.
-"""
+"""Keys and ciphertexts to and from `phe` (python-paillier), which is an oracle of ours."""
 
 from __future__ import annotations
 
