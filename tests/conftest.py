@@ -5,7 +5,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,24 +53,27 @@ def _user_data(_all_user_data: Iterator[Path], monkeypatch: pytest.MonkeyPatch) 
     return folder
 
 
-SHOWN = BatchPlayer.shown
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _exact_outputs() -> Iterator[None]:
-    """H goes up under sealed residuals as it is, in fixtures of modules too, so that models are compared to the last
-    digit, but in tests that are marked `rounded`."""
+@contextmanager
+def _as_they_are() -> Iterator[None]:
+    """H goes up as it is under sealed residuals, here and in processes that start from `Forked`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(BatchPlayer, "shown", lambda self, H, *_: H)
+        patch.setenv("EXACT_OUTPUTS", "1")
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _exact_outputs_of_a_module(request: pytest.FixtureRequest) -> Iterator[None]:
+    """In modules that are marked `exact_outputs`, their fixtures among them, models are compared to the last digit."""
+    with _as_they_are() if request.node.get_closest_marker("exact_outputs") else nullcontext():
         yield
 
 
 @pytest.fixture(autouse=True)
-def _rounded_outputs(request: pytest.FixtureRequest) -> Iterator[None]:
-    """H is rounded as in the package (`securevfl.families.player`) in tests that are marked for it."""
-    with pytest.MonkeyPatch.context() as patch:
-        if request.node.get_closest_marker("rounded") is not None:
-            patch.setattr(BatchPlayer, "shown", SHOWN)
+def _exact_outputs(request: pytest.FixtureRequest) -> Iterator[None]:
+    """In tests that are marked `exact_outputs` models are compared to the last digit; in all others H is rounded, as in
+    the package (`securevfl.families.player`)."""
+    with _as_they_are() if request.node.get_closest_marker("exact_outputs") else nullcontext():
         yield
 
 

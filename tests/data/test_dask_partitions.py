@@ -18,6 +18,8 @@ from securevfl.data.store import open_table, store_table
 from securevfl.errors import ConfigError, TransportError
 from securevfl.runtime.placing import DaskPlacing
 
+pytestmark = pytest.mark.exact_outputs
+
 distributed = pytest.importorskip("distributed")
 
 ROWS = 3000

@@ -87,6 +87,7 @@ def job(residual: Engine | str, **keys: Any) -> vfl.Job:
     return vfl.Job(**(own | keys))
 
 
+@pytest.mark.exact_outputs
 @pytest.mark.parametrize("residual", ["open", vfl.Ckks()], ids=str)
 @pytest.mark.parametrize("partitions", [2, 5])
 def test_the_weights_are_those_of_one_process(tables: Path, residual: Engine | str, partitions: int) -> None:
@@ -99,6 +100,7 @@ def test_the_weights_are_those_of_one_process(tables: Path, residual: Engine | s
     assert run.metrics["auc"] == pytest.approx(alone.metrics["auc"], abs=1e-4)
 
 
+@pytest.mark.exact_outputs
 def test_curvature_adds_up_over_partitions(tables: Path) -> None:
     bank, newton = open_table("bank", tables / "bank.table"), vfl.BlockNewton()
     alone = vfl.simulate(job(vfl.Ckks(), optimizer=newton), [bank, open_table("shop", tables / "shop.table")])

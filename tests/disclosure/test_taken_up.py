@@ -27,6 +27,7 @@ def job(**keys: object) -> vfl.Job:
     return vfl.Job(**(own | keys))  # type: ignore[arg-type]
 
 
+@pytest.mark.exact_outputs
 def test_what_a_training_tells_anew_each_time_it_is_taken_up_counts(tmp_path: Path) -> None:
     """Noise of encryption makes other weights of the same rounds, and so other numbers about each row."""
     _, shop = parties = vfl.datasets.breast_cancer()

@@ -57,6 +57,7 @@ IN_STEP = {  # protocol, how payloads lie at the server, whether there is a serv
 }
 
 
+@pytest.mark.exact_outputs
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize(("protocol", "stored", "server", "near"), IN_STEP.values(), ids=IN_STEP)
 def test_in_step_it_is_fedsgd(protocol: vfl.Protocol, stored: str, server: bool, near: float, count: int) -> None:

@@ -46,7 +46,7 @@ def test_a_linear_job_on_its_outputs_tells_what_none_on_the_columns_does(pretext
     )
     without, with_it = (vfl.simulate(job, [bank, each]).metrics["auc"] for each in (plain, shop))
     assert without < 0.65
-    assert with_it > 0.8
+    assert with_it > 0.78  # 0.801 to 0.839 over eight runs each, with deviations of 0.0014 at most
 
 
 @pytest.mark.long

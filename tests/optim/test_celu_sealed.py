@@ -26,6 +26,7 @@ def job(residual: object, model: object = None, **keys: object) -> vfl.Job:
     return vfl.Job(**(own | {"accepts": ["columns", "rank", "fresh_equations"]} | keys))
 
 
+@pytest.mark.exact_outputs
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize("xi", [None, 60.0])
 @pytest.mark.parametrize("model", [vfl.Logistic(l2=0.01), vfl.Neural()], ids=lambda model: model.name)
@@ -37,6 +38,7 @@ def test_under_ckks_it_comes_to_the_open_model(count: int, xi: float | None, mod
     assert sealed.metrics["auc"] == pytest.approx(clear.metrics["auc"], abs=1e-3)
 
 
+@pytest.mark.exact_outputs
 def test_under_paillier_it_comes_to_the_open_model() -> None:
     own = parties(rows=80)
     keys = {"xi": 60.0, "batch_size": 40, "epochs": 2}

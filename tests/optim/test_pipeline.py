@@ -70,6 +70,7 @@ def test_depth_one_is_fedsgd_bit_for_bit(rule: str) -> None:
     assert one.costs.rounds == other.costs.rounds == 12
 
 
+@pytest.mark.exact_outputs
 @pytest.mark.parametrize(
     ("residual", "sums"),
     [("open", "direct"), ("open", "tree"), ("open", "pairwise"), ("open", "cipher"), (vfl.Ckks(), "auto")],

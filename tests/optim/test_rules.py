@@ -342,6 +342,7 @@ def test_a_run_that_was_cut_off_ends_with_the_same_weights_bit_for_bit(
     assert same(resumed(work, parties, tmp_path, at), vfl.simulate(work, parties))
 
 
+@pytest.mark.exact_outputs
 @pytest.mark.parametrize("rule", [Momentum(), Adam()], ids=lambda rule: rule.name)
 def test_it_does_so_sealed_too(rule: Rule, tmp_path: Path) -> None:
     parties = [party.take(np.arange(60, dtype=np.intp)) for party in tables(parties=2)]

@@ -4,6 +4,7 @@ import threading
 from collections import deque
 
 import numpy as np
+import pytest
 
 import securevfl as vfl
 from securevfl.crypto.kernel import gradient
@@ -60,6 +61,7 @@ def test_a_piece_is_used_before_the_next_is_here() -> None:
     assert used == [b"a", b"b"]
 
 
+@pytest.mark.exact_outputs
 def test_a_run_in_pieces_learns_the_model_of_one_in_one_piece(monkeypatch) -> None:
     job = vfl.Job(
         model=vfl.Logistic(),

@@ -56,6 +56,7 @@ def plain(parties: list[vfl.Party]) -> np.ndarray:
     return weights(vfl.simulate(job_of(vfl.DirectSum(), "open"), parties))
 
 
+@pytest.mark.exact_outputs
 @pytest.mark.parametrize(("sums", "residual"), PAIRS, ids=str)
 @pytest.mark.long
 def test_every_pair_gives_the_same_model(
@@ -95,6 +96,7 @@ def test_bytes_are_those_of_the_frames(parties: list[vfl.Party]) -> None:
     assert run.costs.bytes == sum(part.books.bytes_sent(Stage.TRAIN) for part in run.parts.values()) > 0
 
 
+@pytest.mark.exact_outputs
 @pytest.mark.parametrize("model", [vfl.Square(l2=0.01), vfl.SmoothHinge(), vfl.Logistic()], ids=lambda m: m.name)
 @pytest.mark.parametrize("engine", [vfl.Ckks(), SMALL], ids=lambda e: e.name)
 @pytest.mark.long
@@ -135,6 +137,7 @@ def test_prediction_and_saved_parts_agree_with_the_weights(parties: list[vfl.Par
     assert again.summary()["metrics"] == run.metrics
 
 
+@pytest.mark.exact_outputs
 @pytest.mark.parametrize(
     ("sums", "residual"),
     [*((sums, residual) for sums in KINDS for residual in RESIDUALS[:2]), (KINDS[0], RESIDUALS[2])],

@@ -71,6 +71,7 @@ def train(prepared: list[int], monkeypatch: pytest.MonkeyPatch) -> Run:
     return run
 
 
+@pytest.mark.exact_outputs
 def test_the_model_is_the_same_with_an_empty_shelf(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[int] = []
     anew: list[int] = []

@@ -21,6 +21,8 @@ from securevfl.runtime import executor as offload
 from securevfl.runtime.executor import TimedExecutor
 from securevfl.training.run import Run
 
+pytestmark = pytest.mark.exact_outputs
+
 distributed = pytest.importorskip("distributed")
 
 SECRET = 987654321987654321

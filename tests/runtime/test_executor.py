@@ -20,6 +20,8 @@ from securevfl.runtime import executor as offload
 from securevfl.runtime.executor import Piece, Pool, TimedExecutor, process_pool
 from securevfl.training.run import Run
 
+pytestmark = pytest.mark.exact_outputs
+
 SECRET = 123456789
 
 

@@ -75,6 +75,7 @@ def test_a_changed_value_ends_the_run_and_names_the_holder(deviating: None, engi
         run(vfl.Protocol(sum=chosen, residual=engine), parties, [])
 
 
+@pytest.mark.exact_outputs
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
 def test_without_the_checks_the_next_output_is_a_raw_column(
     deviating: None, engine: Engine, monkeypatch: pytest.MonkeyPatch

@@ -17,6 +17,8 @@ from securevfl.audit.recording.views import Received, Worlds, received
 from securevfl.audit.report import run_audit
 from securevfl.protocols.sums.base import SumProtocol
 
+pytestmark = pytest.mark.exact_outputs
+
 DATA = Path(__file__).parents[3] / "shared" / "data"
 BITS = ("late", "sex")
 

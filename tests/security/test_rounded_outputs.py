@@ -22,8 +22,6 @@ from securevfl.protocols.link import ActiveLink, PassiveLink
 from securevfl.protocols.residuals.sealed_residual import SealedActive
 from tests.security.test_checked_openings import moved
 
-pytestmark = pytest.mark.rounded
-
 VISITS = 100
 SUMS: dict[str, tuple[Any, int]] = {"direct": (vfl.DirectSum(), 2), "pairwise": (vfl.PairwiseSum(), 3)}
 

@@ -45,6 +45,7 @@ def interrupted(work: vfl.Job, parties: list[vfl.Party], folder: Path, at: int) 
     return vfl.simulate(work, parties, checkpoints=own_checkpoints(folder, names))
 
 
+@pytest.mark.exact_outputs
 @pytest.mark.parametrize(
     ("sums", "residual", "tolerance", "at"),
     [

@@ -211,7 +211,8 @@ def test_three_lines_train_as_long_as_guards_let_them(name: str, tables: Callabl
     job = vfl.Job(model="logistic", protocol="ckks", test_fraction=0.25, prepare=KEPT)
     run = vfl.simulate(job, parties)
     assert run.job.epochs == held_out
-    assert run.metrics["auc"] == pytest.approx(pooled(parties, job, held_out=True), abs=0.005)
+    # breast: 0.9952 over 25 runs, whose outputs are rounded at random, with a deviation of 0.0002; pooled 1
+    assert run.metrics["auc"] == pytest.approx(pooled(parties, job, held_out=True), abs=0.007)
 
     job = vfl.Job(model="logistic", protocol="open", accepts=["columns"], prepare=KEPT)
     assert vfl.simulate(job, parties).metrics["auc"] == pytest.approx(pooled(parties, job, held_out=False), abs=0.005)

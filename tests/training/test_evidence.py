@@ -28,6 +28,7 @@ def job(residual: Any = "open", **keys: Any) -> vfl.Job:
     return vfl.Job(**own | {"prepare": {"woe": {"bins": 2, "rows": 60}}} | keys)
 
 
+@pytest.mark.exact_outputs
 @pytest.mark.parametrize("residual", ["open", vfl.Ckks(), SMALL], ids=["open", "ckks", "paillier"])
 def test_it_is_that_of_the_pooled_table(residual: Any) -> None:
     run = vfl.simulate(job(residual), PARTIES)
@@ -53,6 +54,7 @@ def test_a_part_that_was_saved_weighs_new_rows_as_it_did(tmp_path: Path) -> None
     assert part.features == list(PARTIES[1].columns)
 
 
+@pytest.mark.exact_outputs
 def test_a_training_that_goes_on_asks_for_no_class_again(tmp_path: Path) -> None:
     asked: list[list[Event]] = [[], []]
 

@@ -117,6 +117,7 @@ def test_balanced_classes_at_one_in_a_hundred_train_on_shares_to_what_scikit_lea
         assert vfl.Job(model=vfl.Logistic(), weights=given, test_fraction=0.0).epochs == sizes
 
 
+@pytest.mark.exact_outputs
 def test_weights_are_sealed_like_any_residual() -> None:
     """Under encryption the same model comes out, though g goes beyond the loss's own bound."""
     options = {"weights": {"classes": {"no": 1, "yes": 9}}, "epochs": 3}

@@ -51,6 +51,7 @@ def weights(run: vfl.Run) -> Any:
     return np.concatenate([theta[name].ravel() for name in ("bank", "shop")])
 
 
+@pytest.mark.exact_outputs
 @pytest.mark.parametrize("name", JOBS)
 def test_a_job_has_one_result_whatever_the_order_of_its_rows(name: str) -> None:
     keys, apart = JOBS[name]

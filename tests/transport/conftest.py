@@ -20,7 +20,7 @@ from securevfl.transport.peers import Peers
 from tests.forked import Forked
 
 PROCESS = """
-import sys, time
+import os, sys, time
 from pathlib import Path
 import securevfl as vfl
 from securevfl.runtime import eventlog
@@ -30,7 +30,8 @@ from securevfl.job import Job
 from securevfl.families.player import BatchPlayer
 from securevfl.organisations.join import join
 
-BatchPlayer.shown = lambda self, H, *_: H  # as in tests/conftest.py
+if "EXACT_OUTPUTS" in os.environ:
+    BatchPlayer.shown = lambda self, H, *_: H  # as in tests/conftest.py
 kit, count, timeout, patience, pause, every = Path(sys.argv[1]), *map(float, sys.argv[2:])
 eventlog.write_to(kit / "log.jsonl")
 

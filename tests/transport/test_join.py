@@ -34,6 +34,7 @@ def train(meeting: Any, parties: Sequence[vfl.Party], **options: Any) -> dict[st
     return at_each(meeting, play, parties)
 
 
+@pytest.mark.exact_outputs
 @pytest.mark.parametrize(
     ("residual", "count", "hub", "bound"),
     [("open", 2, None, 0.0), (vfl.Ckks(), 2, None, 1e-3), pytest.param("open", 3, "shop", 0.0, marks=pytest.mark.slow)],
@@ -116,6 +117,7 @@ def test_who_is_through_does_not_end_well_beside_one_who_is_not(meet: Any) -> No
     assert (alone["shop"].theta == parts["shop"].theta).all()
 
 
+@pytest.mark.exact_outputs
 def test_a_relay_of_its_own(meet: Any) -> None:
     meeting = meet(3, "relay", meet.job(vfl.Ckks()))
     relay = Relay(Credentials(meeting.kit("relay"), "relay"), meeting.peers, patience=5)

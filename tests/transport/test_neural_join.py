@@ -75,6 +75,7 @@ def test_modules_stay_with_their_owners(meet: Any, tmp_path: Path, monkeypatch: 
     assert "nn." not in (meeting.kit("shop") / "part.json").read_text()
 
 
+@pytest.mark.exact_outputs
 def test_a_table_of_a_bottom_joins_as_any_other(meet: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A network of the shop's file makes its columns; the others know of four columns and of no network."""
     monkeypatch.chdir(tmp_path)

@@ -75,6 +75,7 @@ def test_a_training_that_is_over_is_begun_again_only_when_it_is_said(run: Any) -
     assert (told("bank", "labels", "shop"), told("shop", "columns", "bank")) == (2 * labels, 2 * columns)
 
 
+@pytest.mark.exact_outputs
 def test_what_a_killed_training_of_kept_exchanges_opens_again_counts(meet: Any, running: list[Any]) -> None:
     """In real processes, killed while a table lives: both sessions are in the ledger, and the weights as good."""
     celu = {"optimizer": vfl.CeluVFL(lr=0.1, R=4, W=3, xi=60), "accepts": ("columns", "rank", "fresh_equations")}
