@@ -246,7 +246,7 @@ def marking(n: int, marks: int = 10) -> tuple[float, float]:
 
 def test_marks_that_are_repeated_read_rows_and_then_are_refused(tmp_path: Path) -> None:
     """Three marks are told four times of 1,000 rows of normal columns, which is all: 3 rows of 10 values are read at
-    .98 (.92 in one look). By Fisher's z .85 is five deviations away."""
+    .98 (.92 in one look). By Fisher's z .8 is 6.2 deviations away: missed once in 4e9."""
     n, draw = 1000, np.random.default_rng(3)
     shop = draw.normal(size=(n, 10))
     bank = np.zeros((n, 3))
@@ -256,7 +256,7 @@ def test_marks_that_are_repeated_read_rows_and_then_are_refused(tmp_path: Path) 
     with pytest.raises(LeakageError, match=r"2\.\d+% before"):
         correlate(roles, ledgers={"shop": DisclosureLedger(tmp_path / "s", "shop")})
     true = ((shop - shop.mean(axis=0)) / shop.std(axis=0))[:3]
-    assert np.corrcoef(np.mean([own.R for (own,) in found], axis=0).ravel(), true.ravel())[0, 1] > 0.85
+    assert np.corrcoef(np.mean([own.R for (own,) in found], axis=0).ravel(), true.ravel())[0, 1] > 0.8
 
 
 def test_columns_that_mark_a_row_read_it_and_rounding_blurs_it_among_many_rows() -> None:
@@ -271,14 +271,15 @@ def test_columns_that_mark_a_row_read_it_and_rounding_blurs_it_among_many_rows()
 
 
 def test_numbers_are_rounded_at_random_and_a_fixed_rounding_is_found() -> None:
-    """The mean of 10,000 roundings is the share itself, to five deviations; without the dither it is the one below."""
+    """The mean of 10,000 roundings is the share itself, to 6.5 deviations of .0046, missed once in 1e10; without the
+    dither it is the one below."""
     numbers = ProductNumbers(5000)
     share = np.full(10_000, int(17.3 * 2**numbers.shift), np.uint64)
 
     def mean() -> float:
         return float(column_products._rounded(numbers, share).mean())
 
-    assert abs(mean() - 17.3) < 0.025
+    assert abs(mean() - 17.3) < 0.03
     with mock.patch.object(column_products.Prg, "array", lambda self, shape, kind: np.zeros(shape, kind)):
         assert mean() == 17.0
 
