@@ -9,7 +9,8 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -119,9 +120,9 @@ def _leaks() -> list[str]:
 
 def _keys(kind: type[Config]) -> list[str]:
     """Build the table of one kind's keys."""
-    rows = []
+    rows, known = [], meanings(kind)
     for option, field in kind.model_fields.items():
-        meaning = meanings(kind).get(option)
+        meaning = known.get(option)
         if meaning is None:
             raise ConfigError(f"{kind.__name__}.{option}: a docstring below the field was expected; say what it means")
         default = "required" if field.is_required() else f"`{_default(field)}`"
@@ -135,20 +136,23 @@ def meanings(kind: type[Config]) -> dict[str, str]:
     found: dict[str, str] = {}
     for each in reversed(kind.__mro__):
         if issubclass(each, Config) and each is not Config:
-            found |= dict(_below_fields(each))
+            found |= _below_fields(each)
     return found
 
 
-def _below_fields(kind: type[Config]) -> Iterator[tuple[str, str]]:
+@cache
+def _below_fields(kind: type[Config]) -> dict[str, str]:
     body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
     assert isinstance(body, ast.ClassDef)
+    found: dict[str, str] = {}
     for field, below in zip(body.body, body.body[1:], strict=False):
         match field, below:
             case (
                 ast.AnnAssign(target=ast.Name(id=name)),
                 ast.Expr(value=ast.Constant(value=str(text))),
             ):
-                yield name, " ".join(text.split())
+                found[name] = " ".join(text.split())
+    return found
 
 
 def _first_line(kind: type[Config]) -> str:

@@ -34,8 +34,16 @@ def tables(rows: int = 1600, *, worth: float = 1.0, parties: int = 2) -> list[vf
 
 
 @pytest.fixture(scope="module")
-def found() -> Comparison:
-    return vfl.compare(JOB, tables())
+def counted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, dict[str, DisclosureLedger]]:
+    """What a comparison found, with the ledgers that have counted it."""
+    own, folder = tables(), tmp_path_factory.mktemp("ledgers")
+    ledgers = {party.name: DisclosureLedger(folder / f"{party.name}.ledger", party.name) for party in own}
+    return vfl.compare(JOB, own, ledgers=ledgers), ledgers
+
+
+@pytest.fixture(scope="module")
+def found(counted: tuple[Comparison, dict[str, DisclosureLedger]]) -> Comparison:
+    return counted[0]
 
 
 def test_models_alone_are_those_of_scikit_learn_on_the_same_rows(found: Comparison) -> None:
@@ -120,13 +128,13 @@ def test_ledgers_are_asked_for_all_models_before_anything_is_told(tmp_path: Path
     assert not any(ledger.read().entries for ledger in ledgers.values())
 
 
-def test_what_was_compared_is_counted_and_cannot_be_scored(tmp_path: Path) -> None:
-    own = tables(1600)
-    ledgers = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in own}
-    vfl.compare(JOB, own, ledgers=ledgers)
+def test_what_was_compared_is_counted_and_cannot_be_scored(
+    counted: tuple[Comparison, dict[str, DisclosureLedger]],
+) -> None:
+    _, ledgers = counted
     assert len({entry.run for entry in ledgers["shop"].read().entries}) == 3
     with pytest.raises(LeakageError, match="3 times before, with this it would be 6"):
-        vfl.compare(JOB, own, ledgers=ledgers)
+        vfl.compare(JOB, tables(), ledgers=ledgers)
     opened = JOB.model_copy(update={"protocol": vfl.Protocol(shares=vfl.Shares(open_weights=("shop",)))})
     for job in compared_jobs(opened).values():
         assert (job.protocol.shares.scores, job.protocol.shares.open_weights) == ("none", ())

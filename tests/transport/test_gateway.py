@@ -44,6 +44,7 @@ def until_up(url: str, *processes: subprocess.Popen[str]) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.long
 def test_applications_are_answered_in_json_many_at_once(meet: Any, running: list[Any]) -> None:
     """In real processes over mutual TLS: every state of a row, wrong tokens and bodies, no id in a log or a metric."""
     meeting, port = meet(2), meet.free_port()
