@@ -40,14 +40,18 @@ from numpy.typing import NDArray
 from securevfl.crypto.scheme import Secret
 from securevfl.errors import CryptoError, IdError
 
+Ids = Sequence[bytes] | NDArray[np.bytes_]  # canonical, one after another
+
 __all__ = [
     "POINT_BYTES",
     "Blinder",
+    "Ids",
     "canonical_id",
     "canonical_ids",
     "check_points",
     "hash_to_group",
     "id_keys",
+    "plain_ids",
     "sort_points",
 ]
 
@@ -69,6 +73,8 @@ _DOMAIN = b"securevfl id to curve25519 v1\x00"
 _CHUNK = 4096
 _MAX_DIGITS = 100
 _KEY = 16  # octets of a key
+_MIXING = np.uint64(0x9E3779B97F4A7C15)  # odd, of no pattern
+_PLAIN = 64  # octets of an id that is taken in bulk
 _DIGESTED = b"\x7e"
 
 
@@ -139,7 +145,28 @@ def canonical_ids(values: Iterable[Any]) -> list[bytes]:
     return list(first)
 
 
-def hash_to_group(ids: Sequence[bytes], executor: Executor | None = None) -> bytes:
+def plain_ids(values: Any) -> NDArray[np.bytes_] | None:
+    """Return what `canonical_ids` would (n,), in bulk, where all ids are texts of visible ASCII, or whole numbers of an
+    array, of up to 64 octets and all different. None otherwise, and for n ids that are so once in 2^65 / n^2."""
+    if isinstance(values, np.ndarray) and values.dtype.kind in "iu" and values.ndim == 1:
+        column = values.astype("S")
+    else:
+        values = values.tolist() if isinstance(values, np.ndarray) else values
+        if not isinstance(values, list) or set(map(type, values)) != {str} or not 0 < max(map(len, values)) <= _PLAIN:
+            return None
+        try:
+            column = np.array(values, "S")
+        except UnicodeEncodeError:
+            return None
+        if int(np.count_nonzero(column.view(np.uint8) > ord(" "))) != sum(map(len, values)):
+            return None  # blanks and zeros
+    keys = id_keys(column)
+    mixed = np.sort(keys[:, 0] ^ keys[:, 1] * _MIXING)
+    none_empty = column.view(np.uint8).reshape(len(column), -1)[:, 0].all()
+    return column if none_empty and (mixed[1:] != mixed[:-1]).all() else None
+
+
+def hash_to_group(ids: Ids, executor: Executor | None = None) -> bytes:
     """Map each of n canonical ids to a point (n x 32 bytes): SHA-512, counted up until x lies on the curve.
 
     Uniform over the curve's x, as a random oracle (Boneh, Lynn, Shacham 2001, section 3.3). The number of tries, two
@@ -149,14 +176,14 @@ def hash_to_group(ids: Sequence[bytes], executor: Executor | None = None) -> byt
     return b"".join(executor.map(_hash_chunk, chunks) if executor else map(_hash_chunk, chunks))
 
 
-def id_keys(ids: Sequence[bytes]) -> NDArray[np.uint64]:
+def id_keys(ids: Ids) -> NDArray[np.uint64]:
     """Return a block of 16 octets (n, 2) for each of n canonical ids, different for different ids.
 
     An id of up to 15 octets is its own block, filled up with zeros, its length in the last one; of longer ones it is 15
     octets of BLAKE2b and 128 - 2 in the last. So the highest bit is never set.
     """
     keys = np.zeros((len(ids), _KEY), np.uint8)
-    lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+    lengths = np.fromiter(map(len, ids), np.int64, len(ids)) if isinstance(ids, list) else np.strings.str_len(ids)
     if (lengths < _KEY).all():
         keys[:, :-1] = np.array(ids, f"S{_KEY - 1}").view(np.uint8).reshape(len(ids), -1)
         keys[:, -1] = lengths
@@ -237,7 +264,7 @@ def _on_curve(x: int) -> bool:
     return bool(jacobi(x * (x * (x + _A) + 1), _P) == 1)
 
 
-def _hash_chunk(ids: Sequence[bytes]) -> bytes:
+def _hash_chunk(ids: Ids) -> bytes:
     return b"".join([_hash_one(canonical) for canonical in ids])
 
 

@@ -166,7 +166,7 @@ def follow(work: AlignmentWork, begin: Begin) -> NDArray[np.intp]:
     if not work.journal.count("store"):
         # Kept before any of it leaves: a second store of the same pairs would show which ids are in both.
         if alone:
-            seed, table = b"", values[rising(values), :2]
+            seed, table = b"", values[rising(values[:, :2]), :2]
         else:
             seed, table = okvs.encode(work.keys, values[:, :2] ^ work.zero_share())
         work.journal.append("store", seed + table.tobytes())

@@ -22,7 +22,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
-from securevfl.crypto.curve import POINT_BYTES, Blinder, id_keys
+from securevfl.crypto.curve import POINT_BYTES, Blinder, Ids, id_keys
 from securevfl.crypto.masking import KeyPair
 from securevfl.crypto.prg import KEY_BYTES, encode_context
 from securevfl.crypto.transfers.okvs import Words
@@ -134,7 +134,7 @@ class AlignmentWork:
     def __init__(
         self,
         channel: Channel,
-        ids: Sequence[bytes],
+        ids: Ids,
         *,
         active: str,
         passives: Sequence[str],
@@ -264,10 +264,10 @@ def keyed(key: bytes, blocks: Words) -> Words:
 
 def rising(blocks: Words) -> NDArray[np.intp]:
     """Return the places (n,) of blocks (n, 2) in rising order, the first word before the second."""
-    first = np.ascontiguousarray(blocks[:, 0])
-    order: NDArray[np.intp] = np.argsort(first)
-    if (first[order[1:]] == first[order[:-1]]).any():
-        order = np.lexsort((blocks[:, 1], first))
+    order: NDArray[np.intp] = np.argsort(np.ascontiguousarray(blocks[:, 0]))
+    (first, second), (after, last) = blocks[order[:-1]].T, blocks[order[1:]].T
+    if ((first == after) & (second > last)).any():
+        order = np.lexsort((blocks[:, 1], blocks[:, 0]))
     return order
 
 

@@ -363,8 +363,11 @@ def _holds_texts(kind: Any) -> bool:
 
 def ids_of(table: Any, key: Sequence[str]) -> NDArray[Any]:
     """Ids of an Arrow table by these columns of it. IdError if one is missing."""
-    ids: NDArray[Any] = arrow_ids(table, key).to_numpy()
-    return ids
+    ids = arrow_ids(table, key)
+    if arrow().types.is_string(ids.type):
+        return np.array(ids.to_pylist(), object)  # to_numpy would load pandas, where it is installed
+    found: NDArray[Any] = ids.to_numpy()
+    return found
 
 
 def arrow_ids(table: Any, key: Sequence[str]) -> Any:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.files import DamagedFileError, read_checked, write_checked
-from securevfl.crypto.curve import canonical_ids
+from securevfl.crypto.curve import canonical_ids, plain_ids
 from securevfl.errors import DataError, IdError, PartiesError
 from securevfl.protocols.alignment.psi import AlignmentWork, Journal, align_active, align_passive
 from securevfl.runtime.channel import Channel
@@ -52,10 +52,10 @@ def align_privately(
         everyone = ", ".join((active, *passives))
         raise PartiesError(f"alignment: the line of {party_name} and its name among {everyone} were expected")
     try:
-        own = canonical_ids(ids)
+        own = found if (found := plain_ids(ids)) is not None else canonical_ids(ids)
     except IdError as error:
         raise IdError(f"party {party_name}: {error}") from None
-    if not own:
+    if not len(own):
         raise IdError(f"party {party_name}: at least one row was expected to align, there is none; is the file right?")
     kept = Journal() if journal is None else FolderJournal(journal)
     work = AlignmentWork(

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from decimal import Decimal
 from enum import IntEnum
+from typing import Any
 from uuid import UUID
 
 import numpy as np
@@ -19,6 +20,8 @@ from securevfl.crypto.curve import (
     canonical_ids,
     check_points,
     hash_to_group,
+    id_keys,
+    plain_ids,
     sort_points,
 )
 from securevfl.errors import CryptoError, IdError
@@ -332,3 +335,63 @@ def test_a_blinder_shows_nothing() -> None:
     assert not hasattr(blinder, "__dict__")
     with pytest.raises(TypeError):
         pickle.dumps(blinder)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ["7", "007", "a7", "7" * 64, "~"],
+        np.array(["12", "3"], object),
+        np.array([7, -3, 0], np.int64),
+        np.array([7, 2**64 - 1], np.uint64),
+    ],
+)
+def test_plain_ids_are_the_canonical_ones(values: Any) -> None:
+    plain = plain_ids(values)
+    assert plain is not None
+    assert plain.tolist() == canonical_ids(values)
+    np.testing.assert_array_equal(id_keys(plain), id_keys(canonical_ids(values)))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ["a", "b "],
+        ["a b"],
+        ["a\0"],
+        ["\0"],
+        ["a", ""],
+        [""],
+        ["a", "a"],
+        ["\u00e9"],
+        ["a", 1],
+        ["a", None],
+        ["7" * 65],
+        [b"a"],
+        [1.0],
+        np.array([1.0, 2.0]),
+        np.array([True]),
+        np.array([1, 1]),
+        range(3),
+    ],
+)
+def test_ids_that_are_not_plain_are_left_to_the_rule(values: Any) -> None:
+    assert plain_ids(values) is None
+
+
+@given(st.lists(st.text(min_size=1, max_size=20), min_size=1, max_size=30))
+def test_whatever_is_plain_is_canonical(texts: list[str]) -> None:
+    plain = plain_ids(texts)
+    if plain is not None:
+        assert plain.tolist() == canonical_ids(texts)
+
+
+def test_keys_of_ids_are_blocks_that_differ() -> None:
+    ids = [b"1", b"1\0", b"1\0\0", b"x" * 14, b"x" * 15, b"x" * 16, b"x" * 17, b"\xff" * 15, b"\xff" * 40]
+    keys = id_keys(ids)
+    assert len({key.tobytes() for key in keys}) == len(ids)
+    assert all(key.tobytes()[15] < 128 for key in keys)
+    assert keys[0].tobytes() == b"1" + bytes(14) + b"\1"
+    digest = hashlib.blake2b(b"x" * 16, digest_size=15, person=b"securevfl id").digest()
+    assert keys[5].tobytes() == digest + b"\x7e"
+    np.testing.assert_array_equal(id_keys(ids[:5]), keys[:5])

@@ -270,3 +270,14 @@ def test_progress_is_shown(parties: int, transfers: bool, products: int) -> None
     play(sets, on_progress=lambda *at: seen.append(at), transfers=transfers)
     assert seen == sorted(seen)
     assert seen[-1] == (products, products)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), unique=True, max_size=16), st.integers(0, 16))
+def test_blocks_rise_and_meet_whatever_words_they_share(blocks: list[tuple[int, int]], cut: int) -> None:
+    table = np.array(blocks, np.uint64).reshape(-1, 2)
+    assert table[psi_work.rising(table)].tolist() == [list(each) for each in sorted(blocks)]
+    own, others = (
+        table,
+        np.concatenate([table[cut:][::-1], np.full((3, 2), 9, np.uint64) + np.arange(3)[:, None].astype(np.uint64)]),
+    )
+    assert psi_work.met(own, others).tolist() == list(range(cut, len(blocks)))
