@@ -85,8 +85,6 @@ if TYPE_CHECKING:  # the one list of public names: type checkers see it here, an
     from securevfl.runtime.clock import Pauses as Pauses
     from securevfl.training.comparison import compare as compare
     from securevfl.training.description import describe as describe
-    from securevfl.training.estimators import VerticalClassifier as VerticalClassifier
-    from securevfl.training.estimators import VerticalRegressor as VerticalRegressor
     from securevfl.training.run import Run as Run
     from securevfl.training.simulate import simulate as simulate
 

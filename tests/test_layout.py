@@ -63,7 +63,6 @@ MOST = 8  # arguments of a function outside the command line, whose options are 
 MORE = {  # functions with more, and how many; no other may, and none may have more than these
     "join.join": 17,
     "session.take_part": 12,
-    "estimators.__init__": 12,
     "simulate.simulate": 11,
     "sizes.sizes_of": 11,
     "predict.predict_with": 10,

@@ -309,20 +309,13 @@ def test_as_many_weights_as_labels_are_not_opened() -> None:
     assert "theta" not in run.active.state
 
 
-def test_a_job_file_and_an_estimator(tmp_path: Path) -> None:
+def test_a_job_file(tmp_path: Path) -> None:
     path = tmp_path / "job.toml"
     path.write_text('model = { name = "trees", trees = 4, depth = 2 }\n[protocol.shares]\n')
     read = vfl.Job.load(path)
     assert (read.optimizer.name, read.batch_size, read.epochs) == ("block_descent", "growing", 12)
     assert vfl.Job(model="trees", optimizer=vfl.FedSGD(lr=0.1)).batch_size == "all"
     assert vfl.Job.from_dict(read.to_dict()) == read
-    own = parties(rows=300, gaps=False)
-    X = np.hstack([own[0].X[:, :3], own[1].X[:, :3]])
-    found = vfl.VerticalClassifier(model=vfl.Trees(**SMALL)).fit(X, own[0].y)
-    assert found.score(X, own[0].y) > 0.65
-    assert vfl.VerticalRegressor(model=vfl.Trees(**SMALL)).fit(X, np.abs(X[:, 0])).score(X, np.abs(X[:, 0])) > 0.3
-    with pytest.raises(ValueError, match="trees"):
-        vfl.VerticalClassifier(model="forest").fit(X, own[0].y)
 
 
 def test_rare_classes_may_weigh_as_much() -> None:

@@ -1,4 +1,4 @@
-"""What a party makes of its own part: Shapley values, reason codes, an ONNX graph, a scikit-learn object."""
+"""What a party makes of its own part: Shapley values, reason codes, an ONNX graph."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from securevfl.disclosure.holds import code_bits
 from securevfl.errors import ConfigError
 from securevfl.training.explanations import importance, reasons, shapley
 from securevfl.training.onnx_export import to_onnx
-from securevfl.training.preparer import Preparer
 
 N = 400
 DRAW = np.random.default_rng(2)
@@ -104,17 +103,6 @@ def test_what_a_party_does_not_know_is_not_exported() -> None:
     assert to_onnx(opened.parts["shop"])
     with pytest.raises(ConfigError, match="open_weights"):
         to_onnx(opened.parts["bank"])
-
-
-def test_the_preparation_is_a_scikit_learn_transformer() -> None:
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.pipeline import make_pipeline
-
-    part = train().parts["shop"]
-    preparer = Preparer(part)
-    np.testing.assert_array_equal(preparer.fit().transform(OTHER), part.rows(OTHER))
-    assert preparer.get_feature_names_out().tolist() == part.features
-    assert make_pipeline(preparer, LogisticRegression()).fit(OTHER, Y).score(OTHER, Y) > 0.6
 
 
 def test_the_commands(tmp_path: Path) -> None:
