@@ -48,7 +48,6 @@ if TYPE_CHECKING:  # the one list of public names: type checkers see it here, an
     from securevfl.models.linear import Softmax as Softmax
     from securevfl.models.linear import Square as Square
     from securevfl.models.linear import Tweedie as Tweedie
-    from securevfl.models.local_bottom import LocalBottom as LocalBottom
     from securevfl.models.neural import Neural as Neural
     from securevfl.models.torch_model import TorchModel as TorchModel
     from securevfl.models.trees import Trees as Trees

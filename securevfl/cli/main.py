@@ -19,7 +19,6 @@ from securevfl.base.extensions import load, named
 from securevfl.base.files import check_writable
 from securevfl.base.machine import one_heap
 from securevfl.base.version import __version__
-from securevfl.cli import bottom as cli_bottom
 from securevfl.cli import certs_commands
 from securevfl.cli import ledger_command as cli_ledger
 from securevfl.cli import looks_commands as cli_correlate
@@ -124,7 +123,6 @@ cli_fairness.register_fairness(app)
 cli_own_part.register(app)
 cli_serve.register(app)
 cli_ledger.register(app)
-cli_bottom.register(app)
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.TOML", help="The job: model, optimizer, protocol, batches.")]
 DataFiles = Annotated[

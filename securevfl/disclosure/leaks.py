@@ -111,8 +111,8 @@ def _fewer(job: JobOptions, sizes: Sizes, own: Disclosure) -> str:
 # *Rank.* An opened gradient is p equations about the n c numbers of g. From p >= n c on it determines g, and g the
 # labels. (rank(J) <= min(p, n c), so a rank that reaches n c needs p >= n c.)
 #
-# A network soon has as many: there are larger batches, or a bottom trained by its owner without labels under a linear
-# model (`securevfl.LocalBottom`), which opens what the linear model opens.
+# A network soon has as many: there are larger batches, or outputs of a network that its owner trains without labels, as
+# columns of a linear model (docs/neural.md), which opens what the linear model opens.
 #
 # *Fresh equations.* With one fixed partition into batches a linear model's equations are the same every epoch. Rows
 # reshuffled between epochs give new equations about the same labels each time: 15 columns of noise and batches of 256
@@ -240,7 +240,7 @@ def _larger(job: JobOptions, rows: int) -> str:
     remedy = f"use batch_size > {rows} (more rows a batch than parameters for each output)"
     if job.model.static_jacobian:
         return remedy if not job.moves else f"{remedy}, or count all rows in full (xi left out)"
-    return f"{remedy}, or a bottom that its owner trains without labels (LocalBottom) under a linear model"
+    return f"{remedy}, or a network that its owner trains without labels, its outputs as columns of a linear model"
 
 
 def label_auc_leaks(

@@ -60,9 +60,6 @@ COVERED = {
     r"securevfl predict bank\.model\.json --data new\.csv --points": SHARES,
     r"securevfl (serve|predict) shop\.model\.json .*--reasons": SERVICE,
     r"securevfl (prepare|join) job\.toml --party shop --data shop\.csv": SHARES,
-    r"securevfl join job\.toml --party shop --data shop_h\.csv": (
-        "tests/transport/test_neural_join.py::test_a_table_of_a_bottom_joins_as_any_other"
-    ),
 }
 # programs that measure, and options after their own that have them measure little
 SMALLER = {
@@ -73,7 +70,7 @@ SMALLER = {
     "securevfl bench he": "--sizes 32x3 --against phe",
     "securevfl bench sum": "--size 64",
 }
-LONG = re.compile(r"securevfl (audit|bottom|bench|compare)\b|python benchmarks/")  # seconds each
+LONG = re.compile(r"securevfl (audit|bench|compare)\b|python benchmarks/")  # seconds each
 RUN_ELSEWHERE = {"start.md"}  # tests/docs/test_start.py runs it whole, in processes of its own
 TRAINS_LONG = {"neural.md", "scale.md"}  # networks, pools of processes, a cluster: the whole page is long
 

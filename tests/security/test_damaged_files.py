@@ -181,25 +181,6 @@ def test_a_file_that_is_no_longer_what_was_written_is_refused(
     kept.read(path)
 
 
-def test_a_bottom_that_is_no_longer_what_was_written_is_refused(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
-
-    def network() -> Any:
-        return torch.nn.Linear(3, 2)
-
-    bottom = vfl.LocalBottom(network, "none")
-    bottom.fit(vfl.Party("shop", np.random.default_rng(0).normal(size=(30, 3)), aligned=True))
-    path = tmp_path / "bottom.npz"
-    bottom.save(path)
-    whole = path.read_bytes()
-    for spoilt in damaged(whole):
-        path.write_bytes(spoilt)
-        with pytest.raises(SecureVFLError, match=r"bottom\.npz: weights of .* were expected; fit it again"):
-            vfl.LocalBottom(network, "none").load(path)
-    path.write_bytes(whole)
-    vfl.LocalBottom(network, "none").load(path)
-
-
 def test_a_part_whose_weights_were_changed_predicts_nothing(part: ModelPart, tmp_path: Path) -> None:
     """The finding: one bit of a number in the file, which is good JSON before and after. Where the text of an earlier
     schema stands, a digest that is there counts all the same."""
@@ -222,13 +203,13 @@ def test_a_part_whose_weights_were_changed_predicts_nothing(part: ModelPart, tmp
 
 WRITERS = re.compile(r"\b(write_whole|writing_whole|write_checked|write_checked_json|append_whole)\(")
 FOR_OTHERS = {  # what is written to be shown, or to be handed on: pages, tables, exports, kits
-    *("cli/audit", "cli/bottom", "cli/looks_commands", "cli/looks_commands", "cli/looks_commands"),
+    *("cli/audit", "cli/looks_commands", "cli/looks_commands", "cli/looks_commands"),
     *("cli/part_command", "cli/predictions", "cli/reference", "organisations/kit", "training/comparison"),
     *("training/onnx_export", "training/run", "training/run_page", "training/scorecard", "base/files"),
 }
 TESTED = {  # by this file, or by the one that is named
     *("training/model_part", "training/checkpoint", "families/shares/shares_player", "data/load"),
-    *("protocols/shares/chunk_store", "organisations/align", "models/local_bottom", "disclosure/ledger"),
+    *("protocols/shares/chunk_store", "organisations/align", "disclosure/ledger"),
     *("disclosure/row_sets", "protocols/shares/chunk_store"),
 }
 OTHERWISE = {

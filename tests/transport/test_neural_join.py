@@ -6,13 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 torch = pytest.importorskip("torch")
 
 import securevfl as vfl  # noqa: E402
-from securevfl.cli.main import app  # noqa: E402
-from securevfl.data.readers import read_party  # noqa: E402
 from securevfl.organisations.join import join  # noqa: E402
 from securevfl.training.model_part import ModelPart  # noqa: E402
 
@@ -73,32 +70,3 @@ def test_modules_stay_with_their_owners(meet: Any, tmp_path: Path, monkeypatch: 
     expected = run.decision({name: party.X for name, party in parties.items()})
     np.testing.assert_allclose(predicted.decision, expected, atol=1e-3)
     assert "nn." not in (meeting.kit("shop") / "part.json").read_text()
-
-
-@pytest.mark.exact_outputs
-def test_a_table_of_a_bottom_joins_as_any_other(meet: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A network of the shop's file makes its columns; the others know of four columns and of no network."""
-    monkeypatch.chdir(tmp_path)
-    Path("bottom.py").write_text(CODE.replace("nn.Linear(3, 1)", "nn.Linear(3, 4)"))
-    bank, shop = vfl.datasets.breast_cancer()
-    np.savez("shop.npz", X=shop.X, ids=shop.ids)
-    fit = ["bottom", "fit", "shop.npz", "--module", "bottom.py:net", "--out", "made.csv", "--epochs", "1"]
-    done = CliRunner().invoke(app, fit)
-    assert done.exit_code == 0, done.output
-    job = vfl.Job(
-        model=vfl.Logistic(l2=1e-3),
-        optimizer=vfl.FedBCD(lr=0.3),
-        protocol=vfl.Protocol(residual="ckks"),
-        epochs=1,
-        accepts=["columns"],
-    )
-    meeting, parties = meet(job=job), {"bank": bank, "shop": read_party("shop", "made.csv")}
-
-    def train(name: str) -> ModelPart:
-        return join(job, parties[name], meeting.kit(name) / "peers.toml", timeout=20, patience=5)
-
-    parts = together(train, ["bank", "shop"])
-    assert parts["shop"].theta.shape == (4, 1)
-    run = vfl.simulate(job, list(parties.values()))
-    np.testing.assert_allclose(parts["shop"].theta, run.parts["shop"].theta, atol=1e-4)
-    assert "bottom" not in (meeting.kit("bank") / "job.toml").read_text()

@@ -141,7 +141,7 @@ class LabelAttack(Attack):
         if needed <= rows:
             return f"leave out columns that go with the label: its gradient alone says little at {rows} rows a batch"
         share = p / (needed * sizes.outputs)
-        fewer = "fewer columns" if job.model.by_column else "a bottom trained without labels (LocalBottom)"
+        fewer = "fewer columns" if job.model.by_column else "outputs of a network that is trained without labels"
         return f"batches of {needed:,} rows or more, so that p / (n c) falls below {share:.3f}; {fewer}"
 
     def score(self, worlds: Worlds) -> Score:
