@@ -1,6 +1,7 @@
 """Where things are: public names, folders that do not import bare, one direction of imports."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -106,3 +107,40 @@ def test_two_things_of_one_name_are_found(tmp_path: Path) -> None:
         (tmp_path / room / "rows.py").write_text("class Rows: ...\nclass _Own: ...\n")
     assert set(several((path.stem, path) for path in files_below(tmp_path))) == {"rows"}
     assert set(several((name, path) for path in files_below(tmp_path) for name in classes(path))) == {"Rows"}
+
+
+LOADERS = {"import_module", "__import__", "exec_module", "entry_points", "exec", "eval", "run_path", "run_module"}
+
+
+def loads_by_name(source: str) -> bool:
+    """Whether a module loads code otherwise than by an import statement."""
+    nodes = list(ast.walk(ast.parse(source)))
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    return bool(LOADERS & (names | {node.attr for node in nodes if isinstance(node, ast.Attribute)}))
+
+
+@pytest.mark.skipif(not (ROOT / "docs").is_dir(), reason="not beside a checkout")
+def test_code_is_loaded_by_name_in_the_files_that_the_architecture_names() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = page.partition("## What is loaded by name")[2].partition("\n## ")[0]
+    loading = {
+        f"securevfl/{path.relative_to(PACKAGE)}"
+        for path in [PACKAGE / "__init__.py", *PACKAGE.glob("*/__init__.py"), *files_below(PACKAGE)]
+        if loads_by_name(path.read_text(encoding="utf-8"))
+    }
+    assert loading == set(re.findall(r"`(securevfl/[\w/]+\.py)`", table))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import importlib\nimportlib.import_module('securevfl.families')",
+        "from importlib import import_module\nimport_module(name)",
+        "__import__('securevfl.families')",
+        "from importlib.metadata import entry_points\nentry_points(group='x')",
+        "spec.loader.exec_module(code)",
+    ],
+)
+def test_code_that_is_loaded_by_name_is_found(source: str) -> None:
+    assert loads_by_name(source)
+    assert not loads_by_name("from securevfl.families import METHODS")
