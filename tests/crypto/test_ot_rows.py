@@ -245,13 +245,15 @@ def test_one_call_of_the_permutation_lets_tweaks_shift_into_one_another():
 
 
 class OddColumns(Chooser):
-    """Flips transfer j b of column j alone, for every j, and keeps the rest as it should be."""
+    """Flips transfer j b of column j alone, for every j in `odd`, and keeps the rest as it should be."""
+
+    odd = range(COLUMNS)
 
     def extend(self, rows):
         message, chosen = super().extend(rows)
         octets = (len(message) - ot_rows._TAG * (COLUMNS + 1)) // COLUMNS
         columns = np.frombuffer(message[: COLUMNS * octets], np.uint8).reshape(COLUMNS, octets).copy()
-        for j in range(COLUMNS):
+        for j in self.odd:
             columns[j, j * self._bits // 8] ^= 1 << j * self._bits % 8
         return columns.tobytes() + message[COLUMNS * octets :], chosen
 
@@ -274,6 +276,29 @@ def test_odd_columns_read_the_offerers_secret_unless_they_are_checked():
     assert secret_read(Unchecked)
     with pytest.raises(CryptoError, match="cheating"):
         secret_read(RowOfferer)
+
+
+@pytest.mark.parametrize("column", [0, 1, 63, 64, 127])
+def test_each_column_is_compared(column):
+    """All that the check compares but one column fits: the tags are those of what is sent."""
+
+    class One(OddColumns):
+        odd = (column,)
+
+        def _tags(self, number, corrections, columns):
+            altered = np.frombuffer(corrections, np.uint8).copy()
+            octets = len(altered) // COLUMNS
+            altered[column * octets + column * self._bits // 8] ^= 1 << column * self._bits % 8
+            return super()._tags(number, altered.data, columns)
+
+    for _ in range(40):  # none of 40 such columns is used with probability 1e-12
+        chooser, offerer = meet(6, One)
+        message, _ = chooser.extend(COLUMNS)
+        if offerer._secret[column // 8] >> column % 8 & 1:  # else what came is not used
+            break
+        offerer.extend(COLUMNS, message)
+    with pytest.raises(CryptoError, match="cheating"):
+        offerer.extend(COLUMNS, message)
 
 
 def test_the_check_says_nothing_of_the_choices():

@@ -40,11 +40,12 @@ def entered(sets: RowSets, tables: Sequence[np.ndarray]) -> tuple[dict[str, RowS
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("block", [1 << 10, module.BLOCK])
+@pytest.mark.parametrize(("block", "piece"), [(1 << 10, 256), (module.BLOCK, module.READ)])
 def test_shared_rows_and_the_worst_row_are_those_of_plain_sets(
-    seed: int, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    seed: int, block: int, piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "BLOCK", block)
+    monkeypatch.setattr(module, "READ", piece)  # marks, and bits behind them, in several pieces
     monkeypatch.setattr(module, "WEIGHED", 16)
     sets, tables = RowSets(tmp_path, SALT), drawn(seed)
     known, members = entered(sets, tables)

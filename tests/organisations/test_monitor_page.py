@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from http import HTTPStatus
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -64,6 +65,20 @@ def test_the_page_has_the_figures_of_metrics(free_port: Callable[[], int]) -> No
     assert "<th>status</th><td>ok</td>" in page
     assert "Shifted: moved&lt;." in page
     assert "2096" in page  # when the certificate ends
+
+
+def test_it_is_down_before_it_serves_and_once_its_certificate_has_ended(
+    free_port: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("prometheus_client")
+    made = Monitor(f"127.0.0.1:{free_port()}", "shop", 4e9)
+    made._http.server_close()
+    assert made.health()[0] == HTTPStatus.SERVICE_UNAVAILABLE
+    made.watch(cast(Any, SimpleNamespace(answering=False, conversations=0, most=5000, codes=3)))
+    assert made.health()[0] == HTTPStatus.OK
+    monkeypatch.setattr("securevfl.organisations.monitor.time.time", lambda: 4e9 + 1)
+    status, state = made.health()
+    assert (status, state["status"], state["certificate"]) == (HTTPStatus.SERVICE_UNAVAILABLE, "down", "ended")
 
 
 def test_the_page_needs_no_other_file_and_runs_nothing(free_port: Callable[[], int]) -> None:

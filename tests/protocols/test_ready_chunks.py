@@ -5,11 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
+from securevfl.crypto.share_ring import ShareRing
 from securevfl.protocols.shares.chunk_store import InMemory, SpentNames
-from securevfl.protocols.shares.work_ahead import Ahead, ChunkName, is_ready
+from securevfl.protocols.shares.work_ahead import Ahead, ChunkName, _Record, is_ready
 
 PARTIES = ("a", "b", "c", "d")
 NAME, OTHER = b"n" * 16, b"o" * 16
@@ -97,3 +99,17 @@ def test_a_chunk_that_was_begun_or_is_of_other_visits_is_not_ready() -> None:
     again = made(ahead())
     again._names.spend(NAME)
     assert again.ready(0, VISITS) == b""
+
+
+def test_states_behind_a_chunk_that_is_passed_over_are_stepped_by_the_number_of_each_visit() -> None:
+    """By a rule whose steps differ from visit to visit."""
+    own, ring = ahead(7), ShareRing(64)
+    steps = SimpleNamespace(step=lambda r, v, visit: r + v * np.uint64(visit))
+    own._ring, own._terms = ring, SimpleNamespace(columns={"b": 4, "c": 4}, outputs=3, rule_of=lambda name: steps)  # type: ignore[assignment]
+    ones = {name: np.ones((4, 3), np.uint64) for name in "bc"}
+    record = _Record(0, b"", b"", {name: ring.pack(v) for name, v in ones.items()}, ())
+    own._ready.keep(0, NAME, 7, 3, ((place, 1, msgspec.msgpack.encode(record)) for place in range(3)), base=own._base())
+    own.pass_over(0)
+    assert own._visits == 10
+    for name, r in own._r.items():
+        np.testing.assert_array_equal(r, state()[name] + np.uint64(7 + 8 + 9))

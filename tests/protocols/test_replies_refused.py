@@ -2,9 +2,13 @@
 
 import threading
 import time
+from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
 
+from securevfl.crypto.kernel import gradient
 from securevfl.errors import CryptoError, LimitError, ProtocolError, TransportError
 from securevfl.protocols.base import Release
 from securevfl.protocols.residuals.base import (
@@ -12,9 +16,12 @@ from securevfl.protocols.residuals.base import (
     Agreement,
     PassiveResidual,
 )
-from securevfl.protocols.residuals.sealed_residual import Blinded, Opened
+from securevfl.protocols.residuals.sealed_residual import Blinded, Opened, SealedG
 from securevfl.runtime.channel import Channel
-from tests.protocols.test_replies import SEALED, SOON, Given, batch, check, drawn, play, published
+from securevfl.runtime.codec import Message
+from tests.protocols.test_replies import SEALED, SOON, Batch, Given, batch, check, drawn, play, published
+
+LONG = 6000  # rows: two sample blocks
 
 
 def test_more_gradients_than_agreed_are_not_asked_for() -> None:
@@ -155,3 +162,30 @@ def test_a_party_that_never_closes_is_named() -> None:
 
     with pytest.raises(TransportError, match="bank: shop had more to ask 1 s after the last residual"):
         play(SEALED, Agreement(), publish, {"shop": ask}, timeout=1.0)
+
+
+@pytest.mark.parametrize("kind", [SealedG, Opened])
+def test_what_belongs_to_another_exchange_is_refused(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece of g or an opening under another number would be taken for this exchange's."""
+    gs, Js = drawn(1)
+    monkeypatch.setattr(gradient, "PIECE", 1)  # a message a sample block
+
+    def publish(role: ActiveResidual, channel: Channel) -> None:
+        send, seen = channel.send, list[object]()
+
+        def altered(to: str, message: Message, *rest: Any, **told: Any) -> None:
+            seen.extend([message] * isinstance(message, kind))
+            if isinstance(message, kind) and len(seen) == (2 if kind is SealedG else 1):
+                message = msgspec.structs.replace(message, exchange=message.exchange + 1)
+            send(to, message, *rest, **told)
+
+        monkeypatch.setattr(channel, "send", altered)
+        role.publish(np.resize(gs[0], (LONG, 1)), epoch=0, to=["shop"])
+
+    def ask(role: PassiveResidual, channel: Channel) -> None:
+        J = np.resize(Js[0], (LONG, Js[0].shape[1]))
+        role.reply().gradient(Given(J), Batch(0, 0, np.empty((LONG, 0))))
+
+    said = "was expected to finish exchange 0, began 1" if kind is SealedG else "asked about exchange 0, it opened 1"
+    with pytest.raises(ProtocolError, match=f"shop: bank .*{said}"):
+        play(SEALED, Agreement(), publish, {"shop": ask})

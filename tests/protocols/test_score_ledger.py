@@ -80,6 +80,20 @@ def other_columns(party: Party, rows: Sequence[str], peer: str) -> list[int]:
     return party.ask(rows, peer=peer)
 
 
+def other_columns_behind_another_peer(party: Party, rows: Sequence[str], peer: str) -> list[int]:
+    """What the peer committed itself to is not the first thing that the ledger has of the row."""
+    party.ask(["odd"], b"n", peer="earlier", bits=1)
+    party.ask(["odd"], b"n", salt="!", bits=1)
+    return party.ask(rows, peer=peer)
+
+
+def bits_of_several(party: Party, rows: Sequence[str], peer: str) -> list[int]:
+    """None of the answers has the bits that all have together."""
+    for earlier in ("earlier", "later"):
+        party.ask(["odd"], peer=earlier, bits=4)
+    return party.ask(rows, peer=peer)
+
+
 def bits_of_models(party: Party, rows: Sequence[str], peer: str) -> list[int]:
     party.ask(["odd"], b"n", bits=8)
     return party.ask(rows, peer=peer)
@@ -105,13 +119,14 @@ OF_ALL_PEERS: tuple[Limit, ...] = (
     trained,
     many_models,
     bits_of_models,
+    bits_of_several,
     bits_of_codes_before_scores,
     bits_of_scores_before_codes,
     bits_of_codes_of_runs,
 )
 
 
-@pytest.mark.parametrize("limit", [*OF_ALL_PEERS, other_columns])
+@pytest.mark.parametrize("limit", [*OF_ALL_PEERS, other_columns, other_columns_behind_another_peer])
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_one_row_is_refused_and_the_others_are_not(place: int, limit: Limit, tmp_path: Path) -> None:
     party, rows = Party(tmp_path / "scores"), [*OTHERS[:place], "odd", *OTHERS[place:]]

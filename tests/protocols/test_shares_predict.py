@@ -20,7 +20,7 @@ from securevfl.errors import LeakageError, ProtocolError
 from securevfl.families.shares.shares_plan import on_shares, plan
 from securevfl.models import MODELS
 from securevfl.protocols.seat import Seat
-from securevfl.protocols.shares import opened_scores
+from securevfl.protocols.shares import opened_scores, share_measures
 from securevfl.protocols.shares.new_sums import SumPart
 from securevfl.protocols.shares.opened_scores import Asking, Committed, OpenedScores, QueriedRows, Scores, ShareKept
 from securevfl.protocols.shares.score_ledger import COMMITMENT, KEPT, NEW, REFUSED, Ledger
@@ -28,8 +28,9 @@ from securevfl.protocols.shares.share_numbers import Descent, Levels, Numbers
 from securevfl.protocols.shares.table_transfers import Met
 from securevfl.protocols.shares.visits import SharedState
 from securevfl.protocols.shares.work_ahead import Terms
-from securevfl.runtime.channel import Event
+from securevfl.runtime.channel import Event, Observer
 from securevfl.runtime.clock import Network, VirtualClock
+from securevfl.runtime.door import Entry
 from securevfl.runtime.meter import Meter
 from securevfl.runtime.threads import run_threads
 
@@ -89,6 +90,7 @@ class Model:
         """Scores of each block: A's columns, and the others', by name; at the party that asks. cut: the kind of message
         at whose coming a party dies."""
         self.events: list[Event] = []
+        self.entries: list[Entry] = []
         lock = threading.Lock()
         ledgers = ledgers or {name: Open() for name in self.names}
 
@@ -106,14 +108,22 @@ class Model:
 
             return play
 
-        def watch(event):
-            with lock:
-                self.events.append(event)
-            if event.direction == "recv" and type(event.message) is cut:
-                raise Killed
+        seen = self
+
+        class Watch(Observer):
+            def __call__(self, event):
+                with lock:
+                    seen.events.append(event)
+                if event.direction == "recv" and type(event.message) is cut:
+                    raise Killed
+
+            def note(self, me, fact):
+                if isinstance(fact, Entry):
+                    with lock:
+                        seen.entries.append(fact)
 
         made = run_threads(
-            {name: role(name) for name in self.names}, lambda: VirtualClock(Network()), timeout=60, observe=watch
+            {name: role(name) for name in self.names}, lambda: VirtualClock(Network()), timeout=60, observe=Watch()
         )
         assert all(block is None for name in self.names if name != to for block in made[name])
         return made[to]
@@ -153,6 +163,58 @@ def test_another_party_than_the_active_one_may_ask(widths, to):
     (scores,) = model.ask([block], [names(300)], to=to)
     assert np.abs(scores - model.exact(block)).max() <= 1.5 * 2.0**-FRACTION
     assert {e.me for e in model.events if e.direction == "recv" and isinstance(e.message, OpenedScores)} == {to}
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("to", ["a", "b", "c"])
+def test_every_score_of_every_row_and_output_is_entered(outputs, to):
+    """In several blocks, of unlike lengths."""
+    model, rows = Model(2, 3, 2, outputs=outputs), (7, 4)
+    blocks = [model.columns(n, seed=n) for n in rows]
+    found = model.ask(blocks, [names(7), names(4, 50)], to=to, levels=HALVES)
+    assert [block.shape for block in found] == [(n, outputs) for n in rows]
+    told = [(entry.numbers, entry.bits) for entry in model.entries if (entry.kind, entry.to) == ("scores", to)]
+    assert told == [(n * outputs, HALVES.bits) for n in rows]
+
+
+@pytest.mark.parametrize(("to", "loses"), [("a", "a"), ("c", "a"), ("b", "b")])
+def test_a_row_whose_part_a_holder_has_lost_gets_no_score_and_the_others_theirs(to, loses, tmp_path):
+    """Nobody makes another part, whose rounding would be another: of the asking party's own, and of the other's."""
+    model, ledgers = Model(2, 3, 2), {name: Ledger(tmp_path / name) for name in "abc"}
+    for ledger in ledgers.values():
+        ledger.trained(b"model", 20, names(5, 1000))
+    block, ids = model.columns(6), names(6)
+    (first,) = model.ask([block], [ids], ledgers, to=to, levels=HALVES)
+    lost = ledgers[loses]._digests(ids[2:3])[0]
+    with ledgers[loses]._file.changing() as tables:
+        tables.execute("UPDATE scored SET part = NULL WHERE row = ?", (lost,))
+    (again,) = model.ask([block], [ids], ledgers, to=to, levels=HALVES)
+    assert np.isnan(again[2]).all()
+    np.testing.assert_array_equal(np.delete(again, 2, axis=0), np.delete(first, 2, axis=0))
+
+
+def test_a_row_with_an_output_beyond_what_levels_cover_is_not_kept_as_known(tmp_path):
+    levels, ledgers = Levels(0, 6), {name: Ledger(tmp_path / name) for name in "ab"}
+    for ledger in ledgers.values():
+        ledger.trained(b"model", 20, names(5, 1000))
+    model = Model(1, 1, outputs=2, seed=4, size=12.5)
+    block = {"a": np.array([[0.5], [8.0]]), "b": np.zeros((2, 1))}
+    far = np.abs(model.exact(block)) > levels.reach
+    assert far.tolist() == [[False, False], [True, False]]
+    assert (np.abs(model.exact(block))[~far] < levels.covered - 2).all()
+    (scores,) = model.ask([block], [names(2)], ledgers, levels=levels)
+    np.testing.assert_array_equal(np.isinf(scores), far)
+    question = ledgers["a"].question(b"model", "", names(2), ledgers["a"].commitments(names(2), block["a"]))
+    assert [each is None for each in ledgers["a"].kept_scores(question)] == [False, True]
+
+
+def test_rows_far_out_on_either_side_are_counted_beside_the_loss():
+    targets = np.zeros((2, 1))
+    entries = share_measures._entries(NUMBERS, vfl.Logistic().loss.value, targets)
+    far = np.abs(NUMBERS.knots) > NUMBERS.reach / 2
+    assert far[NUMBERS.knots > 0].any()
+    assert far[NUMBERS.knots < 0].any()
+    np.testing.assert_array_equal(entries >> np.uint64(share_measures._LOSS_BITS), np.stack([far, far], axis=1))
 
 
 def test_each_party_asks_its_own_ledger_about_whoever_asks():

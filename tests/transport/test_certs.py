@@ -68,6 +68,15 @@ def test_time(tmp_path: Path) -> None:
         check_peer(peer, ca, "bank", NOW - timedelta(minutes=61))
 
 
+def test_a_certificate_is_refused_before_its_authority_is_valid(tmp_path: Path) -> None:
+    init(tmp_path, now=NOW + timedelta(days=2))
+    issue(tmp_path, "bank", now=NOW)
+    peer, ca = read(tmp_path, "bank")
+    with pytest.raises(TransportError, match="the authority behind bank is not yet valid, only from 2030-05-03"):
+        check_peer(peer, ca, "bank", NOW + timedelta(days=1))
+    check_peer(peer, ca, "bank", NOW + timedelta(days=2))
+
+
 def test_a_certificate_ends_with_its_authority(tmp_path: Path) -> None:
     init(tmp_path, days=10, now=NOW)
     issue(tmp_path, "bank", days=30, now=NOW)
