@@ -64,6 +64,14 @@ def test_bytes_and_work_ahead_are_what_the_sheet_says(
     assert said(sheet, "of work ahead") == pytest.approx(max(stored), rel=0.05)
 
 
+def test_columns_count_as_the_model_makes_them() -> None:
+    """Of trees each leaf is one: 6 bytes a row of disk; and a block of rows with all of them is in memory."""
+    sheets = [str(vfl.explain(job(model=model), tables((4, 4)))) for model in ("logistic", "trees")]
+    (line, leaves), n = ([said(sheet, what) for sheet in sheets] for what in ("of disk", "of memory")), ROWS
+    assert line[1] - line[0] == pytest.approx(6 * n * 75 * 16, rel=0.15)
+    assert leaves[1] - leaves[0] == pytest.approx(12 * n * 75 * 16, rel=0.15)
+
+
 def test_what_has_no_bits_is_refused_by_the_key_to_set() -> None:
     small = vfl.BlockDescent(lr=1e-5)
     sheet = str(vfl.explain(job(optimizer=small), tables((2, 2), rows=20_000)))
