@@ -92,8 +92,19 @@ _MAPPED = 1 << 30  # bytes of the file that are mapped at most
 _META = "CREATE TABLE meta (schema INTEGER NOT NULL, key BLOB NOT NULL);"
 
 
+class _Group:
+    """Changes that go to disk together: how many have come to their end, and why they are not there if they failed."""
+
+    def __init__(self) -> None:
+        self.members, self.closed = 0, False
+        self.error: StorageError | None = None
+
+
 class LedgerFile:
-    """The tables of one file, or without a path those of one process. ConfigError if the file is none of ours."""
+    """The tables of one file, or without a path those of one process. ConfigError if the file is none of ours.
+
+    Threads that change it at once are flushed together: each waits until what it has changed is on disk.
+    """
 
     def __init__(
         self,
@@ -103,7 +114,9 @@ class LedgerFile:
     ) -> None:
         """tables: statements that make them. take_over: enters one line of JSON of an earlier version."""
         self.path = path
-        self._one = threading.RLock()
+        self._one = threading.Condition(threading.RLock())
+        self._counting, self._coming = threading.Lock(), 0  # threads that are about to change it
+        self._group = _Group()
         if path is not None and not path.exists():
             make_private(path.parent)
             _put(path, tables, os.urandom(KEY_BYTES), lambda made: None, anew=True)
@@ -115,20 +128,80 @@ class LedgerFile:
             self._connection, self.key = _opened(path, tables)
         weakref.finalize(self, self._connection.close)
 
+    @classmethod
+    def shared(
+        cls, path: Path | None, tables: str, take_over: Callable[[sqlite3.Connection, Line], None]
+    ) -> LedgerFile:
+        """Return the one object of this process for a file, so that its threads take turns without asking the disk."""
+        if path is None:
+            return cls(None, tables)
+        with _opening:
+            found = _shared.get(_identity(path)) if path.exists() else None
+            if found is None:
+                found = cls(path, tables, take_over)
+                _shared[_identity(path)] = found
+            return found
+
     @contextmanager
     def changing(self) -> Iterator[sqlite3.Connection]:
         """Hand out the tables, which nobody else changes meanwhile. What the block changes is on disk when it ends, and
         nothing of it if the block raises. StorageError if it cannot be written."""
-        with self.reading() as tables:
-            tables.execute("BEGIN IMMEDIATE")
-            try:
-                yield tables
-                if tables.in_transaction:  # the block may have taken it all back
-                    tables.execute("COMMIT")
-            except BaseException:
-                if tables.in_transaction:
-                    tables.execute("ROLLBACK")
-                raise
+        with self._counting:
+            self._coming += 1
+        try:
+            self._one.acquire()
+        finally:
+            with self._counting:
+                self._coming -= 1
+        try:
+            self._one.notify_all()
+            with self.reading() as tables:
+                if not tables.in_transaction:
+                    self._group = _Group()
+                    tables.execute("BEGIN IMMEDIATE")
+                group = self._group
+                tables.execute("SAVEPOINT change")
+                try:
+                    yield tables
+                except BaseException:
+                    self._take_back(tables, group)
+                    raise
+                tables.execute("RELEASE change")
+                group.members += 1
+        finally:
+            self._one.release()
+        self._flush(group)
+
+    def _take_back(self, tables: sqlite3.Connection, group: _Group) -> None:
+        """Undo a change that failed, and no other; all of them where SQLite has done so."""
+        if not tables.in_transaction:
+            group.closed, group.error = True, self._failed(sqlite3.OperationalError("a change beside it failed"))
+        elif group.members:
+            tables.execute("ROLLBACK TO change")
+            tables.execute("RELEASE change")
+        else:
+            tables.execute("ROLLBACK")
+
+    def _flush(self, group: _Group) -> None:
+        """Wait until a group of changes is on disk, or put it there, if no other thread is about to join it."""
+        with self._one:
+            while self._coming and not group.closed:
+                self._one.wait()
+            if not group.closed:
+                group.closed = True
+                try:
+                    self._connection.execute("COMMIT")
+                except sqlite3.Error as error:
+                    group.error = self._failed(error)
+                    if self._connection.in_transaction:
+                        self._connection.execute("ROLLBACK")
+            self._one.notify_all()
+            if group.error is not None:
+                raise group.error
+
+    def _failed(self, error: sqlite3.Error) -> StorageError:
+        full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+        return StorageError(self.path or "memory", OSError(errno.ENOSPC if full else errno.EIO, str(error)))
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -137,9 +210,17 @@ class LedgerFile:
             try:
                 yield self._connection
             except sqlite3.Error as error:
-                full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
-                cause = OSError(errno.ENOSPC if full else errno.EIO, str(error))
-                raise StorageError(self.path or "memory", cause) from None
+                raise self._failed(error) from None
+
+
+_shared: weakref.WeakValueDictionary[tuple[int, ...], LedgerFile] = weakref.WeakValueDictionary()
+_opening = threading.Lock()
+
+
+def _identity(path: Path) -> tuple[int, ...]:
+    """Return what tells a file from any other that this process may have open."""
+    found = path.stat()
+    return os.getpid(), found.st_dev, found.st_ino
 
 
 def _opened(path: Path | None, tables: str) -> tuple[sqlite3.Connection, bytes]:
@@ -151,6 +232,7 @@ def _opened(path: Path | None, tables: str) -> tuple[sqlite3.Connection, bytes]:
         if path is None:
             _fill(connection, tables, os.urandom(KEY_BYTES))
         connection.execute(f"PRAGMA mmap_size = {_MAPPED}")
+        connection.execute("PRAGMA journal_mode = WAL")  # a change is one flush
         connection.execute("PRAGMA synchronous = FULL")
         schema, key = connection.execute("SELECT schema, key FROM meta").fetchone()
         if schema != _SCHEMA:
@@ -306,7 +388,7 @@ class Ledger:
     def __init__(self, path: Path | None) -> None:
         self._claims = None if path is None else path.with_name(f"{path.name}.claims")
         self._claimed: set[str] = set()  # in this object
-        self._file = LedgerFile(path, _TABLES, _enter_line)
+        self._file = LedgerFile.shared(path, _TABLES, _enter_line)
 
     def trained(self, model: bytes, visits: int, ids: Iterable[bytes], X: RowSlices | None = None) -> None:
         """Note a model that is ready, with its rows and columns.
@@ -373,7 +455,7 @@ class Ledger:
                 late = time.monotonic() > deadline
                 if not awaited or late:
                     break
-                tables.execute("ROLLBACK")
+                tables.execute("ROLLBACK TO change")
             time.sleep(_LOOK)
         facts = {"rows": len(states), "new": int((states == NEW).sum()), "refused": int((states == REFUSED).sum())}
         eventlog.emit(me, "scored", {"peer": question.peer, "model": question.model[:16], **facts})

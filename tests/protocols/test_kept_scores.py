@@ -6,17 +6,20 @@ import hashlib
 import json
 import multiprocessing
 import os
+import sqlite3
+import threading
 import time
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from securevfl.errors import ConfigError
+from securevfl.errors import ConfigError, LeakageError, StorageError
 from securevfl.protocols.shares import score_ledger
-from securevfl.protocols.shares.score_ledger import COMMITMENT, KEPT, NEW, REFUSED, Ledger
+from securevfl.protocols.shares.score_ledger import COMMITMENT, KEPT, NEW, REFUSED, Ledger, LedgerFile
 from tests.protocols.test_shares_predict import Model, Open, admit, names
 
 
@@ -52,8 +55,10 @@ def test_objects_that_share_a_file_know_what_the_others_have_let_out(tmp_path: P
     assert states(other, b"m", "bank", names(3, 12)) == [KEPT, NEW, NEW]
     rows, X = names(2, 20), np.full((2, 40), 123.25)
     one.admit(one.question(b"m", "bank", rows, one.commitments(rows, X)), X)
-    assert rows[0] not in path.read_bytes()
-    assert X[:1].tobytes()[:8] not in path.read_bytes()
+    whole = b"".join(each.read_bytes() for each in path.parent.glob(f"{path.name}*"))  # what is not merged yet too
+    assert len(whole) > 10_000
+    assert rows[0] not in whole
+    assert X[:1].tobytes()[:8] not in whole
 
 
 def killed(path: Path, rows: list[bytes]) -> None:
@@ -163,3 +168,53 @@ def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path):
         path.write_text(text)
         with pytest.raises(ConfigError, match="ledger"):
             Ledger(path)
+
+
+def test_changes_of_several_threads_are_flushed_together_and_each_fails_alone(tmp_path: Path) -> None:
+    """Each change waits for the one that came while it was made; one that is refused takes nothing of the others."""
+    file, said = LedgerFile.shared(tmp_path / "file", "CREATE TABLE held (row INTEGER);", lambda *_: None), list[str]()
+    assert LedgerFile.shared(tmp_path / "file", "", lambda *_: None) is file
+    file._connection.set_trace_callback(said.append)
+    inside, threads = threading.Barrier(2), ThreadPoolExecutor(8)
+
+    def change(row: int) -> None:
+        with file.changing() as tables:
+            if not row:
+                inside.wait()
+                while file._coming < 7:  # the others have come
+                    time.sleep(0.001)
+            tables.execute("INSERT INTO held VALUES (?)", (row,))
+            if row == 5:
+                raise LeakageError("refused")
+
+    first = threads.submit(change, 0)
+    inside.wait()
+    others = [threads.submit(change, row) for row in range(1, 8)]
+    first.result()
+    for row, each in enumerate(others, 1):
+        if row == 5:
+            with pytest.raises(LeakageError):
+                each.result()
+        else:
+            each.result()
+    assert said.count("COMMIT") < 4
+    with closing(sqlite3.connect(tmp_path / "file")) as other:
+        assert sorted(other.execute("SELECT row FROM held")) == [(0,), (1,), (2,), (3,), (4,), (6,), (7,)]
+
+
+def test_what_cannot_be_flushed_fails_every_change_of_its_group(tmp_path: Path) -> None:
+    file = LedgerFile(tmp_path / "file", "CREATE TABLE held (row INTEGER);")
+    pages = file._connection.execute("PRAGMA page_count").fetchone()[0]
+    file._connection.execute(f"PRAGMA max_page_count = {pages}")
+
+    def change(row: int) -> None:
+        with file.changing() as tables:
+            tables.executemany("INSERT INTO held VALUES (?)", [(row,)] * 5000)
+
+    with ThreadPoolExecutor(4) as threads:
+        tried = [threads.submit(change, row) for row in range(4)]
+    assert all(isinstance(each.exception(), StorageError) for each in tried)
+    with closing(sqlite3.connect(tmp_path / "file")) as other:
+        assert not other.execute("SELECT count(*) FROM held").fetchone()[0]
+    file._connection.execute("PRAGMA max_page_count = 1000000")
+    change(9)
