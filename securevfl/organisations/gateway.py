@@ -18,6 +18,7 @@ import ipaddress
 import json
 import logging
 import queue
+import signal
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -322,6 +323,7 @@ def application(gateway: Gateway, token: str, *, timeout: float = 60.0) -> Any:
     extra("starlette", "serve", "--http")
     library = extra("prometheus_client", "serve", "--http")
     from starlette.applications import Starlette
+    from starlette.requests import ClientDisconnect
     from starlette.responses import JSONResponse, Response
     from starlette.routing import Route
 
@@ -346,10 +348,13 @@ def application(gateway: Gateway, token: str, *, timeout: float = 60.0) -> Any:
         if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
             return refuse(401, "a token was expected: Authorization: Bearer ...", WWW_Authenticate="Bearer")
         body, began = b"", time.monotonic()
-        async for piece in request.stream():
-            body += piece
-            if len(body) > BODY:
-                return refuse(413, f"at most {BODY:,} bytes were expected; ask in parts")
+        try:
+            async for piece in request.stream():
+                body += piece
+                if len(body) > BODY:
+                    return refuse(413, f"at most {BODY:,} bytes were expected; ask in parts")
+        except ClientDisconnect:
+            return refuse(400, "the caller is gone")
         try:
             wanted = json.loads(body)["rows"]
             if not (isinstance(wanted, list) and wanted and all(isinstance(each, dict) for each in wanted)):
@@ -447,6 +452,11 @@ def openapi() -> dict[str, Any]:
     }
 
 
+def _leave(number: int, frame: Any) -> None:
+    """End the process, as its last words say it should."""
+    raise SystemExit(0)
+
+
 def serve_http(gateway: Gateway, place: HttpPlace) -> None:
     """Serve a gateway until SIGTERM or SIGINT, which let requests that wait end first. ConfigError if uvicorn is not
     installed."""
@@ -463,6 +473,7 @@ def serve_http(gateway: Gateway, place: HttpPlace) -> None:
         timeout_graceful_shutdown=30,
         lifespan="off",
     )
+    signal.signal(signal.SIGTERM, _leave)  # uvicorn raises the signal again once it has ended
     gateway.start()
     try:
         uvicorn.Server(config).run()
