@@ -63,13 +63,21 @@ class Relaying(Optimizer):
     method: ClassVar[str] = "relayed"
 
 
+class RelayedJob(JobOptions, defer_build=True):
+    """A job with a server between, in the types that its player reads."""
+
+    model: Means
+    optimizer: Relaying
+
+
 SEEN_BY_SERVER = LeakKind("seen_by_server", "the server is told every sum", "no server", ("column_space",))
 
 
-class Relayed(Method[JobOptions]):
+class Relayed(Method[RelayedJob]):
     """A server between those who put in and the one who is told."""
 
     name: ClassVar[str] = "relayed"
+    options = RelayedJob
     brings = (Means, Relaying)
     leak_kinds = (*Method.leak_kinds, SEEN_BY_SERVER)
 
@@ -87,7 +95,7 @@ class Relayed(Method[JobOptions]):
         own = {"model": Means(), "optimizer": Relaying(lr=0.5), "protocol": Protocol(sum=TreeSum())}
         return {"relayed": own | {"accepts": ("columns", SEEN_BY_SERVER.name)}}
 
-    def declares(self, job: JobOptions, roles: Roles) -> list[Declared]:
+    def declares(self, job: RelayedJob, roles: Roles) -> list[Declared]:
         passives = roles.having(PASSIVE)
         parts = job.protocol.sum_for(len(passives)).declares(passives)
         return [
@@ -95,31 +103,31 @@ class Relayed(Method[JobOptions]):
             Declared(Total, SERVER, ACTIVE, Reveal("plain", "the sum of the parts")),
         ]
 
-    def counts(self, job: JobOptions, sizes: Sizes) -> list[Disclosure]:
+    def counts(self, job: RelayedJob, sizes: Sizes) -> list[Disclosure]:
         return []
 
-    def leaks(self, job: JobOptions, sizes: Sizes, before: Sequence[Disclosure] = ()) -> list[Leak]:
+    def leaks(self, job: RelayedJob, sizes: Sizes, before: Sequence[Disclosure] = ()) -> list[Leak]:
         own = Leak(SEEN_BY_SERVER, "the server", "it is told the sum of all means", "use a method without a server")
         return [*super().leaks(job, sizes, before), own]
 
-    def protocols(self, job: JobOptions, roles: Roles) -> list[MessageProtocol]:
+    def protocols(self, job: RelayedJob, roles: Roles) -> list[MessageProtocol]:
         return [job.protocol.sum_for(len(roles.having(PASSIVE)))]
 
-    def title(self, job: JobOptions, roles: Roles) -> str:
+    def title(self, job: RelayedJob, roles: Roles) -> str:
         return f"{job.protocol.sum_for(len(roles.having(PASSIVE))).name} sum by way of a server"
 
-    def strength(self, job: JobOptions) -> str:
+    def strength(self, job: RelayedJob) -> str:
         return "none beside the sum's"
 
-    def tells(self, job: JobOptions, roles: Roles, party: str, known: Known | None) -> list[Told]:
+    def tells(self, job: RelayedJob, roles: Roles, party: str, known: Known | None) -> list[Told]:
         told = {ACTIVE: "the sum of all means of columns", SERVER: "the same, and no labels", PASSIVE: "nothing"}
         return [("learns", told[roles.role(party)])]
 
-    def pooling(self, job: JobOptions, roles: Roles) -> str:
+    def pooling(self, job: RelayedJob, roles: Roles) -> str:
         passives = roles.having(PASSIVE)
         return job.protocol.sum_for(len(passives)).coalition(passives, "the server")
 
-    def player(self, job: JobOptions, seat: Seat, columns: int, state: State | None) -> Player:
+    def player(self, job: RelayedJob, seat: Seat, columns: int, state: State | None) -> Player:
         return RelayedPlayer(job, seat, state)
 
     def ideal(self, job: J) -> J:
@@ -129,18 +137,18 @@ class Relayed(Method[JobOptions]):
 class RelayedPlayer(BatchPlayer):
     """Any of the three roles."""
 
-    def __init__(self, job: JobOptions, seat: Seat, state: State | None) -> None:
+    def __init__(self, job: RelayedJob, seat: Seat, state: State | None) -> None:
         super().__init__(job, seat)
         self._seat = seat
         self._role = seat.roles.role(seat.me)
         self._server, passives = seat.roles.the(SERVER), seat.passives
-        self._eta = job.optimizer.lr
+        self._eta = job.optimizer.first
         self.weights: Floats = np.array([0.0, 1.0]) if state is None else state["weights"]
         if self._role != ACTIVE:
             self._sums = job.protocol.sum_for(len(passives)).role(seat.sum_to(self._server, passives))
 
     def _exchange(self, X: Floats) -> Floats | None:
-        """The sum of the others' parts (n x 1), at the party with labels."""
+        """Take part in a sum; return that of the others' parts (n x 1) at the party with labels, None elsewhere."""
         channel = self._seat.channel
         if self._role == PASSIVE:
             self._sums.contribute(X.mean(axis=1, keepdims=True), Reals())  # 1
