@@ -1,4 +1,4 @@
-"""Private alignment: which ids all parties have, and an order of those rows that all share (semi-honest parties).
+"""Private alignment: which ids all parties have, and an order of those rows that all share.
 
 0. P_i -> A   rows;  A -> P_i  rows, nonce, which flow
    all        an oblivious PRF, a store of answers and the names of the common ids: psi_many.py, by points where each
@@ -8,11 +8,12 @@
 Two parties learn which ids both have and the other's number of rows, not which of the other's rows one is in, nor
 anything of ids that they do not share. With more parties nobody learns what two others share.
 
-The shared order is ascending by Hash(nonce, H(x)), 16 bytes, H(x) a digest where no points are made: it depends on the
-common ids and the nonce, not on anyone's rows.
+The shared order is ascending by AES of the id under the nonce: it depends on the common ids and the nonce, not on
+anyone's rows.
 
 A party may ask only about ids it puts into its set, and the size of its set is seen. Nothing here stops it from
-putting in ids it does not have: that is an assumption (semi-honest), and guessing costs one entry a guess. Where the
+putting in ids it does not have: guessing costs one entry a guess. By transfers one that deviates can put in as many as
+its store has slots, a third more than it says; these are what the others enter (docs/proof.md). Where the
 others have granted it a number of ids, they hold it to these before any point of theirs leaves, and it asks by points.
 It can name as common only ids that it has asked about, and no more than it has said: a name is a digest of the PRF.
 
