@@ -14,6 +14,7 @@ from securevfl.data.schedule import BatchSize, Schedule
 from securevfl.models import MODELS
 from securevfl.models.base import Model
 from securevfl.models.loss import Loss
+from securevfl.models.losses import LogLinkLoss
 from securevfl.models.positive import class_name
 from securevfl.models.row_columns import OffsetLoss, WeightedLoss, Weights
 from securevfl.optim import OPTIMIZERS
@@ -173,7 +174,10 @@ class JobOptions(Config):
     @property
     def loss(self) -> Loss:
         """What is minimised: the model's loss, of rows that count, and were exposed, as the job says."""
-        loss = self.model.loss if self.exposure is None else OffsetLoss(self.model.loss)
+        loss = self.model.loss
+        if self.exposure is not None:
+            assert isinstance(loss, LogLinkLoss), "a job is refused whose loss takes no exposure"
+            loss = OffsetLoss(loss)
         return loss if self.weights is None else WeightedLoss(loss, self.weights.room)
 
     @property

@@ -10,9 +10,10 @@ Everything is an integer modulo 2^L, at a public scale of so many fractional bit
 
 f_W comes from n, eta and public bounds, never from the data; columns come clipped and rounded
 (`securevfl.data.scaled_columns`), and are so here once more, which changes none of a table. L is filled up to whole
-bytes, and w takes some of the bits that this adds. Where L would be more than there are, w gives up to four
-bits and then f_g one (`Numbers.fitting`): an entry of W is off by 2^-w / sqrt(12) of a column's spread at most, row by
-row another way, so what W^T g is off by falls with n as what a sample of n rows is off by does, and stays far below it.
+bytes, and w takes some of the bits that this adds; where P is about 1 / c, of a loss of curvature c, w begins log2(c)
+higher. Where L would be more than there are, w gives up bits down to three and then f_g one (`Numbers.fitting`): an
+entry of W is off by 2^-w / sqrt(12) of a column's spread at most, row by row another way, so what W^T g is off by falls
+with n as what a sample of n rows is off by does, and stays far below it.
 
 A batch of fewer rows than the largest has W at k bits less, 2^k the rows of the largest for one of its own rounded
 down, and changes are multiplied by 2^k afterwards (`Numbers.lift`): entries of W are of one size in all batches.
@@ -89,13 +90,14 @@ class Numbers:
             )
 
     @classmethod
-    def fitting(cls, rows: int, rate: float, **sizes: Any) -> Numbers:
+    def fitting(cls, rows: int, rate: float, *, steep: float = 1.0, **sizes: Any) -> Numbers:
         """Return the finest numbers for batches of up to `rows` rows that there are bits for; sizes: as of `Numbers`.
 
-        ConfigError if the coarsest need more bits than there are.
+        steep: a curvature that steps are divided by (`block_descent`): W is so many times smaller, and has as many
+        bits more, where there are any, if this is above 1. ConfigError if the coarsest need more bits than there are.
         """
         f_g = sizes.pop("f_g", cls.f_g)
-        for w in range(cls.w, _LEAST_W - 1, -1):
+        for w in range(cls.w + math.ceil(math.log2(max(1.0, steep))), _LEAST_W - 1, -1):
             with suppress(ConfigError):
                 return cls(rows, rate, w=w, f_g=f_g, **sizes)
         f_g = min(f_g, _LEAST_RESIDUAL_BITS)

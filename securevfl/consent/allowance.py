@@ -44,8 +44,10 @@ def settled(job: Job, parties: Sequence[Party]) -> Job:
 
 def most_epochs(job: Job) -> int:
     """Return the most epochs that a job is given which leaves them open; more where coefficients are read with standard
-    errors."""
-    return MOST * (3 if job.model.loss.estimates else 1)
+    errors, and more still where weights make the safe steps shorter."""
+    if not job.model.loss.estimates:
+        return MOST
+    return 3 * MOST * (1 if job.weights is None else math.ceil(math.sqrt(job.weights.room)))
 
 
 def _classified(job: Job, parties: Sequence[Party]) -> Job:

@@ -45,6 +45,7 @@ from securevfl.errors import PartiesError
 from securevfl.families.player import Player
 from securevfl.families.training_data import State
 from securevfl.models.base import Model
+from securevfl.models.rounded_sums import Rounding
 from securevfl.optim.rules import Training
 from securevfl.options import JobOptions
 from securevfl.protocols.declared import Declared
@@ -167,6 +168,11 @@ class Method(Named, ABC, Generic[O]):
 
     def clip(self, job: O) -> float | None:
         """Return where scaled columns are cut off, and rounded, before weights meet them; None if they are not."""
+        return None
+
+    def rounding(self, job: O, rows: int, parties: int) -> Rounding | None:
+        """Return how a training on so many rows rounds the sums f at random; None if it does not, or if coefficients
+        are not read with standard errors."""
         return None
 
     @abstractmethod

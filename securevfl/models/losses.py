@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,13 @@ class LogLinkLoss(Loss):
     spread = "times their mean"
     variance_power: float | None = None  # the variance goes with this power of the mean, if with one
     positive = False  # whether labels of 0 have no place
+    counts = False  # whether the variance follows from the mean alone
+
+    def of_unit(self, exposed: Floats) -> tuple[LogLinkLoss, Floats]:
+        """Return the loss of the label of one unit of exposure, and how many times it counts in rows of `exposed` units
+        (n x 1)."""
+        assert self.variance_power is not None, "a loss whose variance goes otherwise says it itself"
+        return self, exposed ** (2 - self.variance_power)
 
     @abstractmethod
     def deviance(self, y: Floats, mu: Floats) -> Floats:
@@ -97,6 +105,7 @@ class PoissonLoss(LogLinkLoss):
 
     name = "poisson"
     guesses = True
+    counts = True
     variance_power = 1.0
     curvature = math.exp(CAP)
     slack = 2.5  # the mean of mu is 1 where the fit is right
@@ -198,11 +207,17 @@ class NegativeBinomialLoss(LogLinkLoss):
 
     name = "negative_binomial"
     guesses = True
+    counts = True
 
     def __init__(self, dispersion: float = 1.0) -> None:
         self.dispersion = dispersion
         mu = min(1 / dispersion, math.exp(CAP))
         self.curvature = mu * (1 + dispersion) / (1 + dispersion * mu) ** 2  # type: ignore[misc]  # of this one
+
+    def of_unit(self, exposed: Floats) -> tuple[LogLinkLoss, Floats]:
+        unit = copy(self)
+        unit.dispersion = exposed * self.dispersion  # type: ignore[assignment]  # of each row
+        return unit, exposed
 
     def classes(self, y: NDArray[Any]) -> NDArray[Any]:
         """0 and 1: counts stay as they are."""
@@ -219,7 +234,7 @@ class NegativeBinomialLoss(LogLinkLoss):
         mu, beyond = growth(f), np.maximum(f - CAP, 0.0)
         inner = -y * np.minimum(f, CAP) + (y + 1 / a) * np.log1p(a * growth(np.minimum(f, CAP)))
         edge = math.exp(CAP)  # along the tangent mu is a straight line, and g a quotient of two
-        tail = (mu - edge) / a - (1 + a * y) / a**2 * (np.log1p(a * mu) - math.log1p(a * edge))
+        tail = (mu - edge) / a - (1 + a * y) / a**2 * (np.log1p(a * mu) - np.log1p(a * edge))
         least = -_y_log_y(y) + (y + 1 / a) * np.log1p(a * y)
         value: Floats = (inner + np.where(beyond > 0, tail / edge, 0.0) - least)[:, 0]
         return value

@@ -21,6 +21,7 @@ from securevfl.base.config import Config
 from securevfl.data.schedule import Rows
 from securevfl.errors import ClassError, DataNotice, LabelError, TableError
 from securevfl.models.loss import Loss, RowLoss, Undone
+from securevfl.models.losses import LogLinkLoss
 from securevfl.models.positive import class_names, unknown_class
 
 ROOM = 4.0  # times their mean, where a job says nothing of it
@@ -147,29 +148,27 @@ class OffsetLoss(RowLoss):
     """A loss whose targets (n x c + 1) hold in their last column what is added to f, the log of an exposure e.
 
     A loss of half the unit deviance, whose variance goes with the p-th power of the mean, is e^(2 - p) times that of
-    the label of one unit of exposure, y / e, without anything added. So exp is cut off where f alone is far out and not
-    where an exposure is large, and residuals are cut off at the loss's bound.
+    the label of one unit of exposure, y / e, without anything added (`LogLinkLoss.of_unit`). So exp is cut off where f
+    alone is far out and not where an exposure is large, and residuals are cut off at the loss's bound.
 
     Who reads residuals reads sums with the offset in them, one unknown number a row as a label is.
     """
 
-    def __init__(self, loss: Loss) -> None:
+    def __init__(self, loss: LogLinkLoss) -> None:
         super().__init__(loss)
         self.keeps_targets = True  # type: ignore[misc]  # of this one
+        self._of_unit = loss.of_unit
 
     def value(self, f: Floats, y: Floats) -> Floats:
-        power = getattr(self._loss, "variance_power", None)
-        if power is None:
-            return self._loss.value(f + y[:, -1:], y[:, :-1])
-        value: Floats = np.exp((2 - power) * y[:, -1]) * self._loss.value(f, y[:, :-1] * np.exp(-y[:, -1:]))
+        exposed = np.exp(y[:, -1:])
+        loss, counts = self._of_unit(exposed)
+        value: Floats = counts[:, 0] * loss.value(f, y[:, :-1] / exposed)
         return value
 
     def residual(self, f: Floats, y: Floats) -> Floats:
-        power = getattr(self._loss, "variance_power", None)
-        if power is None:
-            return self._loss.residual(f + y[:, -1:], y[:, :-1])
-        of_one = self._loss.residual(f, y[:, :-1] * np.exp(-y[:, -1:]))
-        g: Floats = np.clip(np.exp((2 - power) * y[:, -1:]) * of_one, -self.bound, self.bound)
+        exposed = np.exp(y[:, -1:])
+        loss, counts = self._of_unit(exposed)
+        g: Floats = np.clip(counts * loss.residual(f, y[:, :-1] / exposed), -self.bound, self.bound)
         return g
 
 

@@ -138,6 +138,7 @@ ROSE = 1e-9  # of the loss: less is rounding
 EXACT = 1e-3  # of `tolerance`: how far from its minimum, as a share of the loss, the active party's block may stay
 ROUNDING = 1e-15  # the same for a tolerance of 0
 FLAT = 3  # visits to each batch without gain before the end
+FINE = 20  # the same, where coefficients are read with standard errors
 
 
 class BlockNewton(RoundsTraining):
@@ -194,7 +195,8 @@ class BlockNewton(RoundsTraining):
             f = solve(model, party.loss, batch.X, batch.labels, others, own, within=within)
             g = party.residual(f, batch)
             loss = float(party.loss.value(f, batch.labels).mean()) + model.penalty()
-            told = memory.judge(batch.index, loss, still, OVER * party.loss.slack)
+            flat = FINE if party.loss.estimates else FLAT
+            told = memory.judge(batch.index, loss, still, OVER * party.loss.slack, flat)
             link.tell(told, base.LANE)
             if told.stop:
                 return
@@ -265,8 +267,9 @@ class BlockMemory:
         """Return the loss at the last visit to this batch, 1 before the first visit."""
         return self._last.get(batch, 1.0)
 
-    def judge(self, batch: int, loss: float, tolerance: float, first: float = OVER) -> Pace:
-        """How to go on, from the active party's loss at this visit to the batch; `first` is m at the start."""
+    def judge(self, batch: int, loss: float, tolerance: float, first: float = OVER, flat: int = FLAT) -> Pace:
+        """How to go on, from the active party's loss at this visit to the batch; `first` is m at the start. flat: after
+        so many visits without gain it is over."""
         if not self._last:
             self._multiple = first
         if loss > self._last.get(batch, np.inf) + ROSE * abs(loss):
@@ -275,7 +278,7 @@ class BlockMemory:
         gained = not np.isfinite(lowest) or lowest - loss > tolerance * abs(lowest)
         self._flat = 0 if gained else self._flat + 1
         self._last[batch], self._lowest[batch] = loss, min(lowest, loss)
-        return Pace(self._multiple, tolerance > 0 and self._flat >= FLAT * len(self._last))
+        return Pace(self._multiple, tolerance > 0 and self._flat >= flat * len(self._last))
 
 
 class Preconditioners:

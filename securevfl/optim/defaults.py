@@ -33,6 +33,7 @@ __all__ = ["EVALUATE_EVERY", "LONG_VISITS", "VISITS", "filled", "longer", "why_s
 
 VISITS = 40  # of all rows, at most; six public tables come within .001 of the optimum's AUC in 10 to 30
 FINE_VISITS = 100  # of losses whose coefficients are read with standard errors
+EXPOSED = 1.5  # times as many where rows have exposures, as those of large ones are rounded by more than chance moves
 LONG_STEP, LONG_VISITS = 2.0, 30  # where evaluations tell if that is too long, which half of it never is
 EVALUATE_EVERY = 10  # visits, as a model of fewer is never scored
 HELD_OUT = 0.25
@@ -116,6 +117,7 @@ def _schedule(model: Model, protocol: Protocol, given: Mapping[str, Any]) -> dic
     if protocol.shares is not None:
         if model.loss.estimates:  # levels would tell no gain that small
             steps = BlockDescent(lr=model.loss.slack)
+            more = (EXPOSED if given.get("exposure") else 1.0) * (math.sqrt(room or ROOM) if weights else 1.0)
             own = {"optimizer": steps, "batch_size": "all", "epochs": math.ceil(more * FINE_VISITS)}
             return own | {"test_fraction": HELD_OUT}
         own = {"optimizer": BlockDescent(), "batch_size": "growing", "epochs": math.ceil(more * VISITS)}

@@ -11,11 +11,14 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+
+import numpy as np
 
 from securevfl.base.roles import Roles
 from securevfl.consent.booking import Booking, Sitting
@@ -34,6 +37,8 @@ from securevfl.families.known_run import prepare
 from securevfl.families.sizes import enough_alone, held_alone, singled_out, sizes_of
 from securevfl.families.training_data import TrainingData
 from securevfl.job import Job
+from securevfl.models.losses import LogLinkLoss
+from securevfl.models.rounded_sums import coefficients_apart, tell_apart
 from securevfl.protocols.meeting import Meeting, meet
 from securevfl.protocols.seat import Desk, Seat
 from securevfl.runtime import eventlog
@@ -46,6 +51,7 @@ from securevfl.training.trainee import Trainee
 
 MOST = 1 << 31  # rows of a table, and numbers of a model, that a party may say it has
 MOST_COLUMNS = 1 << 20
+ROUNDED = 1 << 16  # rows by which it is judged what rounding does to coefficients
 
 
 def take_part(
@@ -84,8 +90,8 @@ def take_part(
     if start is None:
         _anew(channel.me, met.heard, over=not again and checkpoints is not None and checkpoints.final(key) is not None)
     saved = None if checkpoints is None or start is None else checkpoints.load(key, start)
-    if job.prepare.woe is None:
-        _data(job, party, schedule)  # labels, classes and exposures that do not fit are refused before consent
+    if job.prepare.woe is None:  # labels, classes and exposures that do not fit are refused before consent
+        _check_rounding(job, party.name, _data(job, party, schedule), len(parties))
     run = channel.session.hex() if saved is None else saved.run
     # A try that was cut off before all had a state is this very job to the ledger, whose entries are not another's.
     account = run if checkpoints is None else checkpoints.begin(key, run)
@@ -148,6 +154,19 @@ def _data(job: Job, party: Party, schedule: Schedule) -> TrainingData:
         exposure=job.exposure,
         positive=job.positive,
     )
+
+
+def _check_rounding(job: Job, who: str, data: TrainingData, parties: int) -> None:
+    """Say, or refuse, how far coefficients of counts and amounts lie off by sums that are rounded at random."""
+    loss, rounding = job.model.loss, job.method.rounding(job, len(data.schedule.train), parties)
+    if not isinstance(loss, LogLinkLoss) or rounding is None or data.targets is None or data.counted is None:
+        return
+    rows = data.schedule.sample(ROUNDED)
+    rated, units = data.rated(rows), float(len(rows) if data.offsets is None else np.exp(data.offsets[rows]).sum())
+    assert rated is not None, "it has targets"
+    start = math.log(float(data.targets[rows].sum()) / units)
+    mean = float(data.counted[1]) if loss.counts else None
+    tell_apart(who, coefficients_apart(job.loss, rated, start, mean, rounding.deviation), rounding.remedy)
 
 
 def _looked(met: _Met, columns: Sequence[str]) -> list[Baseline]:

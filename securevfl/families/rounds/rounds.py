@@ -11,6 +11,7 @@ others see of H_k and g is the sum's and the residual's.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -22,12 +23,13 @@ from securevfl.data.evidence import Woe
 from securevfl.data.preparation import Preparation
 from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.families.base import J, Known, MessageProtocol, Method, Told
-from securevfl.families.player import AskedRows, BatchPlayer, OwnRows, Player, Round
+from securevfl.families.player import AskedRows, BatchPlayer, OwnRows, Player, Round, step_for
 from securevfl.families.rounds.rounds_counts import RoundsJob, active_learns, counts, passive_learns
 from securevfl.families.training_data import State, TrainingData
 from securevfl.models.base import BlockModel, Model, Place
 from securevfl.models.linear import Logistic
 from securevfl.models.neural import Neural
+from securevfl.models.rounded_sums import Rounding
 from securevfl.optim.block_newton import BlockNewton
 from securevfl.optim.celu import CeluVFL
 from securevfl.optim.fedbcd import FedBCD
@@ -104,6 +106,12 @@ class Rounds(Method[RoundsJob]):
 
     def counts(self, job: RoundsJob, sizes: Sizes) -> list[Disclosure]:
         return counts(job, sizes)
+
+    def rounding(self, job: RoundsJob, rows: int, parties: int) -> Rounding | None:
+        if not (job.protocol.seals and job.model.static_jacobian):
+            return None
+        remedy = "to have less of it, train on shares (leave protocol out)"
+        return Rounding(step_for(rows) * math.sqrt((parties - 1) / 6), remedy)
 
     def protocols(self, job: RoundsJob, roles: Roles) -> list[MessageProtocol]:
         return [job.protocol.sum_for(len(roles.having(PASSIVE))), job.protocol.residual]

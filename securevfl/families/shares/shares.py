@@ -37,7 +37,15 @@ from securevfl.families.shares.shares_leaks import (
     weights_of,
     weights_told,
 )
-from securevfl.families.shares.shares_plan import SharesJob, check_optimizer, needs, plan_of, turns_back, weight_levels
+from securevfl.families.shares.shares_plan import (
+    SharesJob,
+    check_optimizer,
+    needs,
+    plan_of,
+    rounding,
+    turns_back,
+    weight_levels,
+)
 from securevfl.families.shares.shares_player import SharesPlayer
 from securevfl.families.sizes import evaluated
 from securevfl.families.training_data import State
@@ -45,6 +53,7 @@ from securevfl.models import level_metrics
 from securevfl.models.base import Model
 from securevfl.models.linear import LinearModel, Logistic, Poisson
 from securevfl.models.loss import Loss, NumberLoss
+from securevfl.models.rounded_sums import Rounding
 from securevfl.models.trees import Trees
 from securevfl.optim.fedbcd import FedSGD
 from securevfl.options import JobOptions
@@ -148,6 +157,9 @@ class SharesMethod(Method[SharesJob]):
             "shares, trees": trees | {"epochs": 12},
             "shares, scores to another": own | {"protocol": Protocol(shares=Shares(scores_to="shop"))},
         }
+
+    def rounding(self, job: SharesJob, rows: int, parties: int) -> Rounding | None:
+        return rounding(job)
 
     def declares(self, job: SharesJob, roles: Roles) -> list[Declared]:
         asks = self.asker(job, roles.lead)

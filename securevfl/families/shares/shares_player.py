@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
-import warnings
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -22,7 +20,7 @@ from securevfl.crypto.share_ring import ShareScheme
 from securevfl.data.schedule import Rows, Visit
 from securevfl.disclosure.exposure import ROWS
 from securevfl.disclosure.holds import Holds
-from securevfl.errors import ConfigError, DataNotice, LeakageError
+from securevfl.errors import ConfigError, LeakageError
 from securevfl.families.player import AnsweredRows, AskedRows, KnownRows, OwnRows, Player, Round
 from securevfl.families.shares.shares_leaks import bits_of_codes
 from securevfl.families.shares.shares_measures import Found, InputRows, MeasuredModel, Measures
@@ -40,7 +38,6 @@ from securevfl.families.training_data import ScaledRows, State, TrainingData
 from securevfl.models.inputs import Inputs, Seen, Spread, own_stream
 from securevfl.models.linear import LinearModel
 from securevfl.models.loss import Loss
-from securevfl.models.losses import PoissonLoss
 from securevfl.optim.block_descent import BlockDescent
 from securevfl.optim.curvature import of_rows
 from securevfl.protocols.notes import Began
@@ -64,7 +61,6 @@ STRETCH = 4096  # rows of which inputs are made at a time
 KEY_BYTES = 32
 INPUTS = "inputs.json"  # beside work done ahead, which rests on them
 LOST = 1.02  # times the least loss so far, from which a training turns back
-COARSE = 0.125  # deviations of a count by chance: coefficients are then off by some .05 standard errors
 _TURNED = "the loss rose: steps of twice the safe size were too long for these columns, and half of it follows"
 EXPLAINED = 512  # training rows by which columns are said to matter, to a party that is told its weights
 
@@ -333,7 +329,6 @@ class SharesPlayer(Player):
         ahead = Ahead(seat, terms, self._scheme(terms.numbers), own.integers, ready)
         side: Side
         if self._active:
-            self._tell_coarse(data)
             loss, numbers = self._job.loss, terms.numbers
 
             @lru_cache(maxsize=64)
@@ -350,17 +345,6 @@ class SharesPlayer(Player):
         self._state = side.state
         self._training = _Training(data, ahead, side, list(schedule.visits()), terms.rows)
         return self._training
-
-    def _tell_coarse(self, data: TrainingData) -> None:
-        """Say in a DataNotice where counts are so large that chance moves them by less than sums are rounded by."""
-        loss, step = self._job.model.loss, 2.0**self._plan.numbers.step
-        if not isinstance(loss, PoissonLoss) or data.counted is None:
-            return
-        apart = step / 4 * math.sqrt(float(data.counted[1]))
-        if apart > COARSE:
-            what = f"sums are rounded at random to {step:g}, {apart:.1f} times what chance moves counts of this mean by"
-            remedy = "coefficients are not exact to their standard errors; a smaller protocol.shares.step comes closer"
-            warnings.warn(f"party {self._seat.me}: {what}: {remedy}", DataNotice, stacklevel=2)
 
     def _make(self, training: _Training, first: int, part: Sequence[Visit]) -> None:
         """Make a chunk, unless all parties have it already."""
