@@ -20,7 +20,8 @@ class Desk:
     run: names the training, the same at all its parties and in all sessions. ahead: a folder for work that is done
     ahead of it; chunks: the file of the names of what is spent of such work. scores: the file of what it has let others
     score. together: the tables of all are in this one process, so that nobody is told anything. account: is told how
-    many rows of a block get a score, and how many this party refuses, before it lets either out.
+    many rows of a block get a score, and how many this party refuses, before it lets either out. reserved: the
+    measurements of this training are in the file of scores already.
     """
 
     run: str = ""
@@ -29,6 +30,7 @@ class Desk:
     scores: Path | None = None
     together: bool = False
     account: Callable[[int, int], None] = lambda scored, refused: None
+    reserved: bool = False
 
 
 @dataclass(frozen=True)

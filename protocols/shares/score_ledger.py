@@ -611,16 +611,17 @@ class Ledger:
         with self._file.reading() as tables:
             _check_measures(tables, peer, self._digests(ids), times)
 
-    def measure(self, peer: str, ids: Iterable[bytes], *, limited: bool = True, me: str = "") -> None:
-        """Note that `peer` measures a model on these rows, once.
+    def measure(self, peer: str, ids: Iterable[bytes], *, limited: bool = True, me: str = "", times: int = 1) -> None:
+        """Note that `peer` measures models on these rows, so many times.
 
         LeakageError, and nothing is noted, if it is limited and they have had their measurements, by any peer.
         """
         rows = self._digests(ids)
         with self._file.changing() as tables:
             if limited:
-                _check_measures(tables, peer, rows, 1)
-            _count_once(tables, rows, _MEASURED)
+                _check_measures(tables, peer, rows, times)
+            for _ in range(times):
+                _count_once(tables, rows, _MEASURED)
         eventlog.emit(me, "measured", {"peer": peer, "rows": len(rows)})
 
     def measured(self, ids: Iterable[bytes]) -> int:

@@ -30,6 +30,7 @@ from securevfl.cli import parties as cli_parties
 from securevfl.cli import party_options as cli_alone
 from securevfl.cli import serve_commands as cli_serve
 from securevfl.cli.bench import bench
+from securevfl.cli.party_options import Digest, MeetingOptions, PeersByJob, expanded
 from securevfl.errors import ConfigError, DataNotice, SecureVFLError, StorageError
 
 if TYPE_CHECKING:
@@ -288,17 +289,25 @@ def train(
         predict_files(run, new, predictions, id_column=id_column)
 
 
-@app.command()
 def compare(
     job_file: JobFile,
     data: DataFiles = None,
+    party: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Who you are, where the others are on machines of their own.")
+    ] = None,
+    peers: PeersByJob = None,
     id_column: IdColumn = "id",
     label_column: LabelColumn = "y",
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page for a browser here.")] = None,
     ledger: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Ask DIR/NAME.ledger of each party first, for all models, and count there."),
+        typer.Option(
+            metavar="DIR",
+            help="Ask DIR/NAME.ledger of each party first, for all models, and count there; with --party the file.",
+        ),
     ] = None,
+    accept: Digest = None,
+    meeting: MeetingOptions = MeetingOptions(),
 ) -> None:
     """See what the other parties' columns are worth: models of the labelled party alone, and of all together.
 
@@ -306,11 +315,21 @@ def compare(
     nothing is sent, then on all columns on shares. All are measured on the same held-out rows, once; none is kept. The
     job says which rows these are and how columns are prepared.
 
-    All tables are on this computer. Between organisations each model takes a join of its own: jobs of one measurement
-    and scores = "none", to which each side agrees by itself.
+    All tables are on this computer, or with --party every party runs this on its own: it agrees once to all trainings,
+    and its ledger has all measurements before the first.
 
     Example: securevfl compare job.toml --data bank=bank.csv --data shop=shop.csv.gz
+
+    Example: securevfl compare job.toml --party shop --data shop.csv
     """
+    if party is not None:
+        from securevfl.cli.parties import compare_at
+
+        check_writable(html)
+        found = compare_at(job_file, party, data or [], peers, id_column, label_column, ledger, accept, meeting)
+        if found is not None and html is not None:
+            found.report(html)
+        return
     from securevfl.cli.show import console
     from securevfl.disclosure.ledger import DisclosureLedger
     from securevfl.training.comparison import compare as run_all
@@ -325,6 +344,9 @@ def compare(
     out.print(str(found))
     if html is not None:
         found.report(html)
+
+
+app.command()(expanded(compare))
 
 
 def _show(job: Job, run: Run) -> None:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from securevfl.data.party import Party
     from securevfl.job import Job
     from securevfl.training.checkpoint import Checkpoints
+    from securevfl.training.comparison import Comparison
     from securevfl.training.model_part import ModelPart
     from securevfl.transport.peers import Peers
 
@@ -232,6 +233,48 @@ def join(
         forget(own, data)
     _say_outcome(part, save)
     _end(part, agreed, accept)
+
+
+def compare_at(
+    job_file: Path,
+    party: str,
+    data: list[str],
+    peers: Path | None,
+    id_column: str,
+    label_column: str,
+    ledger: Path | None,
+    accept: str | None,
+    meeting: MeetingOptions,
+) -> Comparison | None:
+    """Compare models with the other parties on their own machines, as the command `compare --party` does."""
+    from securevfl.cli.ask_consent import agree, check_digest
+    from securevfl.cli.live import live
+    from securevfl.cli.show import console
+    from securevfl.consent.consent_sheet import AgreedSheets
+    from securevfl.disclosure.ledger import DisclosureLedger
+    from securevfl.job import Job
+    from securevfl.organisations.comparing import compare_with
+    from securevfl.transport.peers import Peers
+
+    check_digest(accept)
+    if len(data) != 1 or "=" in data[0]:
+        raise ConfigError(f"--data: the file of {party}'s own table was expected, and no other; name it")
+    job, table, place = Job.load(job_file), Path(data[0]), _peers(job_file, peers)
+    own = _own_table(job, party, table, id_column, label_column)
+    agreed = AgreedSheets(DisclosureLedger.of(party, ledger))
+    others = [each for each in Peers.load(place).parties if each != party]
+    said = console(err=True)
+    with in_use(table), stoppable(), live(others, "", verbose=meeting.verbose), meeting.events():
+        found = compare_with(
+            job,
+            own,
+            meeting.venue(place),
+            ledger=ledger,
+            consent=lambda sheet: agree(agreed, accept, f"securevfl compare {job_file} --party {party}", sheet),
+            on_model=lambda what: said.print(f"training: {what}", soft_wrap=True),
+        )
+    typer.echo(str(found) if found is not None else f"models were compared, for {others[0]} to see; none is kept")
+    return found
 
 
 def _end(part: ModelPart, agreed: AgreedSheets, accept: str | None) -> None:

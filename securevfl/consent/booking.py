@@ -19,7 +19,6 @@ from securevfl.disclosure.leaks import Leak
 from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry, told_to
 from securevfl.disclosure.limits import KINDS, added, total
 from securevfl.errors import ConfigError, DataError, DataNotice, LeakageError, ProtocolError, StorageError
-from securevfl.families.known_run import known_run
 from securevfl.families.sizes import verdicts
 from securevfl.job import Job
 from securevfl.protocols.declared import VERDICT
@@ -279,15 +278,16 @@ def foretell(
     return Outlook(before, lines, refusals)
 
 
-def check_together(jobs: Sequence[Job], parties: Sequence[Party], ledgers: Mapping[str, DisclosureLedger]) -> None:
-    """Raise LeakageError unless these jobs, one after the other, may tell all that they tell, by the guards and by the
-    ledgers of these parties, the leading one first; nothing is entered.
+def check_together(
+    jobs: Sequence[tuple[Job, Sizes]], parties: Sequence[Party], ledgers: Mapping[str, DisclosureLedger]
+) -> None:
+    """Raise LeakageError unless these jobs of these sizes, one after the other, may tell all that they tell, by the
+    guards and by the ledgers of these parties; nothing is entered.
 
     What is a leak between organisations alone is none without ledgers, as all tables are in one process then.
     """
     earlier, told = list[Disclosure](), dict[str, list[Disclosure]]()
-    for job in jobs:
-        sizes = known_run(job, parties).sizes
+    for job, sizes in jobs:
         found = [leak for leak in leaks(job, sizes, earlier) if leak.name not in job.accepts]
         if refused := [leak for leak in found if ledgers or not leak.apart]:
             raise LeakageError("\n".join(map(str, refused)))

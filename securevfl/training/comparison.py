@@ -3,8 +3,7 @@
 On its own columns the active party trains alone and sends nothing. Together the same models are trained on shares, and
 each is measured once, at its end. Nothing but figures is kept of them: no model of a comparison ever scores a row.
 
-All tables are in one process. Between organisations the jobs of `compared_jobs` are trained one by one with `join`;
-each party consents to each of them, as no one sheet covers them all.
+All tables are in one process; between organisations see `securevfl.organisations.comparing`.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from securevfl.data.party import Party, check_parties, register_of
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.display import html
 from securevfl.errors import ConfigError
-from securevfl.families.known_run import prepare
+from securevfl.families.known_run import known_run, prepare
 from securevfl.families.training_data import TrainingData
 from securevfl.job import Job
 from securevfl.models import metrics
@@ -39,9 +38,20 @@ from securevfl.protocols.shares.score_ledger import Ledger
 from securevfl.protocols.shares.share_measures import MOST
 from securevfl.runtime.clock import Network
 from securevfl.training.costs import format_table
+from securevfl.training.model_part import ModelPart
 from securevfl.training.simulate import simulate
 
-__all__ = ["Compared", "Comparison", "beside", "compare", "compared_jobs", "own_metrics"]
+__all__ = [
+    "Compared",
+    "Comparison",
+    "alone",
+    "beside",
+    "compare",
+    "compared_jobs",
+    "own_metrics",
+    "put_together",
+    "shared_row",
+]
 
 
 # How good a model of one party's own columns is: what it can do by itself, before anybody sends anything.
@@ -240,7 +250,7 @@ def compared_jobs(job: Job) -> dict[str, Job]:
 def _check(jobs: Sequence[Job], parties: Sequence[Party], ledgers: Mapping[str, DisclosureLedger]) -> None:
     """LeakageError unless the guards and the ledgers let all jobs through, one after the other, with one measurement of
     the same rows for each."""
-    check_together(jobs, parties, ledgers)
+    check_together([(job, known_run(job, parties).sizes) for job in jobs], parties, ledgers)
     lead, *others = parties
     rows = jobs[0].schedule(register_of(parties)).test[:MOST]
     if any("small_metrics" in job.accepts for job in jobs):
@@ -261,23 +271,32 @@ def _measured(
     parties = [lead, *others]
     together = ", ".join(party.name for party in parties if party.columns)
 
-    def alone() -> Iterator[Compared]:
-        for name, job in jobs.items():
-            on_model(f"{name}, {lead.name} alone")
-            started = time.thread_time()
-            found = own_metrics(job, lead)
-            spent = time.thread_time() - started
-            yield Compared(f"{lead.name} alone", name, found["auc"], found["log_loss"], spent, NOTHING)
-
     def on_shares() -> Iterator[Compared]:
         for name, job in jobs.items():
             on_model(f"{name}, {together}")
             run = simulate(job, parties, network=network, ledgers=ledgers)
-            found, total = run.metrics, run.costs.total
-            tells = f"{run.active.held_out:,} (score, label) pairs"
-            yield Compared(together, name, found["auc"], found["log_loss"], total, tells)
+            yield shared_row(together, name, run.active, run.costs.total)
 
-    rows = (*alone(), *on_shares())
-    job = next(iter(jobs.values()))
-    labels = lead.labels[job.schedule(register_of(parties)).test]
-    return Comparison(rows, len(labels), int(min((labels == each).sum() for each in set(labels.tolist()))))
+    return put_together([*alone(jobs, lead, on_model), *on_shares()], next(iter(jobs.values())), lead)
+
+
+def alone(jobs: Mapping[str, Job], lead: Party, on_model: Callable[[str], object]) -> Iterator[Compared]:
+    """Yield the models of the party with labels by itself; nothing is sent."""
+    for name, job in jobs.items():
+        on_model(f"{name}, {lead.name} alone")
+        started = time.thread_time()
+        found = own_metrics(job, lead)
+        spent = time.thread_time() - started
+        yield Compared(f"{lead.name} alone", name, found["auc"], found["log_loss"], spent, NOTHING)
+
+
+def shared_row(together: str, name: str, part: ModelPart, seconds: float) -> Compared:
+    """Return the line of a model that was trained on shares, from what the party with labels was told of it."""
+    tells = f"{part.held_out:,} (score, label) pairs"
+    return Compared(together, name, part.metrics["auc"], part.metrics["log_loss"], seconds, tells)
+
+
+def put_together(rows: Sequence[Compared], job: Job, lead: Party) -> Comparison:
+    """Return the comparison of these models on the rows that the job holds out of the table with labels."""
+    labels = lead.labels[job.schedule(lead.register).test]
+    return Comparison(tuple(rows), len(labels), int(min((labels == each).sum() for each in set(labels.tolist()))))

@@ -17,6 +17,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -68,6 +69,7 @@ def take_part(
     ahead: Path | None = None,
     consent: Callable[[Sheet], None] | None = None,
     again: bool = True,
+    reserved: bool = False,
 ) -> ModelPart:
     """Trains with the others over `channel` and returns this party's part. `parties`: everyone, the leading one first.
 
@@ -77,7 +79,8 @@ def take_part(
     parties are in this one process. `ahead`: a folder of work that was done ahead (`make_ahead`). `consent` is given
     this party's sheet before anything of its data is told, and after all that can be refused by then; it raises to take
     no part. again: whether a training that
-    is over for this party, and not for all, may begin anew; ConfigError if not.
+    is over for this party, and not for all, may begin anew; ConfigError if not. reserved: what it measures is in the
+    ledger already.
     """
     table = party.digest
     key = _key(job, table)
@@ -107,7 +110,7 @@ def take_part(
     meter = Meter(channel.clock, channel.books, executor, workers)
     scores = None if ledger is None else ledger.scores
     chunks = None if ledger is None else ledger.chunks
-    desk = Desk(run, _own_folder(ahead, party, key), chunks, scores, together=ledger is None)
+    desk = Desk(run, _own_folder(ahead, party, key), chunks, scores, together=ledger is None, reserved=reserved)
     seat = _seat(job, channel, met, meter, desk)
     save = None if checkpoints is None else partial(_save, checkpoints, key, len(schedule))
     before = channel.books.messages_sent()
@@ -233,6 +236,24 @@ def _met(
         party = _by_numbers(job, raw, party)
     trusts = () if ledger is None else ledger.read().trusts
     return _Met(raw, party, heard, roles, schedule, _sizes(job, party, schedule, heard, roles.lead, trusts))
+
+
+class Foreseen(NamedTuple):
+    """What a party knows of a job before its consent: its table as the job prepares it, which rows are held out, the
+    sizes of all, and its sheet."""
+
+    job: Job
+    party: Party
+    schedule: Schedule
+    sizes: Sizes
+    sheet: Sheet
+
+
+def foreseen(job: Job, party: Party, channel: Channel, *, parties: Sequence[str], ledger: DisclosureLedger) -> Foreseen:
+    """Meet the others for a job without training it, and return what is known of it then."""
+    met = _met(job, party, channel, parties, run_key(job, party), None, ledger)
+    _data(job, met.party, met.schedule)
+    return Foreseen(job, met.party, met.schedule, met.sizes, _sheet(job, met, ledger, ""))
 
 
 def _sheet(job: Job, met: _Met, ledger: DisclosureLedger | None, run: str) -> Sheet:

@@ -304,7 +304,7 @@ class Measures:
     def _note_measure(self, data: TrainingData, rows: ScaledRows) -> None:
         """Enter at every other party that the active one measures these rows. LeakageError if that is too often."""
         seat = self._seat
-        if not (seat.me == seat.active or seat.desk.together):
+        if not (seat.me == seat.active or seat.desk.together or seat.desk.reserved):
             limited = "small_metrics" not in self._job.accepts
             self._ledger.measure(seat.active, data.ids(rows.rows), limited=limited, me=seat.me)
 
@@ -319,6 +319,7 @@ class Measures:
         if (
             self._seat.me == self._seat.active
             or seat.desk.together
+            or seat.desk.reserved
             or "small_metrics" in self._job.accepts
             or len(rows) < FEWEST
         ):

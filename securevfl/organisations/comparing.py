@@ -1,0 +1,118 @@
+"""What a partner is worth, with the other parties on their own machines: one consent, then training after training.
+
+    1. all <-> all   meet for each of the jobs; every party checks all of them together by its guards and its ledger,
+                     and asks its people once, with one sheet for all
+    2. each party    enters all measurements in its ledger, before the first of them
+    3. all <-> all   trains the jobs of `securevfl.training.comparison.compared_jobs`, each in a conversation of its own
+
+Step 1 ends when all have agreed, so nobody enters anything for a comparison that another party has refused. What was
+entered stays where a training breaks off. Parts of the models are dropped as soon as they are measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
+from pathlib import Path
+
+from securevfl.consent.booking import check_together
+from securevfl.consent.consent_sheet import Sheet
+from securevfl.data.party import Party
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.job import Job
+from securevfl.organisations.conversation import Venue, converse
+from securevfl.organisations.join import check_role
+from securevfl.protocols.shares.score_ledger import Ledger
+from securevfl.protocols.shares.share_measures import MOST
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.clock import Stage
+from securevfl.training.comparison import Comparison, alone, compared_jobs, put_together, shared_row
+from securevfl.training.session import Foreseen, foreseen, take_part
+from securevfl.training.simulate import pool_for
+
+__all__ = ["compare_with"]
+
+HEAD = (
+    "{count} trainings for a comparison, one after the other. Each measures once how good a model is, on the same\n"
+    "held-out rows; no model is kept, and none scores a row. You agree to all of them or to none."
+)
+
+
+def compare_with(
+    job: Job,
+    party: Party,
+    venue: Venue,
+    *,
+    ledger: DisclosureLedger | str | Path | None = None,
+    consent: Callable[[Sheet], None] | None = None,
+    executor: Executor | None = None,
+    workers: int | None = None,
+    on_model: Callable[[str], object] = lambda what: None,
+) -> Comparison | None:
+    """Compare models of the labelled party's own columns with those of all parties' columns, with the parties of
+    `venue`, all of whom call this; the comparison at the party with labels, None elsewhere.
+
+    consent: is given one sheet for all trainings, as in `join`; the rest as there. on_model: is told what is trained
+    next. ConfigError for a job that cannot be compared, LeakageError where the trainings together would tell too much;
+    nothing of a table is told then.
+    """
+    jobs, own_ledger, everyone = compared_jobs(job), DisclosureLedger.of(party.name, ledger), venue.peers.parties
+    for each in jobs.values():
+        check_role(each, party, venue.peers)
+    lines = list(alone(jobs, party, on_model)) if party.active else []
+    terms = {"jobs": {name: each.to_dict() for name, each in jobs.items()}, "parties": list(everyone)}
+
+    def agree(channel: Channel) -> list[Foreseen]:
+        channel.clock.stage = Stage.SETUP
+        known = [foreseen(each, party, channel, parties=everyone, ledger=own_ledger) for each in jobs.values()]
+        check_together([(each.job, each.sizes) for each in known], [party], {party.name: own_ledger})
+        _measures(known, own_ledger, venue.peers.active, reserve=False)
+        if consent is not None:
+            consent(_one_sheet(list(jobs), known))
+        return known
+
+    known = converse(party.name, venue, terms | {"task": "compare"}, agree, ledger=own_ledger, resumes=True)
+    _measures(known, own_ledger, venue.peers.active, reserve=True)
+    together = ", ".join(everyone)
+    with pool_for(job, executor, workers) as (pool, size):
+        for name, each in jobs.items():
+            on_model(f"{name}, {together}")
+            train = partial(
+                take_part,
+                each,
+                party,
+                parties=everyone,
+                executor=pool,
+                workers=size,
+                ledger=own_ledger,
+                reserved=True,
+            )
+            own = terms | {"task": "compare", "model": name}
+            part = converse(party.name, venue, own, train, ledger=own_ledger)
+            if party.active:
+                lines.append(shared_row(together, name, part, float(part.path.sum())))
+    return put_together(lines, job, party) if party.active else None
+
+
+def _measures(known: list[Foreseen], ledger: DisclosureLedger, active: str, *, reserve: bool) -> None:
+    """Check that the rows held out may be measured for all models, or enter that they are. LeakageError if not."""
+    first = known[0]
+    if first.party.name == active:
+        return
+    limited = "small_metrics" not in first.job.accepts
+    own, ids = Ledger(ledger.scores), first.party.keys_of(first.schedule.test[:MOST])
+    if reserve:
+        own.measure(active, ids, limited=limited, me=first.party.name, times=len(known))
+    elif limited:
+        own.check_measures(active, ids, len(known))
+
+
+def _one_sheet(names: list[str], known: list[Foreseen]) -> Sheet:
+    """Put the sheets of all trainings into one."""
+    head = HEAD.format(count=len(known))
+
+    def joined(texts: list[str]) -> str:
+        return "\n\n".join([head, *(f"{name}:\n{text}" for name, text in zip(names, texts, strict=True))])
+
+    return Sheet(joined([str(each.sheet) for each in known]), joined([each.sheet.first for each in known]))
