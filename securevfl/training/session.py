@@ -167,7 +167,7 @@ def _check_rounding(job: Job, who: str, data: TrainingData, parties: int) -> Non
     rows = data.schedule.sample(ROUNDED)
     rated, units = data.rated(rows), float(len(rows) if data.offsets is None else np.exp(data.offsets[rows]).sum())
     assert rated is not None, "it has targets"
-    start = math.log(float(data.targets[rows].sum()) / units)
+    start = math.log(max(float(data.targets[rows].sum()), 0.5) / units)
     mean = float(data.counted[1]) if loss.counts else None
     tell_apart(who, coefficients_apart(job.loss, rated, start, mean, rounding.deviation), rounding.remedy)
 
