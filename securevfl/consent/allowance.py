@@ -44,10 +44,11 @@ def settled(job: Job, parties: Sequence[Party]) -> Job:
 
 def most_epochs(job: Job) -> int:
     """Return the most epochs that a job is given which leaves them open; more where coefficients are read with standard
-    errors, and more still where weights make the safe steps shorter."""
-    if not job.model.loss.estimates:
-        return MOST
-    return 3 * MOST * (1 if job.weights is None else math.ceil(math.sqrt(job.weights.room)))
+    errors, and where weights make the safe steps shorter."""
+    room = 1.0 if job.weights is None else job.weights.room
+    if job.model.loss.estimates:
+        return math.ceil(3 * MOST * math.sqrt(room))
+    return math.ceil(MOST * longer(room))
 
 
 def _classified(job: Job, parties: Sequence[Party]) -> Job:
