@@ -51,10 +51,14 @@ LABELS: dict[str, Any] = {
 }
 
 
-def parties(family: str) -> list[vfl.Party]:
+def tables() -> dict[str, Any]:
     pd = pytest.importorskip("pandas")
     shop = pd.DataFrame({"visits": OTHER[:, 0], "gaps": GAPS, "cubed": OTHER[:, 2], "town": TOWN})
-    bank = pd.DataFrame(dict(zip(("age", "rare", "amount"), OWN.T, strict=True)))
+    return {"bank": pd.DataFrame(dict(zip(("age", "rare", "amount"), OWN.T, strict=True))), "shop": shop}
+
+
+def parties(family: str) -> list[vfl.Party]:
+    bank, shop = tables().values()
     return [vfl.Party("bank", bank, LABELS[family], ids=range(N)), vfl.Party("shop", shop, ids=range(N))]
 
 
@@ -77,7 +81,7 @@ def train(family: str, prepare: dict[str, Any], scale: str, protocol: str) -> vf
         keys["optimizer"] = vfl.FedSGD(lr=0.05)
     job = vfl.Job(
         model=model,
-        protocol=shares if protocol == "shares" else "open",
+        protocol=shares if protocol == "shares" else protocol,
         batch_size="all",
         epochs=4,
         prepare=prepare,

@@ -1,0 +1,17 @@
+"""The table of right numbers at its smallest: every point has a figure, and none is beyond its bound.
+
+It takes some seconds, as each figure is of a training.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import right_numbers
+
+
+def test_every_point_is_within_its_bound(capsys: pytest.CaptureFixture[str]) -> None:
+    assert right_numbers.main(smallest=True) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line[0] for line in lines] == sorted(line[0] for line in lines)
+    assert {line[0] for line in lines} == set("123456")
