@@ -146,6 +146,8 @@ def default_ledger(party: str) -> Path:
 class DisclosureLedger:
     """The ledger of one party. Any number of processes may use the file at once.
 
+    reserved: whether what the trainings that are given this object measure is in its file of scores already.
+
     Methods raise DataError if the file is damaged, another party's, or cannot be read or written.
     """
 
@@ -154,6 +156,13 @@ class DisclosureLedger:
         entered."""
         self.path = Path(path)
         self.party = party
+        self.reserved = False
+
+    def holding_measurements(self) -> DisclosureLedger:
+        """Return the same ledger for trainings whose measurements are entered already."""
+        own = DisclosureLedger(self.path, self.party)
+        own.reserved = True
+        return own
 
     @property
     def blank(self) -> bool:

@@ -45,7 +45,7 @@ from securevfl.errors import PartiesError
 from securevfl.families.player import Player
 from securevfl.families.training_data import State
 from securevfl.models.base import Model
-from securevfl.models.rounded_sums import Rounding
+from securevfl.models.rounded_sums import RoundedSums
 from securevfl.optim.rules import Training
 from securevfl.options import JobOptions
 from securevfl.protocols.declared import Declared
@@ -170,7 +170,7 @@ class Method(Named, ABC, Generic[O]):
         """Return where scaled columns are cut off, and rounded, before weights meet them; None if they are not."""
         return None
 
-    def rounding(self, job: O, rows: int, parties: int) -> Rounding | None:
+    def rounding(self, job: O, rows: int, parties: int) -> RoundedSums | None:
         """Return how a training on so many rows rounds the sums f at random; None if it does not, or if coefficients
         are not read with standard errors."""
         return None

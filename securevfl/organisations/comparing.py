@@ -85,8 +85,7 @@ def compare_with(
                 parties=everyone,
                 executor=pool,
                 workers=size,
-                ledger=own_ledger,
-                reserved=True,
+                ledger=own_ledger.holding_measurements(),
             )
             own = terms | {"task": "compare", "model": name}
             part = converse(party.name, venue, own, train, ledger=own_ledger)

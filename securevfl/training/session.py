@@ -69,7 +69,6 @@ def take_part(
     ahead: Path | None = None,
     consent: Callable[[Sheet], None] | None = None,
     again: bool = True,
-    reserved: bool = False,
 ) -> ModelPart:
     """Trains with the others over `channel` and returns this party's part. `parties`: everyone, the leading one first.
 
@@ -79,8 +78,7 @@ def take_part(
     parties are in this one process. `ahead`: a folder of work that was done ahead (`make_ahead`). `consent` is given
     this party's sheet before anything of its data is told, and after all that can be refused by then; it raises to take
     no part. again: whether a training that
-    is over for this party, and not for all, may begin anew; ConfigError if not. reserved: what it measures is in the
-    ledger already.
+    is over for this party, and not for all, may begin anew; ConfigError if not.
     """
     table = party.digest
     key = _key(job, table)
@@ -110,6 +108,7 @@ def take_part(
     meter = Meter(channel.clock, channel.books, executor, workers)
     scores = None if ledger is None else ledger.scores
     chunks = None if ledger is None else ledger.chunks
+    reserved = ledger is not None and ledger.reserved
     desk = Desk(run, _own_folder(ahead, party, key), chunks, scores, together=ledger is None, reserved=reserved)
     seat = _seat(job, channel, met, meter, desk)
     save = None if checkpoints is None else partial(_save, checkpoints, key, len(schedule))

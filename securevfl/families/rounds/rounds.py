@@ -29,7 +29,7 @@ from securevfl.families.training_data import State, TrainingData
 from securevfl.models.base import BlockModel, Model, Place
 from securevfl.models.linear import Logistic
 from securevfl.models.neural import Neural
-from securevfl.models.rounded_sums import Rounding
+from securevfl.models.rounded_sums import RoundedSums
 from securevfl.optim.block_newton import BlockNewton
 from securevfl.optim.celu import CeluVFL
 from securevfl.optim.fedbcd import FedBCD
@@ -107,11 +107,11 @@ class Rounds(Method[RoundsJob]):
     def counts(self, job: RoundsJob, sizes: Sizes) -> list[Disclosure]:
         return counts(job, sizes)
 
-    def rounding(self, job: RoundsJob, rows: int, parties: int) -> Rounding | None:
+    def rounding(self, job: RoundsJob, rows: int, parties: int) -> RoundedSums | None:
         if not (job.protocol.seals and job.model.static_jacobian):
             return None
         remedy = "to have less of it, train on shares (leave protocol out)"
-        return Rounding(step_for(rows) * math.sqrt((parties - 1) / 6), remedy)
+        return RoundedSums(step_for(rows) * math.sqrt((parties - 1) / 6), remedy)
 
     def protocols(self, job: RoundsJob, roles: Roles) -> list[MessageProtocol]:
         return [job.protocol.sum_for(len(roles.having(PASSIVE))), job.protocol.residual]

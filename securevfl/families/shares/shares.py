@@ -53,7 +53,7 @@ from securevfl.models import level_metrics
 from securevfl.models.base import Model
 from securevfl.models.linear import LinearModel, Logistic, Poisson
 from securevfl.models.loss import Loss, NumberLoss
-from securevfl.models.rounded_sums import Rounding
+from securevfl.models.rounded_sums import RoundedSums
 from securevfl.models.trees import Trees
 from securevfl.optim.fedbcd import FedSGD
 from securevfl.options import JobOptions
@@ -158,7 +158,7 @@ class SharesMethod(Method[SharesJob]):
             "shares, scores to another": own | {"protocol": Protocol(shares=Shares(scores_to="shop"))},
         }
 
-    def rounding(self, job: SharesJob, rows: int, parties: int) -> Rounding | None:
+    def rounding(self, job: SharesJob, rows: int, parties: int) -> RoundedSums | None:
         return rounding(job)
 
     def declares(self, job: SharesJob, roles: Roles) -> list[Declared]:

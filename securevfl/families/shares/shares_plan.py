@@ -33,7 +33,7 @@ from securevfl.disclosure.counts import Sizes
 from securevfl.errors import ConfigError
 from securevfl.models.inputs import Spread
 from securevfl.models.linear import LinearModel
-from securevfl.models.rounded_sums import Rounding
+from securevfl.models.rounded_sums import RoundedSums
 from securevfl.optim.block_descent import BlockDescent
 from securevfl.optim.fedbcd import FedBCD
 from securevfl.options import JobOptions
@@ -154,7 +154,7 @@ def plan(job: SharesJob, *, rows: int, batches: int, parties: int, turned: Turne
     return Plan(rate, rule, numbers)
 
 
-def rounding(job: SharesJob) -> Rounding:
+def rounding(job: SharesJob) -> RoundedSums:
     """Return how sums of f are rounded: each visit by sqrt(1/6) steps of the table, which the mean over late visits
     takes most of out again. What momentum carries from one visit to the next adds two fifths."""
     step = 2.0 ** job.protocol.shares.step_bits(job.model.loss.spacing)
@@ -162,7 +162,7 @@ def rounding(job: SharesJob) -> Rounding:
         f"to have less of it, set a smaller protocol.shares.step than {step:g} and table_bits = 8, which cover sums of "
         "128 steps; amounts, and counts that vary far more than Poisson's, are as exact as labels in model = 'gamma'"
     )
-    return Rounding(CARRIED * step / math.sqrt(6) * math.sqrt(2 / max(2, job.epochs)), remedy)
+    return RoundedSums(CARRIED * step / math.sqrt(6) * math.sqrt(2 / max(2, job.epochs)), remedy)
 
 
 def weight_levels(job: SharesJob, rows: int) -> WeightLevels:
