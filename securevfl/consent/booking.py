@@ -64,11 +64,12 @@ LEASE = 16  # visits at least that are entered at a time
 
 class Sitting(NamedTuple):
     """Which session of which run. start: the visits that are done already where it is taken up again, None where it
-    begins."""
+    begins. trained: the session in which its model was trained, where nothing of the training is left to do."""
 
     run: str
     session: str = ""
     start: int | None = None
+    trained: str = ""
 
 
 class Booking:
@@ -93,6 +94,7 @@ class Booking:
     ) -> None:
         self._ledger = ledger
         self._sitting = sitting.run, sitting.session
+        self._weights = f"weights of {sitting.run} {sitting.trained or sitting.session}"
         self._party = party
         self._register = register
         self._job = job
@@ -153,6 +155,8 @@ class Booking:
         found, spans = list[Disclosure](), list[Disclosure]()
         for entry in entries:
             own = entry.run == self._sitting[0]
+            if entry.told.basis == self._weights:
+                continue  # the same words of the same shares, whatever others make of it
             if own and entry.told.visits is not None:
                 spans.append(entry.told)
             elif own and entry.told.group == "bins":
@@ -236,7 +240,8 @@ class Booking:
             count, numbers = (
                 (item.count, numbers) if same is None else (item.count + same.count, numbers + same.numbers)
             )
-            found[item.like] = replace(item, count=count, numbers=numbers, visits=visits)
+            basis = self._weights if item.group == "weights" else item.basis
+            found[item.like] = replace(item, count=count, numbers=numbers, visits=visits, basis=basis)
         return list(found.values())
 
 

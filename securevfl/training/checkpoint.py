@@ -38,6 +38,8 @@ class Saved:
     run: as in `ModelPart`. constant: the newest state of this party serves for all rounds before it, as it is the same
     at every round or the party goes at a pace of its own; such a party may be far ahead of the others. preparation: the
     steps that make its columns, as plain data. best: its part of the best model so far, if patience keeps that.
+    session: the last in which it was trained, as channels name it; empty in states of earlier versions. over: the
+    training is through, after its last round or as it was stopped before.
     """
 
     round: int
@@ -48,6 +50,8 @@ class Saved:
     constant: bool = False
     preparation: list[dict[str, Any]] = field(default_factory=list)
     best: State | None = None
+    session: str = ""
+    over: bool = False
 
 
 class Checkpoints:
@@ -84,6 +88,8 @@ class Checkpoints:
             "constant": saved.constant,
             "preparation": saved.preparation,
             "best": None if saved.best is None else saved.best.plain(),
+            "session": saved.session,
+            "over": saved.over,
         }
         write_checked_json(self.folder / self._name(job, saved.round), kept)
         for old in self._states(job)[:-KEPT]:
@@ -94,7 +100,8 @@ class Checkpoints:
         DataError if its file is missing or none of ours."""
         later = [each for each in self._states(job) if each >= rounds] or [rounds]
         newest = self._read(job, later[-1])
-        return replace(newest if newest.constant else self._read(job, later[0]), round=rounds)
+        found = newest if newest.constant else self._read(job, later[0])
+        return replace(found, round=rounds, over=found.over and found.round == rounds)
 
     def _read(self, job: bytes, there: int) -> Saved:
         path = self.folder / self._name(job, there)
@@ -116,6 +123,8 @@ class Checkpoints:
                 constant=bool(kept["constant"]),
                 preparation=list(kept["preparation"]),
                 best=None if kept["best"] is None else State.read(kept["best"]),
+                session=str(kept.get("session", "")),
+                over=bool(kept.get("over", False)),
             )
         except OSError as cause:
             raise DataError(f"{path}: a checkpoint was expected there ({cause.strerror})") from None

@@ -96,7 +96,7 @@ def take_part(
     run = channel.session.hex() if saved is None else saved.run
     # A try that was cut off before all had a state is this very job to the ledger, whose entries are not another's.
     account = run if checkpoints is None else checkpoints.begin(key, run)
-    sitting = Sitting(account, channel.session.hex(), None if saved is None else start)
+    sitting = Sitting(account, channel.session.hex(), *(() if saved is None else _taken_up(saved, len(schedule))))
 
     def asked() -> None:
         if consent is not None:
@@ -111,7 +111,7 @@ def take_part(
     reserved = ledger is not None and ledger.reserved
     desk = Desk(run, _own_folder(ahead, party, key), chunks, scores, together=ledger is None, reserved=reserved)
     seat = _seat(job, channel, met, meter, desk)
-    save = None if checkpoints is None else partial(_save, checkpoints, key, len(schedule))
+    save = None if checkpoints is None else partial(_save, checkpoints, key)
     before = channel.books.messages_sent()
     try:
         party = _weighed(job, met, seat, booking, saved)
@@ -419,6 +419,12 @@ def _recognise(me: str, saved: Saved, keys: Mapping[str, str]) -> None:
             eventlog.emit(me, "key changed", facts, logging.ERROR)
 
 
-def _save(checkpoints: Checkpoints, key: bytes, last: int, rounds: int, saved: Callable[[], Saved]) -> None:
-    if checkpoints.due(rounds) or rounds == last:
+def _taken_up(saved: Saved, visits: int) -> tuple[int, str]:
+    """Return how many visits of a training are done that goes on from a state, and in which session its model was
+    trained, if that is all that was to be done."""
+    return (visits, saved.session) if saved.over else (saved.round, "")
+
+
+def _save(checkpoints: Checkpoints, key: bytes, rounds: int, of: int, saved: Callable[[], Saved]) -> None:
+    if checkpoints.due(rounds) or rounds == of:
         checkpoints.save(key, saved())

@@ -34,7 +34,7 @@ from securevfl.training.model_part import ModelPart
 
 LOOKED_AT = 65_536  # rows in which separated classes are looked for
 
-Save = Callable[[int, Callable[[], Saved]], None]
+Save = Callable[[int, int, Callable[[], Saved]], None]  # rounds done, of how many, and what there is to save
 
 
 class Trainee:
@@ -59,6 +59,7 @@ class Trainee:
         self._on_round = on_round
         self._save = save
         self._start = 0 if saved is None else saved.round
+        self._over = saved is not None and saved.over
         self.rounds = self._start  # done so far, those before a resume among them
         self._history = [] if saved is None else saved.history
         self._run = run
@@ -72,9 +73,9 @@ class Trainee:
         if not self._start:
             self._tell_separating()
         if self._save is not None and not self._start:
-            self._save(0, lambda: self._saved(0))
+            self._save(0, len(self._data.schedule), lambda: self._saved(0, over=False))
         eventlog.emit(self._party.name, "begins", {}, logging.DEBUG)
-        rounds = self._player.train(self._data, self._start)
+        rounds = self._player.train(self._data, len(self._data.schedule) if self._over else self._start)
         try:
             for done in rounds:
                 if self._after(done):
@@ -182,13 +183,25 @@ class Trainee:
         if self._on_round is not None:
             self._on_round(done.number, done.of)
         if self._save is not None:
-            self._save(done.number, lambda: self._saved(done.number))
+            of = done.number if stop else done.of
+            self._save(done.number, of, lambda: self._saved(done.number, over=done.number == of))
         return stop
 
-    def _saved(self, rounds: int) -> Saved:
+    def _saved(self, rounds: int, *, over: bool) -> Saved:
         player, keys = self._player, dict(self._seat.channel.keys)
         steps = [] if self._party.preparation is None else self._party.preparation.plain()
-        return Saved(rounds, self._run, self._history, keys, player.state(), player.constant, steps, self._best)
+        return Saved(
+            rounds,
+            self._run,
+            self._history,
+            keys,
+            player.state(),
+            player.constant,
+            steps,
+            self._best,
+            self._seat.channel.session.hex(),
+            over,
+        )
 
     def _evaluate(self, *, last: bool = False) -> dict[str, float]:
         """Metrics on the held-out rows, or without any on the training rows; empty where not for this party."""

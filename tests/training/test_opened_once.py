@@ -1,0 +1,103 @@
+"""A training that is killed after its weights were opened and before its part is kept: the next session opens the same
+words of the same shares, and they count once."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import securevfl as vfl
+from securevfl.consent.booking import Booking
+from securevfl.disclosure.ledger import DisclosureLedger, told_to
+from securevfl.protocols.shares.opened_weights import OpenedWeights
+from securevfl.training.checkpoint import Checkpoints
+
+from .test_killed_anywhere import Killed, tables
+
+EARLY = {"patience": {"metric": "auc", "evaluations": 1, "tolerance": 0.5}, "evaluate_every": 1, "test_fraction": 0.4}
+
+
+class Kills:
+    """Runs the same command of all parties, the bank being killed as it keeps its part, and notes what was opened."""
+
+    def __init__(self, job: vfl.Job, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.job, self.parties = job, tables(2000)[:2]
+        self.ledgers = {each.name: DisclosureLedger(folder / f"{each.name}.ledger", each.name) for each in self.parties}
+        self.states = {each.name: Checkpoints(folder / each.name, each.name, every=100) for each in self.parties}
+        self.opened: list[tuple[int, list[bytes]]] = []
+        self._patch = monkeypatch
+
+    def __call__(self, *, killed: bool) -> Any:
+        sent: list[bytes] = []
+        rounds: list[int] = []
+
+        def watch(event: Any) -> None:
+            if event.direction == "send" and isinstance(event.message, OpenedWeights):
+                sent.append(event.message.words)
+
+        run = partial(
+            vfl.simulate,
+            self.job,
+            self.parties,
+            ledgers=self.ledgers,
+            checkpoints=self.states,
+            observe=watch,
+            on_round=lambda done, of: rounds.append(done),
+            workers=1,
+        )
+        try:
+            if not killed:
+                return run()
+            with self._patch.context() as dies:
+                dies.setattr(Checkpoints, "finish", _die)
+                dies.setattr(Booking, "settle", lambda self, *, silent: None)
+                with pytest.raises(Killed):
+                    run()
+        finally:
+            self.opened.append((len(rounds), sent))
+
+    def told(self) -> int:
+        """How many bits of labels the bank's ledger counts for weights."""
+        entries = self.ledgers["bank"].read().entries
+        return told_to([each for each in entries if each.told.group == "weights"], "labels", "shop").count
+
+
+def _die(self: Checkpoints, job: bytes, part: Any) -> None:
+    raise Killed
+
+
+def job(**keys: Any) -> vfl.Job:
+    own: dict[str, Any] = {"epochs": 2, "batch_size": 600, "model": vfl.Logistic(), "optimizer": vfl.FedSGD(lr=0.3)}
+    shares = vfl.Shares(open_weights=("shop",), chunk=1)
+    return vfl.Job(**own | keys, protocol=vfl.Protocol(shares=shares), accepts=("small_metrics", "scores"))
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["to its end", "stopped early"])
+def test_weights_that_are_opened_again_count_once(early: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = job(**(EARLY | {"epochs": 5} if early else {}))
+    kills, visits = Kills(chosen, tmp_path, monkeypatch), len(chosen.schedule(tables(2000)[0].register))
+    kills(killed=True)
+    told = kills.told()
+    for _ in range(3):
+        kills(killed=True)
+    kills(killed=False)
+    (first, words), *again = kills.opened
+    assert (0 < first < visits) == early
+    assert words
+    assert again == 4 * [(0, words)]
+    assert kills.told() == told > 0
+
+
+def test_weights_that_were_trained_anew_count_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shop says that it has lost its last state: what is trained again has other shares."""
+    kills = Kills(job(), tmp_path, monkeypatch)
+    kills(killed=True)
+    once = kills.told()
+    for path in (tmp_path / "shop").glob("*round*"):
+        path.unlink()
+    kills(killed=True)
+    assert kills.told() == 2 * once > 0
+    assert kills.opened[0][1] != kills.opened[1][1]
