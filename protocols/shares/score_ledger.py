@@ -52,9 +52,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats, RowSlices
-from securevfl.base.files import keep_name, make_private
+from securevfl.base.at_rest import AtRest
+from securevfl.base.files import DamagedFileError, keep_name, make_private
 from securevfl.data.register import order_by_value
-from securevfl.errors import ConfigError, LeakageError, ProtocolError, StorageError
+from securevfl.errors import ConfigError, LeakageError, ProtocolError, SecureVFLError, StorageError
 from securevfl.runtime import eventlog
 
 __all__ = [
@@ -87,6 +88,7 @@ Line = dict[str, Any]
 
 KEY_BYTES = 32
 _SCHEMA = 1
+_SQLITE = b"SQLite format 3\0"
 _WAIT = 60.0  # seconds for another process's change
 _MAPPED = 1 << 30  # bytes of the file that are mapped at most
 _META = "CREATE TABLE meta (schema INTEGER NOT NULL, key BLOB NOT NULL);"
@@ -97,7 +99,7 @@ class _Group:
 
     def __init__(self) -> None:
         self.members, self.closed = 0, False
-        self.error: StorageError | None = None
+        self.error: SecureVFLError | None = None
 
 
 class LedgerFile:
@@ -117,16 +119,24 @@ class LedgerFile:
         self._one = threading.Condition(threading.RLock())
         self._counting, self._coming = threading.Lock(), 0  # threads that are about to change it
         self._group = _Group()
-        if path is not None and not path.exists():
+        if path is None:
+            self._connection, self.key = _opened(None, tables)
+            return
+        if not path.exists():
             make_private(path.parent)
             _put(path, tables, os.urandom(KEY_BYTES), lambda made: None, anew=True)
-        try:
-            self._connection, self.key = _opened(path, tables)
-        except sqlite3.DatabaseError:
-            assert path is not None, "memory holds no other file"
+        if not _is_ours(path):
             _take_over(path, tables, take_over)
-            self._connection, self.key = _opened(path, tables)
-        weakref.finalize(self, self._connection.close)
+        try:
+            rest = AtRest(path)
+        except DamagedFileError:
+            raise _damaged(path) from None
+        try:
+            self._connection, self.key = _opened(path, tables, look=not rest.left)
+        except BaseException:
+            rest.drop()
+            raise
+        weakref.finalize(self, _leave, self._connection, rest)
 
     @classmethod
     def shared(
@@ -199,7 +209,9 @@ class LedgerFile:
             if group.error is not None:
                 raise group.error
 
-    def _failed(self, error: sqlite3.Error) -> StorageError:
+    def _failed(self, error: sqlite3.Error) -> SecureVFLError:
+        if getattr(error, "sqlite_errorcode", None) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            return _damaged(self.path)
         full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
         return StorageError(self.path or "memory", OSError(errno.ENOSPC if full else errno.EIO, str(error)))
 
@@ -223,8 +235,20 @@ def _identity(path: Path) -> tuple[int, ...]:
     return os.getpid(), found.st_dev, found.st_ino
 
 
-def _opened(path: Path | None, tables: str) -> tuple[sqlite3.Connection, bytes]:
-    """Open a file and return its key. sqlite3.DatabaseError if it is none of SQLite's, ConfigError if it is another."""
+def _is_ours(path: Path) -> bool:
+    """Whether a file begins as SQLite's do."""
+    with path.open("rb") as file:
+        return file.read(len(_SQLITE)) == _SQLITE
+
+
+def _leave(connection: sqlite3.Connection, rest: AtRest) -> None:
+    connection.close()
+    rest.close()
+
+
+def _opened(path: Path | None, tables: str, *, look: bool = False) -> tuple[sqlite3.Connection, bytes]:
+    """Open a file and return its key. look: whether all of it is looked through for damage first. ConfigError if it is
+    another file, or damaged."""
     connection = sqlite3.connect(
         ":memory:" if path is None else path, timeout=_WAIT, isolation_level=None, check_same_thread=False
     )
@@ -234,12 +258,17 @@ def _opened(path: Path | None, tables: str) -> tuple[sqlite3.Connection, bytes]:
         connection.execute(f"PRAGMA mmap_size = {_MAPPED}")
         connection.execute("PRAGMA journal_mode = WAL")  # a change is one flush
         connection.execute("PRAGMA synchronous = FULL")
+        if look and connection.execute("PRAGMA integrity_check(1)").fetchone() != ("ok",):
+            raise _damaged(path)
         schema, key = connection.execute("SELECT schema, key FROM meta").fetchone()
         if schema != _SCHEMA:
             raise _no_ledger(path)
     except (sqlite3.OperationalError, TypeError, ValueError):
         connection.close()
         raise _no_ledger(path) from None
+    except sqlite3.DatabaseError:
+        connection.close()
+        raise _damaged(path) from None
     except BaseException:
         connection.close()
         raise
@@ -284,7 +313,7 @@ def _take_over(path: Path, tables: str, enter: Callable[[sqlite3.Connection, Lin
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)  # falls with the process
         lines = path.read_bytes().splitlines(keepends=True)
-        if lines and lines[0].startswith(b"SQLite format 3\0"):
+        if lines and lines[0].startswith(_SQLITE):
             return  # another process was quicker
         if len(lines) > 1 and not lines[-1].endswith(b"\n") and _torn(lines[-1]):
             del lines[-1]  # cut off by a kill, it has let nothing out
@@ -304,6 +333,14 @@ def _take_over(path: Path, tables: str, enter: Callable[[sqlite3.Connection, Lin
 def _no_ledger(path: Path | None) -> ConfigError:
     return ConfigError(
         f"{path}: a ledger of scores was expected, something else is there; put it back, or name another file"
+    )
+
+
+def _damaged(path: Path | None) -> ConfigError:
+    return ConfigError(
+        f"{path}: a ledger of scores as it was left was expected, the file is damaged, or an older copy was put back; "
+        "put the newest copy back, and remove the .seal beside it to go on with that: rows that it does not know may "
+        "be scored again then"
     )
 
 

@@ -20,7 +20,8 @@ so do limits that its owner sets.
 4. A conversation that ends early for a reason that may follow from data tells a bit by that. It is entered for all who
    were there together, before they are told, and with the same peers there are at most TRIES before the owner looks.
    Peers that meet this party without the one that made them end early have tries of their own.
-5. The file is changed under a lock, written whole or not at all, and checked by its digest when it is read.
+5. The file is changed under a lock, written whole or not at all, and checked by its digest when it is read. The lock's
+   own file holds that digest, so that an older copy which is put back alone is noticed.
 
 It guards against accidents and not against its owner, who can set the limits and remove the file. Nobody else reads it.
 It holds no data: names, counts, digests, and a salt that keeps these and the marks of rows from being compared with
@@ -56,6 +57,7 @@ TRIES = 64  # conversations with the same peers that may end early before the ow
 READS = (SCHEMA, "securevfl.ledger/2", "securevfl.ledger/1")
 _BODY_ALONE = (b"securevfl.ledger/2", b"securevfl.ledger/1")  # whose digest is of what follows the first line
 SALT_BYTES = 32
+_HEAD = 128  # bytes of its first line at most
 
 
 @dataclass(frozen=True)
@@ -518,15 +520,44 @@ class DisclosureLedger:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)  # falls with the process
             before = self.read()
+            here = self._newest(lock)
             change = _Change(self._alive(before))
             yield change
             if change.book is not before or not self.path.exists():
-                _write(self.path, change.book)
+                whole = _packed(change.book)
+                self._note(lock, here + _named(whole))  # whichever of the two a killed process leaves
+                write_whole(self.path, whole)
+                self._note(lock, _named(whole))
             kept = {each.mark for each in change.book.reserved}
             for over in {each.mark for each in before.reserved} - kept:
                 (self._locks / over).unlink(missing_ok=True)
         finally:
             os.close(lock)
+
+    def _newest(self, lock: int) -> bytes:
+        """Return the first line of the ledger's file, if it is there. DataError if it is not what was last written, as
+        the lock's file has it; called with the lock."""
+        if not self.path.exists():
+            return b""
+        with self.path.open("rb") as file:
+            here = _named(file.readline(_HEAD))
+        noted = os.pread(lock, 2 * _HEAD, 0)
+        if noted and here not in noted.splitlines(keepends=True):
+            raise DataError(
+                f"{self.path}: the ledger as it was last written was expected, an older copy or another file is there; "
+                "put the newest copy back; to go on with what is there, which does not know what was told since, "
+                f"remove {self.path.name}.lock"
+            )
+        return here
+
+    def _note(self, lock: int, lines: bytes) -> None:
+        """Note on disk, in the file of the lock, which first lines the ledger may have."""
+        try:
+            os.pwrite(lock, lines, 0)
+            os.ftruncate(lock, len(lines))
+            os.fsync(lock)
+        except OSError as cause:
+            raise StorageError(self.path, cause) from None
 
 
 class Reservation:
@@ -649,9 +680,14 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _write(path: Path, book: Book) -> None:
+def _packed(book: Book) -> bytes:
     body = msgspec.json.format(msgspec.json.encode(book), indent=1)
-    write_whole(path, f"{SCHEMA} {_checksum(SCHEMA.encode(), body)}\n".encode() + body)
+    return f"{SCHEMA} {_checksum(SCHEMA.encode(), body)}\n".encode() + body
+
+
+def _named(whole: bytes) -> bytes:
+    """Return the first line of a ledger's file, which has its digest."""
+    return whole[: whole.find(b"\n") + 1]
 
 
 def _checksum(schema: bytes, body: bytes) -> str:

@@ -1,0 +1,157 @@
+"""What is changed in place is found again as the last user left it: bits, ends, older copies; and who uses it."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from securevfl.base.at_rest import AtRest
+from securevfl.base.files import DamagedFileError
+from securevfl.data.register import Register, id_keys
+from securevfl.disclosure import ledger as disclosure
+from securevfl.disclosure.counts import Disclosure
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.disclosure.limits import Limit
+from securevfl.errors import ConfigError, DataError, SecureVFLError
+from securevfl.protocols.shares.score_ledger import NEW, Ledger
+
+MODEL = b"m" * 16
+IDS = [b"%d" % each for each in range(40)]
+X = np.random.default_rng(0).normal(size=(40, 6))
+
+
+@pytest.fixture
+def scores(tmp_path: Path) -> Iterator[Path]:
+    """A file of scores that was left in order: half of the rows were trained on, the others have a score."""
+    path = tmp_path / "shop.ledger.scores"
+    ledger = Ledger(path)
+    ledger.trained(MODEL, 20, IDS[:20], X[:20])
+    _score(ledger)
+    del ledger
+    gc.collect()
+    yield path
+    gc.collect()
+
+
+def _score(ledger: Ledger, rows: int = 40) -> None:
+    question = ledger.question(MODEL, "bank", IDS[:rows], ledger.commitments(IDS[:rows], X[:rows]))
+    states = ledger.admit(question, X[:rows], bits=7, most=1e9, me="shop", claim="c")
+    fresh = states == NEW
+    if fresh.any():
+        ledger.keep(question.where(fresh), [os.urandom(8) for _ in range(int(fresh.sum()))])
+
+
+def test_a_changed_bit_of_a_file_of_scores_is_noticed(scores: Path) -> None:
+    """Without the digest 109 to 135 of 300 let rows of the training, or another score of a row, out."""
+    whole, draw = scores.read_bytes(), np.random.default_rng(1)
+    used = np.flatnonzero(np.frombuffer(whole, np.uint8))
+    for at in draw.choice(used, 60, replace=False).tolist():
+        scores.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << int(draw.integers(8))]) + whole[at + 1 :])
+        with pytest.raises(SecureVFLError, match=r"ledger of scores") as refused:
+            Ledger(scores)
+        assert str(scores) in str(refused.value)
+    for cut in (0, 10, 5000, len(whole) - 1):
+        scores.write_bytes(whole[:cut])
+        with pytest.raises(ConfigError):
+            Ledger(scores)
+    scores.write_bytes(whole)
+    Ledger(scores)
+
+
+def test_an_older_copy_of_a_file_of_scores_is_noticed(scores: Path, tmp_path: Path) -> None:
+    """Until its owner says that it shall be gone on with."""
+    copy = tmp_path / "copy"
+    shutil.copy(scores, copy)
+    ledger = Ledger(scores)
+    ledger.trained(b"n" * 16, 20, IDS[20:], X[20:])
+    del ledger
+    gc.collect()
+    shutil.copy(copy, scores)
+    with pytest.raises(ConfigError, match="an older copy was put back"):
+        Ledger(scores)
+    scores.with_name(f"{scores.name}.seal").unlink()
+    assert Ledger(scores).knows(MODEL)
+
+
+def test_damage_while_it_is_used_is_an_error_of_ours(scores: Path) -> None:
+    """Who was killed has left no digest; what SQLite finds out is said with the file and what to do."""
+    scores.with_name(f"{scores.name}.seal").write_bytes(b"in use\n")
+    whole = scores.read_bytes()
+    scores.write_bytes(whole[:4096] + bytes(len(whole) - 4096))
+    with pytest.raises(ConfigError, match=r"shop\.ledger\.scores.*put the newest copy back"):
+        Ledger(scores)
+
+
+def test_users_at_once_share_it_and_the_last_one_seals_it(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"one")
+    first = AtRest(path)
+    assert not first.left
+    second = AtRest(path)
+    assert second.left  # the first has looked
+    path.write_bytes(b"two")
+    first.close()
+    assert path.with_name("file.seal").read_bytes() == b"in use\n"
+    second.close()
+    third = AtRest(path)
+    assert third.left
+    third.drop()  # as where its process was killed
+    fourth = AtRest(path)
+    assert not fourth.left
+    fourth.drop()
+    path.with_name("file.seal").write_bytes(b"0" * 64 + b"\n")
+    with pytest.raises(DamagedFileError):
+        AtRest(path)
+
+
+def test_an_older_copy_of_a_ledger_is_noticed(tmp_path: Path) -> None:
+    """Every kind of change after it: numbers, limits, trust and tries, which the older one does not know."""
+    ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
+    register = Register.of_ids(id_keys("shop", [range(40)]))
+    ledger.book(register, ("run", ""), [Disclosure("columns", "bank", ("shop",), 3, 10)])
+    for change in (
+        lambda: ledger.book(register, ("other", ""), [Disclosure("columns", "bank", ("shop",), 3, 10)]),
+        lambda: ledger.set_limit("columns", Limit(7)),
+        lambda: ledger.trust("bank"),
+        lambda: ledger.tried({"bank"}),
+        lambda: ledger.answer("run", "asked", Disclosure("scores", "bank", ("shop",), 3, 0)),
+    ):
+        older = ledger.path.read_bytes()
+        change()
+        newest = ledger.path.read_bytes()
+        ledger.path.write_bytes(older)
+        for use in (lambda: ledger.tried({"bank"}), lambda: ledger.named(b"x")):
+            with pytest.raises(DataError, match=r"an older copy or another file is there; put the newest copy back"):
+                use()
+        ledger.path.write_bytes(newest)
+        ledger.named(b"x")
+    ledger.path.write_bytes(older)
+    (tmp_path / "shop.ledger.lock").unlink()  # its owner says so
+    ledger.tried({"bank"})
+
+
+@pytest.mark.parametrize("at", ["before", "behind"])
+def test_a_ledger_is_used_wherever_a_change_was_killed(
+    at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
+    ledger.tried({"bank"})
+    write = disclosure.write_whole
+
+    def killed(path: Path, data: bytes) -> None:
+        if at == "behind":
+            write(path, data)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as dies:
+        dies.setattr(disclosure, "write_whole", killed)
+        with pytest.raises(KeyboardInterrupt):
+            ledger.tried({"bank"})
+    ledger.tried({"bank"})
+    assert ledger.read().tries[0].count == (2 if at == "before" else 3)
