@@ -39,6 +39,7 @@ from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, DataError, IdError, SecureVFLError, TableError
 from securevfl.organisations.conversation import Venue, converse
 from securevfl.organisations.predict import check_parties_of, predicted
+from securevfl.organisations.prompt_http import prompt
 from securevfl.organisations.scoring import ScoreAsker, terms, venue_of
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
@@ -49,6 +50,8 @@ from securevfl.transport.peers import split_address
 __all__ = ["Gateway", "HttpPlace", "serve_http"]
 
 BODY = 1 << 20  # bytes of a request
+WHOLE = 20.0  # seconds for a request to come whole
+CONNECTIONS = 512  # at once; a process has 1,024 files as a rule
 _STAY = 10.0  # seconds after which a silent conversation is kept awake
 _AGAIN = 1.0  # seconds before the parties are called again
 _RETRY = 5  # seconds after which an application may come again
@@ -460,10 +463,23 @@ def _leave(number: int, frame: Any) -> None:
 def serve_http(gateway: Gateway, place: HttpPlace) -> None:
     """Serve a gateway until SIGTERM or SIGINT, which let requests that wait end first. ConfigError if uvicorn is not
     installed."""
+    server = http_server(application(gateway, place.token), place)
+    signal.signal(signal.SIGTERM, _leave)  # uvicorn raises the signal again once it has ended
+    gateway.start()
+    try:
+        server.run()
+    finally:
+        gateway.stop()
+
+
+def http_server(asked: Any, place: HttpPlace) -> Any:
+    """Return uvicorn's server of an ASGI application. ConfigError if uvicorn is not installed."""
     uvicorn = extra("uvicorn", "serve", "--http")
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
     host, port = place.host_port
     config = uvicorn.Config(
-        application(gateway, place.token),
+        asked,
         host=host,
         port=port,
         ssl_certfile=None if place.certificate is None else str(place.certificate),
@@ -472,10 +488,7 @@ def serve_http(gateway: Gateway, place: HttpPlace) -> None:
         log_level="warning",
         timeout_graceful_shutdown=30,
         lifespan="off",
+        http=prompt(H11Protocol, seconds=WHOLE, connections=CONNECTIONS),
+        ws="none",
     )
-    signal.signal(signal.SIGTERM, _leave)  # uvicorn raises the signal again once it has ended
-    gateway.start()
-    try:
-        uvicorn.Server(config).run()
-    finally:
-        gateway.stop()
+    return uvicorn.Server(config)

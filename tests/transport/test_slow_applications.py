@@ -1,0 +1,85 @@
+"""Whoever reaches the gateway's port and has no token: requests that never end, and connections that say nothing."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+
+from securevfl.organisations import gateway
+from securevfl.organisations.gateway import HttpPlace, application
+
+TOKEN = "a token of an application"
+HEAD = b"POST /v1/scores HTTP/1.1\r\nHost: bank\r\nContent-Length: 400\r\n"
+SAYS = {
+    "nothing": b"",
+    "half of a head": HEAD,
+    "a head and half of a body": HEAD + b"Authorization: Bearer a token of an application\r\n\r\n{",
+    "a body that was refused": HEAD + b"\r\n{",
+    "another head after an answer": b"GET /health HTTP/1.1\r\nHost: bank\r\n\r\n" + HEAD,
+}
+
+
+@pytest.fixture
+def port(monkeypatch: pytest.MonkeyPatch, free_port: Any) -> Any:
+    """The port of a gateway that gives requests a second to come whole, and takes eight connections."""
+    monkeypatch.setattr(gateway, "WHOLE", 1.0)
+    monkeypatch.setattr(gateway, "CONNECTIONS", 8)
+    number = free_port()
+    fake: Any = SimpleNamespace(connected=True, waiting=0, blocks=0, start=lambda: None, stop=lambda: None)
+    server = gateway.http_server(application(fake, TOKEN), HttpPlace(f"127.0.0.1:{number}", TOKEN))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield number
+    server.should_exit = True
+    thread.join()
+
+
+def until_closed(connection: socket.socket, *, drips: bytes) -> float:
+    """How long the gateway bears with somebody who sends a byte now and then."""
+    began = time.monotonic()
+    connection.settimeout(0.1)
+    while time.monotonic() - began < 20:
+        try:
+            if drips:
+                connection.send(drips)
+            if not connection.recv(4096):
+                break
+        except TimeoutError:
+            continue
+        except OSError:
+            break
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize("says", SAYS)
+def test_a_request_that_never_ends_is_hung_up_on(says: str, port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.send(SAYS[says])
+        assert until_closed(connection, drips=b"a" if says != "nothing" else b"") < 15
+
+
+def test_many_that_say_nothing_shut_nobody_out(port: int) -> None:
+    idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(30)]
+    for each in idle:
+        each.send(HEAD)
+    try:
+        deadline = time.monotonic() + 15
+        while True:
+            try:
+                if httpx.get(f"http://127.0.0.1:{port}/health", timeout=5).status_code == 200:
+                    break
+            except httpx.HTTPError:
+                pass
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+    finally:
+        for each in idle:
+            each.close()
