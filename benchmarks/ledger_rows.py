@@ -1,0 +1,87 @@
+"""What a ledger of many rows and jobs costs at admission: `python -m benchmarks.ledger_rows`
+
+A party's ledger is told of a training on `--rows` rows (10,000,000) and of others (`--jobs`, 100) on a tenth of as
+many; half of each table is the same people. Then one more job, on a new table of as many rows as the first, is admitted
+in a process of its own. Printed: processor seconds and resident memory of that. Digests of ids are made before, as a
+training has them (16 bytes a row, read from disk).
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import multiprocessing
+import resource
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from securevfl.data.register import ID_DIGEST, PIECE, Keys, Register
+from securevfl.disclosure.counts import Disclosure
+from securevfl.disclosure.ledger import DisclosureLedger
+
+
+def digests(path: Path, rows: int, seed: int) -> None:
+    """Write digests of ids: the first half is the same in every table."""
+    with path.open("wb") as file:
+        for part, own in ((rows // 2, 0), (rows - rows // 2, seed)):
+            draw = np.random.default_rng(own)
+            for start in range(0, part, PIECE):
+                file.write(draw.bytes(ID_DIGEST * min(PIECE, part - start)))
+
+
+def register(path: Path, rows: int) -> Register:
+    """Return a register whose digests of ids are read from disk."""
+
+    def pieces() -> Iterator[Keys]:
+        with path.open("rb") as file:
+            while piece := file.read(ID_DIGEST * PIECE):
+                yield np.frombuffer(piece, np.uint8).reshape(-1, ID_DIGEST)
+
+    return Register(rows, hashlib.sha256(path.name.encode()).digest(), None, pieces)
+
+
+def told(run: int) -> list[Disclosure]:
+    """List what a job tells: equations of labels and numbers about columns."""
+    labels = Disclosure("labels", "shop", ("bank",), 15, 250, numbers=15 * run)
+    return [labels, Disclosure("columns", "shop", ("bank",), 3, 40, numbers=3)]
+
+
+def admitted(path: Path, folder: Path, rows: int, run: int, report: bool) -> None:
+    """Admit a job, in a process of its own; print what that took."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    began, since = time.process_time(), time.monotonic()
+    DisclosureLedger(folder / "bank.ledger", "bank").book(register(path, rows), (f"run {run}", ""), told(run))
+    if report:
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        print(
+            f"{rows:,} rows after {run} jobs: {time.process_time() - began:.2f} s of processor, "
+            f"{time.monotonic() - since:.2f} s, {most:.0f} MB resident at most ({before:.0f} MB before)",
+            flush=True,
+        )
+
+
+def main() -> None:
+    """Fill a ledger, and admit one more job."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--rows", type=int, default=10_000_000)
+    arguments.add_argument("--jobs", type=int, default=100)
+    given = arguments.parse_args()
+    spawn = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for run in range(given.jobs + 1):
+            path, last = folder / f"ids-{run}", run == given.jobs
+            digests(path, given.rows if run in (0, given.jobs) else given.rows // 10, run + 1)
+            rows = path.stat().st_size // ID_DIGEST
+            process = spawn.Process(target=admitted, args=(path, folder, rows, run, last))
+            process.start()
+            process.join()
+            path.unlink()
+
+
+if __name__ == "__main__":
+    main()
