@@ -153,6 +153,10 @@ class LinearScheme(ABC):
     def opened_bits(self, rows: int, columns: int, word: int) -> int:
         """Return the bits that are opened of J^T g (rows x columns) in words of so many bits, checks included."""
 
+    @abstractmethod
+    def opened_size(self, shape: Shape) -> int:
+        """Return the bytes of what a holder opens of this shape, at most: the columns and the checks beside them."""
+
     @property
     @abstractmethod
     def rotates(self) -> bool:
@@ -187,6 +191,10 @@ class Adder(ABC):
     @abstractmethod
     def encrypt(self, v: Floats, *, bound: float, terms: int) -> bytes:
         """Encrypts v (m,). At most `terms` such vectors may be summed. RangeError if any |v| > bound."""
+
+    @abstractmethod
+    def size(self, values: int, *, terms: int) -> int:
+        """Return the bytes of an encrypted vector of so many values, and of a sum of such."""
 
     @abstractmethod
     def add(self, *parts: bytes) -> bytes:

@@ -422,6 +422,9 @@ class KernelGradient(LinearScheme):
     def opened_bits(self, rows: int, columns: int, word: int) -> int:
         return row_products.opened_bits(columns, word)
 
+    def opened_size(self, shape: Shape) -> int:
+        return row_products.opened_size(shape)
+
     @property
     def rotates(self) -> bool:
         return True

@@ -333,6 +333,9 @@ class LatticeScheme(LinearScheme):
     def opened_bits(self, rows: int, columns: int, word: int) -> int:
         return row_products.opened_bits(columns, word)
 
+    def opened_size(self, shape: Shape) -> int:
+        return row_products.opened_size(shape)
+
     @property
     def rotates(self) -> bool:
         return True

@@ -115,10 +115,15 @@ def _parse(ring: Ring, message: bytes, fingerprint: bytes) -> _Shape:
         and shape.scale < math.inf
     ):
         raise CryptoError("lattice sum: the header of the encrypted vector contradicts itself; it is malformed")
-    expected = _SUM.size + shape.polynomials * 2 * polynomial_ring.packed_size(ring.primes, ring.degree)
+    expected = _size(ring, shape.m)
     if len(message) != expected:
         raise CryptoError(f"lattice sum: message has {len(message)} bytes, expected {expected}; it is cut or altered")
     return shape
+
+
+def _size(ring: Ring, values: int) -> int:
+    """Return the bytes of an encrypted vector of so many values."""
+    return _SUM.size + -(-values // _DEGREE) * 2 * polynomial_ring.packed_size(ring.primes, ring.degree)
 
 
 def _ciphertext(ring: Ring, message: bytes, index: int) -> Any:
@@ -191,6 +196,9 @@ class LatticeAdder(Adder):
             self._encryptor.encrypt(plain, cipher)
             ciphers.append(cipher)
         return self._message(shape, ciphers)
+
+    def size(self, values: int, *, terms: int) -> int:
+        return _size(self._ring, values)
 
     def add(self, *parts: bytes) -> bytes:
         if not parts:

@@ -17,7 +17,7 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.base.tall import Here, Stretch, Tall, TallPart
-from securevfl.crypto.lattice.layout import LEAST, OPENED, Blocked, FixedPoint
+from securevfl.crypto.lattice.layout import LEAST, MOST, OPENED, Blocked, FixedPoint
 from securevfl.crypto.lattice.row_encoding import (
     DEVIATIONS,
     Encoding,
@@ -65,6 +65,13 @@ MOST_BITS = 32  # of a word
 def opened_bits(columns: int, word: int) -> int:
     """Return how many bits the words of so many columns and of the checks beside them have."""
     return (columns + LEAST) * word
+
+
+def opened_size(shape: Shape) -> int:
+    """Return the bytes of an `answer` of this shape at most."""
+    if shape.word is not None:
+        return OPENED.size + (shape.columns + LEAST) * size(shape.word)
+    return OPENED.size + 4 * shape.outputs * (shape.columns + MOST)
 
 
 def size(word: int) -> int:

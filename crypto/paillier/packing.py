@@ -249,6 +249,11 @@ def write(header: Header, numbers: Sequence[int], width: int) -> bytes:
     return head + b"".join(int(x).to_bytes(width, "big") for x in numbers)
 
 
+def written_size(count: int, width: int) -> int:
+    """Return the bytes of what `write` writes of so many numbers."""
+    return _HEAD.size + count * width
+
+
 def read(data: bytes, kind: MessageKind, fingerprint: bytes) -> tuple[Header, bytes, int]:
     """Header, the numbers' bytes, and how many the header promises. KeyMismatch, or CryptoError if malformed."""
     if len(data) < _HEAD.size:

@@ -51,6 +51,7 @@ from securevfl.crypto.paillier.packing import (
     pack,
     read,
     write,
+    written_size,
 )
 from securevfl.crypto.paillier.paillier_keys import PublicKey, SecretKey, check_bits
 from securevfl.crypto.scheme import ROOM, Evaluator, KeyHolder, LinearScheme, Secret, Shape
@@ -136,6 +137,10 @@ class PaillierScheme(LinearScheme):
     def opened_bits(self, rows: int, columns: int, word: int) -> int:
         slots = layout(self.bits, rows)
         return columns * word + CHECKS * (slots.width - slots.residual_bits)
+
+    def opened_size(self, shape: Shape) -> int:
+        width = _window_size(layout(self.bits, shape.rows))
+        return written_size(shape.outputs * (shape.columns + CHECKS), width)
 
     @property
     def rotates(self) -> bool:

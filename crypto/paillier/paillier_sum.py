@@ -96,6 +96,9 @@ class PaillierAdder(Adder):
         header = Header(MessageKind.SUM, public.fingerprint, (values.size, terms, 1), float(bound))
         return write(header, self._with_noise(plaintexts), public.size)
 
+    def size(self, values: int, *, terms: int) -> int:
+        return packing.written_size(-(-values // _per(self._public, terms)), self._public.size)
+
     def add(self, *parts: bytes) -> bytes:
         public = self._public
         if not parts:

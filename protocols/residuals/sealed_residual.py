@@ -37,7 +37,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any, ClassVar, Self
@@ -248,8 +248,6 @@ class Blinded(Message, frozen=True):
 class Opened(Telling, frozen=True):
     """J^T g + r, low bits dithered where the engine needs it, and checks."""
 
-    beside: ClassVar[None] = None
-
     exchange: int
     values: bytes
 
@@ -378,8 +376,10 @@ class SealedActive(ActiveResidual):
                 sender, message = channel.recv_any(asking, (Blinded, Closed), lane, timeout=threading.TIMEOUT_MAX)
                 if isinstance(message, Blinded):
                     spent = exchanges.spend(sender, message.exchange)
-                    told = channel.tell(self._agreement.entry(sender, self._seat.parameters[sender], channel.me))
-                    opened = self._open_one(sender, spent, message.ciphertext)  # 2
+                    shape = self._shape(sender, spent)
+                    entry = self._agreement.entry(sender, self._seat.parameters[sender], channel.me)
+                    told = channel.tell(replace(entry, octets=self._scheme.opened_size(shape)))
+                    opened = self._open_one(sender, spent, message.ciphertext, shape)  # 2
                     del spent  # a key must not outlive its last exchange
                     channel.send(sender, Opened(message.exchange, opened), lane, told=told)  # 3
                 elif isinstance(message, Closed):
@@ -387,12 +387,15 @@ class SealedActive(ActiveResidual):
         finally:
             exchanges.served()
 
-    def _open_one(self, passive: str, exchange: Exchange, blinded: bytes) -> bytes:
-        """ProtocolError, before anything is opened, if it is wider than the party's part of the model."""
+    def _shape(self, passive: str, exchange: Exchange) -> Shape:
+        """Return what is opened to a passive party: products with as many columns as its part of the model has."""
         rows, outputs = exchange.shape
+        return Shape(rows, outputs, self._seat.parameters[passive] // outputs, self._agreement.word)
+
+    def _open_one(self, passive: str, exchange: Exchange, blinded: bytes, shape: Shape) -> bytes:
+        """ProtocolError, before anything is opened, if it is wider than the party's part of the model."""
         try:
-            columns = self._seat.parameters[passive] // outputs
-            return exchange.holder.open(blinded, Shape(rows, outputs, columns, self._agreement.word))
+            return exchange.holder.open(blinded, shape)
         except ShapeMismatch as error:
             raise ProtocolError(f"{passive} asks for another product than its gradient: {error}; ask it why") from error
 

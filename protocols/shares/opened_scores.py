@@ -33,7 +33,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,11 +76,11 @@ class ShareKept(Message, frozen=True):
 
 
 class OpenedScores(Telling, frozen=True):
-    """A holder's part of the scores, (n x c) words of k bits, rounded at random."""
-
-    beside: ClassVar[None] = None  # where fewer bits are told than was asked for, the lowest ones are zeros
+    """A holder's part of the scores, (n x c) words of k bits, rounded at random; finer: how many of k, the lowest ones,
+    are left out, as fewer are told than were asked for."""
 
     words: bytes
+    finer: int = 0
 
 
 class ScoreShare(Message, frozen=True):
@@ -333,7 +332,7 @@ class Scores:
         seat, to, coarse, products, agreed = self._seat, self._to, self._coarse, self._products, self.agreed
         shape = (int(agreed.scored.sum()), self._terms.outputs)
         if seat.me == to:
-            rounded = words(self._rounds, products.recv(self._rounds, OpenedScores).words, coarse, shape)  # 4
+            rounded = self._rounded(products.recv(self._rounds, OpenedScores), shape)  # 4
             if part is None:
                 part = words(self._other, products.recv(self._other, ScoreShare).words, coarse, shape)  # 5
             scores = np.full((len(agreed.scored), shape[1]), np.nan)
@@ -344,11 +343,22 @@ class Scores:
             return scores
         if part is not None and seat.me == self._rounds:
             about = tuple(name for name in seat.parties if name != to)
-            told = seat.channel.tell(Entry(to, "scores", part.size, self._told_levels.bits, about=about))
-            products.send(to, OpenedScores(coarse.pack(part)), told)  # 4
+            told, finer = self._told_levels.bits, coarse.bits - self._told_levels.bits
+            leave = seat.channel.tell(Entry(to, "scores", part.size, told, about=about))
+            products.send(to, OpenedScores(ShareRing(told).pack(part >> np.uint64(finer)), finer), leave)  # 4
         elif part is not None:
             products.send(to, ScoreShare(coarse.pack(part)))  # 5
         return None
+
+    def _rounded(self, message: OpenedScores, shape: tuple[int, int]) -> Words:
+        """Read the part (m x c) of the holder that rounds, in steps of the levels that were asked for."""
+        if not 0 <= message.finer < self._coarse.bits:
+            raise ProtocolError(
+                f"{self._rounds}: scores of 1 to {self._coarse.bits} bits were expected, {message.finer} of these are "
+                "left out; use one version"
+            )
+        told = ShareRing(self._coarse.bits - message.finer)
+        return words(self._rounds, message.words, told, shape) << np.uint64(message.finer)
 
     def _keep_scores(self, scores: Floats) -> None:
         """Keep the scores (n x c) that this party was told, so that it need not ask again."""

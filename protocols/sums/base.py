@@ -75,9 +75,11 @@ class SumProtocol(MessageProtocol):
         return True
 
 
-def part_of_sum(seat: Seat, values: Floats | Phases, space: Space, about: Sequence[str] = ()) -> Leave:
+def part_of_sum(
+    seat: Seat, values: Floats | Phases, space: Space, about: Sequence[str] = (), *, octets: int = 0
+) -> Leave:
     """Enters this party's part of a sum as told to the collector. about: whose columns the sum is of, all
-    contributors' by default, as where it hides who gave what.
+    contributors' by default, as where it hides who gave what. octets: of a message in which it is sealed.
     """
     circle = isinstance(space, Circle)
     return seat.channel.tell(
@@ -87,6 +89,7 @@ def part_of_sum(seat: Seat, values: Floats | Phases, space: Space, about: Sequen
             values.size,
             space.bits,
             tuple(about) or seat.contributors,
+            octets=octets,
         )
     )
 

@@ -43,8 +43,6 @@ class SumKey(Message, frozen=True):
 class PartialSum(Telling, frozen=True):
     """[[sum of the parts below the sender, its own included]]."""
 
-    beside: ClassVar[None] = None
-
     ciphertext: bytes
 
 
@@ -121,7 +119,8 @@ class CipherAdder(SumRole):
         self._adder: Adder = scheme.adder(self._channel.recv(seat.collector, SumKey, seat.lane).key)  # 0
 
     def contribute(self, values: Floats | Phases, space: Space) -> None:
-        told = part_of_sum(self._seat, values, space)
+        octets = self._adder.size(values.size, terms=self._terms)
+        told = part_of_sum(self._seat, values, space, octets=octets)
         if isinstance(space, Circle):
             steps = np.asarray(values).astype(np.int32 if space.bits == 32 else np.int16)  # wraps to [-pi, pi)
             v, bound = steps.astype(np.float64), 2.0 ** (space.bits - 1)

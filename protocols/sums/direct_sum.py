@@ -33,11 +33,9 @@ class Part(Telling, frozen=True):
 
 
 class PhasePart(Telling, frozen=True):
-    """The message with one party's phases of random features, as they are."""
+    """The message with one party's phases of random features, as they are, in words of as many bits."""
 
-    beside: ClassVar[None] = None  # phases of 16 bits go in words of 32
-
-    values: NDArray[np.uint32]
+    values: NDArray[np.uint32 | np.uint16]
 
 
 class DirectSum(SumProtocol):
@@ -78,7 +76,7 @@ class DirectSumRole(SumRole):
         if isinstance(space, Reals):
             message: Part | PhasePart = Part(carried(values, space.bits))
         else:
-            message = PhasePart(values.astype(np.uint32))
+            message = PhasePart(values.astype(np.uint16 if space.bits == 16 else np.uint32))
         told = part_of_sum(self._seat, values, space, (self._seat.me,))
         self._seat.channel.send(self._seat.collector, message, self._seat.lane, told=told)  # 1
 
@@ -88,8 +86,7 @@ class DirectSumRole(SumRole):
         for passive in self._seat.contributors:
             values = self._seat.channel.recv(passive, kind, self._seat.lane).values  # 1
             check_shape(passive, values, shape)
-            if isinstance(space, Reals):
-                check_bits(passive, values, space.bits)
+            check_bits(passive, values, space.bits)
             total += values
         return total & np.uint32(2**space.bits - 1) if isinstance(space, Circle) else total
 

@@ -7,8 +7,9 @@ A message that reveals more than random bits and ciphertexts is a `Telling` one,
 `tell` has handed out. So an entry is made before the first byte leaves: the party's account takes it, which may refuse
 (`securevfl.consent.booking` writes it to disk), then whoever observes the party in this process is given it, and
 only then the message goes. It has no more bits than its entry: a receiver may have chosen what each row is multiplied
-by, so a number tells as much as it has bits. A number that leaves in several messages, or goes round by others as sums
-do, needs one entry; the party that gives the number makes it.
+by, so a number tells as much as it has bits. What is blinded, sealed or marked is longer than its numbers, and has as
+many octets as its layout says. A number that leaves in several messages, or goes round by others as sums do, needs one
+entry; the party that gives the number makes it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -48,7 +49,8 @@ class Entry:
 
     group: the rows they are about, where the party knows; bins, weights and correlations are about all, and verdicts
     about those that are evaluated, by labels that a peer which deviates has the metric hang on. visit:
-    the visit to a batch that this party was at, from 1; 0 before the first.
+    the visit to a batch that this party was at, from 1; 0 before the first. octets: of its message at most, by a public
+    layout, where numbers are blinded or sealed, or have checks or marks beside them; 0 where they go as they are.
     """
 
     to: str
@@ -58,6 +60,7 @@ class Entry:
     about: tuple[str, ...] = ()
     group: Group = "training"
     visit: int = 0
+    octets: int = 0
 
 
 class Leave:
@@ -73,11 +76,10 @@ class Leave:
 class Telling(Message, frozen=True):
     """A message that reveals, to anyone it may go to, more than random bits and ciphertexts: see `Declared`.
 
-    beside: how many bits it has at most beside numbers that follow from data, such as marks and keyed digests; None
-    where what follows from data is hidden among others, as blinded products are.
+    beside: how many bits it has at most beside numbers that follow from data, such as marks and keyed digests.
     """
 
-    beside: ClassVar[int | None] = 0
+    beside: ClassVar[int] = 0
 
     @property
     def bits(self) -> int:
@@ -138,7 +140,7 @@ class Door:
     def tell(self, entry: Entry) -> Leave:
         """Enters it, and lets it be sent. What the account raises goes through: nothing may be sent then."""
         group = self.group if entry.group == "training" else entry.group
-        entry = Entry(entry.to, entry.kind, entry.numbers, entry.bits, entry.about, group, self.visit)
+        entry = replace(entry, group=group, visit=self.visit)
         key = (entry.kind, entry.to, entry.about, group)
         with self._one:
             total = self.totals.get(key, 0) + entry.numbers
@@ -159,8 +161,9 @@ class Door:
             )
         if told is None or not isinstance(message, Telling) or told.entry.kind not in NUMBERS:
             return
-        entry, beside = told.entry, message.beside
-        if beside is not None and message.bits > beside + 8 * ShareRing(min(64, entry.bits)).size(entry.numbers):
+        entry = told.entry
+        octets = entry.octets or ShareRing(min(64, entry.bits)).size(entry.numbers)
+        if message.bits > message.beside + 8 * octets:
             raise ProtocolError(
                 f"{self.me}: a {type(message).__name__} was to be sent of more bits than its entry has, which is "
                 f"{entry.numbers:,} numbers of {entry.bits} bits; enter what it tells"

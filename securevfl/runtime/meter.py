@@ -74,6 +74,9 @@ class _MeteredScheme(LinearScheme):
     def opened_bits(self, rows: int, columns: int, word: int) -> int:
         return self._inner.opened_bits(rows, columns, word)
 
+    def opened_size(self, shape: Shape) -> int:
+        return self._inner.opened_size(shape)
+
     @property
     def rotates(self) -> bool:
         return self._inner.rotates
@@ -158,6 +161,9 @@ class _MeteredAdder(Adder):
 
     def encrypt(self, v: Floats, *, bound: float, terms: int) -> bytes:
         return self._meter("encrypt", lambda: self._inner.encrypt(v, bound=bound, terms=terms))
+
+    def size(self, values: int, *, terms: int) -> int:
+        return self._inner.size(values, terms=terms)
 
     def add(self, *parts: bytes) -> bytes:
         return self._meter("compute", lambda: self._inner.add(*parts))

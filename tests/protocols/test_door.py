@@ -100,8 +100,8 @@ def test_what_is_public_is_a_closed_list() -> None:
 
 @pytest.mark.parametrize("kind", sorted(TELLS, key=lambda kind: kind.__name__), ids=lambda kind: kind.__name__)
 def test_none_goes_with_more_bits_than_were_entered(kind: type[Message]) -> None:
-    """Under an entry of ten numbers of 9 bits, 12 octets go and a hundred more do not; blinded products,
-    ciphertexts and words with zeros in them alone have more than they tell."""
+    """Under an entry of ten numbers of 9 bits, 12 octets go and a hundred more do not; of what is blinded, sealed or
+    marked as many as its layout has, and not a word more."""
     field = next((name for name, hint in get_type_hints(kind).items() if hint is bytes), None)
     arrays = [name for name in kind.__struct_fields__ if isinstance(getattr(empty(kind), name), np.ndarray)]
     if not (field or arrays):
@@ -118,12 +118,12 @@ def test_none_goes_with_more_bits_than_were_entered(kind: type[Message]) -> None
     door = Door("shop")
     told = door.tell(Entry("bank", "labels", 10, 9, about=("shop",)))
     door.check(of(8), told)
-    if kind.beside is None:
-        door.check(of(2000), told)
-        assert kind.__name__ in ("Opened", "OpenedScores", "PartialSum", "PhasePart", "Push", "Restored")
-    else:
-        with pytest.raises(ProtocolError, match="more bits than its entry"):
-            door.check(of(12 + kind.beside // 8 + 100), told)
+    with pytest.raises(ProtocolError, match="more bits than its entry"):
+        door.check(of(12 + kind.beside // 8 + 100), told)
+    sealed = door.tell(Entry("bank", "labels", 10, 9, about=("shop",), octets=2000))
+    door.check(of(2000), sealed)
+    with pytest.raises(ProtocolError, match="more bits than its entry"):
+        door.check(of(2008 + kind.beside // 8), sealed)
 
 
 @pytest.mark.parametrize("kind", sorted(TELLS, key=lambda kind: kind.__name__), ids=lambda kind: kind.__name__)

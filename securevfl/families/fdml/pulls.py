@@ -26,7 +26,6 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,8 +43,6 @@ from securevfl.runtime.door import Entry, Leave, Telling
 class Restored(Telling, frozen=True):
     """H_k, concealed, on a batch that was visited in an earlier session, last in iteration `version`."""
 
-    beside: ClassVar[None] = None  # a payload may be a ciphertext, and says whose it is
-
     batch: int
     version: int
     payload: bytes
@@ -59,8 +56,6 @@ class Position(Telling, frozen=True):
 
 class Push(Telling, frozen=True):
     """H_k, concealed, on the batch of an iteration. finished: iterations whose step the sender has taken."""
-
-    beside: ClassVar[None] = None  # a payload may be a ciphertext, and says whose it is
 
     iteration: int
     batch: int
@@ -195,11 +190,13 @@ class ServerPulls(Pulls):
     def _tell(self, H: Floats) -> Leave:
         """Enters forward outputs: at whoever is told sums of them, and at a server that reads them as they are."""
         tell, me = self._channel.tell, self._channel.me
-        told = tell(Entry(self._server, "sizes", 1, 64))
+        told, octets = tell(Entry(self._server, "sizes", 1, 64)), self._stored.size(H)
         for name in self._readers:
             others = tuple(each for each in self._workers if each != name)
-            told = tell(Entry(name, "columns", H.size, 64, about=others))
-        return told if self._stored.hides_parts else tell(Entry(self._server, "columns", H.size, 64, about=(me,)))
+            told = tell(Entry(name, "columns", H.size, 64, about=others, octets=octets))
+        if self._stored.hides_parts:
+            return told
+        return tell(Entry(self._server, "columns", H.size, 64, about=(me,), octets=octets))
 
     def pull(self, shape: tuple[int, int], *, wait: bool) -> PullAnswer | None:
         if wait:

@@ -105,6 +105,10 @@ class StoredWorker(ABC):
             self._seen[batch, name] = version
 
     @abstractmethod
+    def size(self, H: Floats) -> int:
+        """Return the bytes of a payload for H (n x c)."""
+
+    @abstractmethod
     def _conceal(self, H: Floats, batch: int, version: int) -> bytes: ...
 
     @abstractmethod
@@ -202,6 +206,9 @@ class StoredOpen(StoredSum):
 class OpenWorker(StoredWorker):
     """A contributor that sends its forward outputs H as they are."""
 
+    def size(self, H: Floats) -> int:
+        return 8 * H.size
+
     def _conceal(self, H: Floats, batch: int, version: int) -> bytes:
         if not np.all(np.abs(H) <= SPACE.bound):  # false for NaN too
             raise RangeError(f"{self.me}: a forward output is not finite or beyond {SPACE.bound:g}; lower the step")
@@ -296,6 +303,9 @@ class MaskedWorker(StoredWorker):
     def __init__(self, seat: Seat, keys: Mapping[str, bytes]) -> None:
         super().__init__(seat, whole=True)
         self._masks = Masks(keys)
+
+    def size(self, H: Floats) -> int:
+        return 8 * (H.size + MARKS)
 
     def _conceal(self, H: Floats, batch: int, version: int) -> bytes:
         words = np.append(to_residues(H, SPACE, len(self.workers)).ravel(), np.zeros(MARKS, np.uint64))
