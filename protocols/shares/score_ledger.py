@@ -52,10 +52,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats, RowSlices
-from securevfl.base.at_rest import AtRest
 from securevfl.base.files import DamagedFileError, keep_name, make_private
 from securevfl.data.register import order_by_value
 from securevfl.errors import ConfigError, LeakageError, ProtocolError, SecureVFLError, StorageError
+from securevfl.protocols.shares.at_rest import AtRest
 from securevfl.runtime import eventlog
 
 __all__ = [

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from securevfl.base.at_rest import AtRest
 from securevfl.base.files import DamagedFileError
 from securevfl.data.register import Register, id_keys
 from securevfl.disclosure import ledger as disclosure
@@ -19,6 +18,7 @@ from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.limits import Limit
 from securevfl.errors import ConfigError, DataError, SecureVFLError
+from securevfl.protocols.shares.at_rest import AtRest
 from securevfl.protocols.shares.score_ledger import NEW, Ledger
 
 MODEL = b"m" * 16
