@@ -102,7 +102,7 @@ class Runs:
             return
         words = ["bench", "he", "--sizes", sizes, "--engines", "paillier,ckks", "--against", "phe", "--json", str(file)]
         try:
-            run_pair([[*ours.COMMAND, *words]], self._scratch)
+            run_pair([[sys.executable, *ours.MODULE, *words]], self._scratch)
         except PairFailed as cause:
             print(f"{GRADIENT}: {cause}", file=sys.stderr)
             return
@@ -132,7 +132,8 @@ class Runs:
             print(f"{part}: {system.name}: {cause}", file=sys.stderr)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        rows = [each for each in found["rows"] if each is not kept]
+        found = self._read(part)  # another command may have added rows
+        rows = [each for each in found["rows"] if any(each[name] != value for name, value in key.items())]
         order = [each.name for each in PARTS[part]]
         rows = sorted([*rows, row], key=lambda each: (order.index(each["system"]), list(LINES).index(each["line"])))
         self._write(part, found | {"machine": machine(), "rows": rows})
@@ -142,7 +143,7 @@ class Runs:
         if part == "psi":
             common = tables.write_ids(settings["ids"], folder)
             own = system.environment is None
-            run = ours.align(folder, network) if own else self._peer(system, settings, network, folder)
+            run = ours.align(self._ours(), folder, network) if own else self._peer(system, settings, network, folder)
             if run.told["common"] != common:
                 raise PairFailed(f"{common} common ids were expected, {run.told['common']} were found")
             return run
@@ -150,9 +151,9 @@ class Runs:
             if part == "wide":
                 sizes = [settings[each] for each in ("rows", "own", "other")]
                 tables.write_npz(tables.wide(*sizes), folder)
-                return ours.train(system.job(settings), folder, network, suffix=".npz")
+                return ours.train(self._ours(), system.job(settings), folder, network, suffix=".npz")
             tables.write_csv(self._parties(), folder)
-            return ours.train(system.job(settings), folder, network)
+            return ours.train(self._ours(), system.job(settings), folder, network)
         self._rows().write(folder)
         run = self._peer(system, settings, network, folder)
         run.told["auc"] = self._rows().auc(np.load(folder / "found-0.npy"))
@@ -199,6 +200,10 @@ class Runs:
         return float(found["bar"])
 
     @cache  # noqa: B019  # one Runs a process
+    def _ours(self) -> Path:
+        return ours.installed(None if self._quick else self._environments)
+
+    @cache  # noqa: B019
     def _parties(self) -> list[Any]:
         return tables.parties(self._data)
 

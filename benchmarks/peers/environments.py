@@ -37,10 +37,10 @@ class Environment:
             return python
         shutil.rmtree(home, ignore_errors=True)
         print(f"making {home}", file=sys.stderr, flush=True)
-        _run([str(find(self.python)), "-m", "venv", str(home)])
-        _run([str(python), "-m", "pip", "install", "--quiet", "--requirement", str(pins)])
+        run_quietly([str(find(self.python)), "-m", "venv", str(home)])
+        run_quietly([str(python), "-m", "pip", "install", "--quiet", "--requirement", str(pins)])
         if self.alone:
-            _run([str(python), "-m", "pip", "install", "--quiet", "--no-deps", self.alone])
+            run_quietly([str(python), "-m", "pip", "install", "--quiet", "--no-deps", self.alone])
         made.write_text(wanted, encoding="utf-8")
         return python
 
@@ -57,7 +57,7 @@ def find(version: str) -> Path:
     uv = shutil.which("uv")
     if uv is None:
         raise Unavailable(f"Python {version} was expected, none is here; install it, or uv, which brings it")
-    _run([uv, "python", "install", version])
+    run_quietly([uv, "python", "install", version])
     found = subprocess.run([uv, "python", "find", version], capture_output=True, text=True)  # noqa: S603
     return Path(found.stdout.strip())
 
@@ -71,7 +71,8 @@ def _candidates(version: str) -> Iterator[Path]:
         yield Path(on_path)
 
 
-def _run(words: list[str]) -> None:
+def run_quietly(words: list[str]) -> None:
+    """Run a step of an installation. Unavailable, with its last line, if it fails."""
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=LONGEST)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired) as cause:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import compileall
 import re
 import sys
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +14,15 @@ from typing import Any
 import numpy as np
 
 import securevfl as vfl
+from benchmarks.peers.environments import run_quietly
 from benchmarks.peers.pairs import Line, PairFailed, Taken, between, run_pair
 from benchmarks.peers.tables import SIDES
 from securevfl.organisations.kit import to_toml
 from securevfl.runtime.clock import Network
 from securevfl.training.model_part import ModelPart
 
-COMMAND = [sys.executable, "-m", "securevfl.cli.main"]
+ROOT = Path(__file__).parents[2]
+MODULE = ["-m", "securevfl.cli.main"]
 
 
 @dataclass
@@ -30,55 +34,70 @@ class Found:
     told: dict[str, Any]
 
 
-def train(job: vfl.Job, folder: Path, network: Network | None, suffix: str = ".csv") -> Found:
+def installed(folder: Path | None) -> Path:
+    """The Python of an environment below `folder` that has what the package needs and nothing else, as the Makefile
+    makes it; this one without a folder. Modules have bytecode on disk, as those of an installed package do.
+    """
+    for each in ("securevfl", "crypto", "protocols"):
+        compileall.compile_dir(ROOT / each, quiet=2)
+    if folder is None:
+        return Path(sys.executable)
+    home = folder / f"securevfl-{zlib.crc32(str(ROOT).encode()):08x}"  # it is of this checkout
+    run_quietly(["make", "-C", str(ROOT), f"PYTHON={sys.executable}", f"VENV={home}", f"{home}/.core"])
+    return home / "bin" / "python"
+
+
+def train(python: Path, job: vfl.Job, folder: Path, network: Network | None, suffix: str = ".csv") -> Found:
     """Train on `SIDE.csv` of the folder. Both first find their rows and read their consent sheets; `join`, which then
-    says yes, is what is measured.
+    says yes, is what is measured; *the work* is what it takes beyond the run that ends at the sheet.
     """
     (folder / "job.toml").write_text(to_toml(job.to_dict()), encoding="utf-8")
     with between(network, 1) as line:
-        listen = _kit(folder, line)
-        run_pair([[*_align(side, suffix), *listen[side]] for side in SIDES], folder)
-        join = [[*_join(side, suffix), *listen[side]] for side in SIDES]
-        digests = _digests(folder, join)
+        listen = _kit(python, folder, line)
+        run_pair([[str(python), *_align(side, suffix), *listen[side]] for side in SIDES], folder)
+        join = [[str(python), *_join(side, suffix), *listen[side]] for side in SIDES]
+        asked, digests = _refused(folder, join)
         before = line.bytes
         taken = run_pair([[*words, "--accept", digest] for words, digest in zip(join, digests, strict=True)], folder)
         sent = None if line.bytes is None or before is None else line.bytes - before
-    return Found(taken, sent, {"auc": ModelPart.load(folder / "bank.model.json").metrics["auc"]})
+    auc = ModelPart.load(folder / "bank.model.json").metrics["auc"]
+    work = {"work_cpu_s": taken.cpu_s - asked.cpu_s, "work_s": taken.seconds - asked.seconds}
+    return Found(taken, sent, {"auc": auc, **work})
 
 
-def align(folder: Path, network: Network | None) -> Found:
+def align(python: Path, folder: Path, network: Network | None) -> Found:
     """Find the common ids of `SIDE.csv` of the folder: tables in, row numbers out, at both."""
     with between(network, 1) as line:
-        listen = _kit(folder, line)
-        taken = run_pair([[*_align(side, ".csv"), *listen[side]] for side in SIDES], folder)
+        listen = _kit(python, folder, line)
+        taken = run_pair([[str(python), *_align(side, ".csv"), *listen[side]] for side in SIDES], folder)
         sent = line.bytes
     return Found(taken, sent, {"common": len(np.load(folder / "bank.csv.rows.npy"))})
 
 
-def _kit(folder: Path, line: Line) -> dict[str, list[str]]:
+def _kit(python: Path, folder: Path, line: Line) -> dict[str, list[str]]:
     """Make the kits, of which the shop calls the bank; what else each says of the line."""
     job = ["--job", "job.toml"] if (folder / "job.toml").is_file() else []
     called = f"bank=127.0.0.1:{line.other[1][0]}"
-    run_pair([[*COMMAND, "kit", "kits", "--party", called, "--party", "shop", *job]], folder)
+    run_pair([[str(python), *MODULE, "kit", "kits", "--party", called, "--party", "shop", *job]], folder)
     return {"bank": ["--listen", f"127.0.0.1:{line.own[0][0]}"], "shop": []}
 
 
 def _align(side: str, suffix: str) -> list[str]:
-    return [*COMMAND, "align", "--party", side, "--data", f"{side}{suffix}", "--peers", f"kits/{side}/peers.toml"]
+    return [*MODULE, "align", "--party", side, "--data", f"{side}{suffix}", "--peers", f"kits/{side}/peers.toml"]
 
 
 def _join(side: str, suffix: str) -> list[str]:
-    words = [*COMMAND, "join", f"kits/{side}/job.toml", "--party", side, "--data", f"{side}{suffix}"]
+    words = [*MODULE, "join", f"kits/{side}/job.toml", "--party", side, "--data", f"{side}{suffix}"]
     return [*words, "--ledger", f"{side}.ledger"]
 
 
-def _digests(folder: Path, join: Sequence[Sequence[str]]) -> list[str]:
-    """Join without consent: nothing of a table is told, and each party reads the digest of its sheet."""
-    try:
-        run_pair(join, folder, keep=True)
-    except PairFailed as refused:
-        found = [re.findall(r"--accept (\w+)", (folder / f"party-{k}.log").read_text()) for k in (0, 1)]
-        if not all(found):
-            raise refused from None
-        return [each[-1] for each in found]
-    raise PairFailed("a refusal without consent was expected, the training ran")
+def _refused(folder: Path, join: Sequence[Sequence[str]]) -> tuple[Taken, list[str]]:
+    """Join without consent: each party reads its table, meets the other, and prints its sheet; what that takes, and the
+    digests of the sheets. PairFailed if a party ends otherwise.
+    """
+    taken = run_pair(join, folder, refusing=True)
+    said = [(folder / f"party-{k}.log").read_text(encoding="utf-8") for k in (0, 1)]
+    found = [re.findall(r"--accept (\w+)", text) for text in said]
+    if not all(found):
+        raise PairFailed(f"the digest of a consent sheet was expected, {said[not found[0]][-300:]!r} came")
+    return taken, [each[-1] for each in found]

@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.peers.plans import NEAR, PARTS, System
 
-PAGES = ("docs/peers.md",)
+PAGES = "docs/peers.md", "README.md"
 PLACE = re.compile(r"(<!-- drawn: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 Row = dict[str, Any]
 WORDS = {  # of settings, as a page has them
@@ -188,30 +188,33 @@ def _published(files: dict[str, Any]) -> str:
     return f"\n{_table(heads, rows, left=5)}\n"
 
 
-def _spent(files: dict[str, Any], part: str, name: str, settings: Row | None = None) -> float | None:
-    """Processor seconds of a system's best row, None if it is not there."""
+def _spent(files: dict[str, Any], part: str, name: str, key: str = "cpu_s") -> float | None:
+    """A figure of a system's best row, of parts without a bar its first one; None if it is not there."""
     if part not in files:
         return None
     system = next(each for each in PARTS[part] if each.name == name)
-    rows = best(files[part], system, settings or (system.settings[0] if part == "psi" else None))
-    return float(rows["loopback"]["cpu_s"]) if "loopback" in rows else None
+    rows = best(files[part], system, None if "bar" in files[part] else system.settings[0])
+    return float(rows["loopback"][key]) if "loopback" in rows else None
 
 
 BESIDE = (  # part, what, ours, the peer, its words
     ("linear", "a linear model as good as on one table, no dealer", "ours-cheapest", "secretflow-cheetah"),
-    ("trees", "trees, 30 of boosting beside ours", "ours-trees", "secretflow-sgb"),
+    ("trees", "trees: ours on shares, 30 boosted ones beside them", "ours-trees", "secretflow-sgb"),
     ("psi", "the common ids of 1,000,000 a side", "ours-align", "spu-rr22"),
 )
 
 
 def _beside(files: dict[str, Any]) -> str:
-    """The rows of README: processor seconds of both parties, ours and a peer's."""
+    """The rows of README: processor seconds of both parties, ours and a peer's, where both have been run."""
     rows = []
     for part, what, own, other in BESIDE:
         peer = next(each for each in PARTS[part] if each.name == other)
         ours, theirs = _spent(files, part, own), _spent(files, part, other)
-        ratio = "-" if ours is None or theirs is None else f"{figure(theirs / ours)} x"
-        rows.append([what, figure(ours), f"{figure(theirs)}, {peer.words}", ratio])
+        if ours is not None and theirs is not None:
+            good = [_spent(files, part, name, "auc") for name in (own, other)] if "bar" in files[part] else [None, None]
+            cells = [figure(ours), figure(theirs)]
+            cells = [cell if auc is None else f"{cell} (AUC {auc:.3f})" for cell, auc in zip(cells, good, strict=True)]
+            rows.append([what, cells[0], f"{cells[1]}, {peer.words}", f"{figure(theirs / ours)} x"])
     for row in files.get(GRADIENT, {}).get("rows", []):
         if row["engine"] == "ckks" and (row["n"], row["d"]) == (256, 100):
             own, theirs = row["total_ms"], row["total_ms"] * row["ratio_to_phe"]
@@ -219,7 +222,7 @@ def _beside(files: dict[str, Any]) -> str:
             rows.append(
                 [what, figure(own), f"{figure(theirs)}, phe, as its users call it", f"{figure(theirs / own)} x"]
             )
-    return f"\n{_table(['processor seconds of both', 'securevfl', 'beside it', ''], rows)}\n"
+    return f"\n{_table(['processor seconds of both', 'securevfl', 'beside it', 'to ours'], rows)}\n"
 
 
 def _wanted(files: dict[str, Any]) -> str:
@@ -228,6 +231,9 @@ def _wanted(files: dict[str, Any]) -> str:
     ours, theirs = _spent(files, "linear", "ours-cheapest"), _spent(files, "linear", "secretflow-cheetah")
     if ours and theirs:
         rows.append(["CHEETAH's processor seconds to ours, the cheapest settings", figure(theirs / ours), ">= 10"])
+        work = [_spent(files, "linear", name, "work_cpu_s") for name in ("secretflow-cheetah", "ours-cheapest")]
+        if work[0] and work[1]:
+            rows.append(["the same of the work alone", figure(work[0] / work[1]), ""])
     if (spent := _spent(files, "linear", "ours-default")) is not None:
         rows.append(["the job of one line on default_credit, processor s", figure(spent), "4"])
     ours, theirs = _spent(files, "psi", "ours-align"), _spent(files, "psi", "spu-rr22")

@@ -78,18 +78,20 @@ class _Party:
     most: dict[str, int] = field(default_factory=dict)  # by process, in kB
 
 
-def run_pair(commands: Sequence[Sequence[str]], folder: Path, *, keep: bool = False) -> Taken:
+def run_pair(commands: Sequence[Sequence[str]], folder: Path, *, refusing: bool = False) -> Taken:
     """Run both at once in `folder` and wait for both; what each prints is in party-0.log and party-1.log there.
 
-    PairFailed if one fails (the other is then ended, unless `keep`) or they take over an hour.
+    PairFailed if one fails (the other is then ended) or they take over an hour. Where both are `refusing`, each ends
+    by itself with an error that is expected. Python may leave bytecode, so that no run compiles what another has.
     """
+    where = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     started = time.monotonic()
     parties = []
     for k, words in enumerate(commands):
         log = folder / f"party-{k}.log"
         with log.open("wb") as out:
             process = subprocess.Popen(  # noqa: S603
-                words, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+                words, cwd=folder, env=where, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
             )
         parties.append(_Party(process, log))
     waiting = [threading.Thread(target=_wait, args=(party,), daemon=True) for party in parties]
@@ -99,7 +101,7 @@ def run_pair(commands: Sequence[Sequence[str]], folder: Path, *, keep: bool = Fa
         while any(thread.is_alive() for thread in waiting):
             for party in parties:
                 _look(party)
-            if not keep and any(party.status for party in parties):
+            if not refusing and any(party.status for party in parties):
                 break
             if time.monotonic() - started > LONGEST:
                 raise PairFailed(f"took over {LONGEST:.0f} s")
@@ -111,7 +113,7 @@ def run_pair(commands: Sequence[Sequence[str]], folder: Path, *, keep: bool = Fa
                 _end(party)
             thread.join()
     for party in sorted(parties, key=lambda each: (each.status or 0) < 0):  # who failed of itself, before who was ended
-        if party.status:
+        if party.status and not refusing:
             raise PairFailed(_last_line(party))
     return Taken(sum(party.cpu for party in parties), seconds, [sum(each.most.values()) // 1024 for each in parties])
 

@@ -5,6 +5,7 @@ Rank 0 is the client. The library brings no transport, so each message is its le
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import socket
 import time
@@ -14,6 +15,7 @@ import private_set_intersection.python as psi
 from told import Work, task
 
 FALSE_POSITIVES = 1e-9
+READY = b"!"
 
 
 def send(line: socket.socket, message: bytes) -> None:
@@ -42,10 +44,11 @@ def ids_of(path: Path) -> list[str]:
 
 def connect(port: int) -> socket.socket:
     for _ in range(600):
-        try:
-            return socket.create_connection(("127.0.0.1", port))
-        except OSError:
-            time.sleep(0.1)
+        with contextlib.suppress(OSError):
+            line = socket.create_connection(("127.0.0.1", port))
+            if line.recv(1) == READY:  # a relay takes calls before the server is there, and drops them
+                return line
+        time.sleep(0.1)
     raise ConnectionError("the server did not come up within a minute")
 
 
@@ -70,6 +73,7 @@ def server(given: dict) -> None:
         ids = ids_of(Path(given["tables"]) / "shop.csv")
         own = psi.server.CreateWithNewKey(True)
         line, _ = listener.accept()
+        line.sendall(READY)
         asked = int.from_bytes(receive(line), "little")
         request = psi.Request()
         request.ParseFromString(receive(line))
