@@ -40,7 +40,8 @@ class Setting:
         if self.trees:
             model = vfl.Trees(trees=3, depth=2, own_score=False)
             protocol = vfl.Protocol(shares=self.residual)
-            return vfl.Job(model=model, protocol=protocol, test_fraction=0.2, evaluate_every=5, seed=3)
+            accepts = ["small_metrics"]
+            return vfl.Job(model=model, protocol=protocol, test_fraction=0.2, evaluate_every=5, seed=3, accepts=accepts)
         bits = 16 if isinstance(self.sums, vfl.CipherSum) else 32  # exact there
         return vfl.Job(
             model=vfl.Kernel(gamma=0.05, blocks=3, block_size=16, bits=bits) if self.kernel else vfl.Logistic(l2=1e-3),
@@ -53,7 +54,7 @@ class Setting:
             test_fraction=0.2,
             evaluate_every=5,
             seed=3,
-            accepts=["columns"],
+            accepts=["small_metrics" if self.shared else "columns"],
         )
 
     @property

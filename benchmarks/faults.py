@@ -3,12 +3,13 @@
     python benchmarks/faults.py --runs 200 --json faults.json
 
 A run is a small job of two to four parties, each a process behind a proxy of its own. One to three blows fall on it at
-random rounds: a process is killed and started again (or not), a process is stopped for a while, all connections to a
-party are cut, bytes are changed on the way (TLS notices), messages are changed by the sender's machine before TLS (the
-line notices). A run passes if every party saves the model of the undisturbed run, or every party ends with an error of
-securevfl within the time it was given; a party without an end in time, another model, an unreadable file and a draft or
-a state left beside a model are failures. What a kernel model should be is computed from the frequencies that its
-parties drew, and what a model of trees should be from the trees that they drew.
+random rounds: a process is killed and started again (or not), a process is stopped for a while, no file of a process
+can grow any more, as on a full disk, for a while, all connections to a party are cut, bytes are changed on the way (TLS
+notices), messages are changed by the sender's machine before TLS (the line notices). Jobs on shares go by several
+blocks of rows, with work ahead on disk. A run passes if every party saves the model of the undisturbed run, or every
+party ends with an error of securevfl within the time it was given; a party without an end in time, another model, an
+unreadable file and a draft or a state left beside a model are failures. What a kernel model should be is computed from
+the frequencies that its parties drew, and what a model of trees should be from the trees that they drew.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import json
 import multiprocessing
 import os
 import random
+import resource
 import signal
 import tempfile
 import threading
@@ -27,7 +29,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from functools import cache
+from functools import cache, partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -44,11 +46,13 @@ from selfcheck.whole_weights import whole_weights
 import securevfl as vfl
 from securevfl.errors import SecureVFLError
 from securevfl.families.fdskl.fdskl import Phases
+from securevfl.families.shares import shares_player
 from securevfl.families.training_data import State
 from securevfl.job import Job
 from securevfl.models.trees import ForestInputs
 from securevfl.organisations.join import join
 from securevfl.organisations.kit import init_certs, write_kit
+from securevfl.protocols.shares.work_ahead import Terms
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart
 from securevfl.training.session import run_key
@@ -57,7 +61,8 @@ from securevfl.transport.peers import Peers
 
 PATIENCE, TIMEOUT, LIMIT = 3.0, 20.0, 240.0  # seconds
 PROCESSES = multiprocessing.get_context("forkserver")
-BLOWS = "kill", "kill for good", "stall", "cut", "garble", "mangle"
+BLOWS = {"kill": 4, "kill for good": 1, "stall": 2, "cut": 2, "garble": 2, "mangle": 2, "full disk": 2}
+BLOCK = 100  # rows of a block on shares
 ONE_AT_A_TIME = threading.Lock()  # for what is patched in this process
 
 
@@ -89,6 +94,7 @@ def play(kit: Path, setting: Setting, listen: str | None, told: Connection, mang
         return data
 
     line.encode_message = encode_mangled
+    shares_player.Terms = partial(Terms, block=BLOCK)
 
     def on_round(done: int, of: int) -> None:
         told.send(("round", done))
@@ -105,6 +111,7 @@ def play(kit: Path, setting: Setting, listen: str | None, told: Connection, mang
             checkpoints=Checkpoints(kit / "states", kit.name, every=2),
             ledger=kit / f"{kit.name}.ledger",
             save=kit / "part.json",
+            ahead=kit / "ahead" if setting.shared else None,
             workers=1,
             on_round=on_round,
         )
@@ -186,7 +193,7 @@ def run_one(seed: int, setting: Setting, folder: Path) -> Outcome:
             if due and done >= due[0]:
                 due.pop(0)
                 victim = draw.choice(names)
-                blow = draw.choices(BLOWS, [4, 1, 2, 2, 2, 2])[0]
+                blow = draw.choices(list(BLOWS), list(BLOWS.values()))[0]
                 if not members[victim].end and victim not in gone:
                     outcome.blows.append(f"{blow} {victim} at {done}")
                     time.sleep(draw.uniform(0, 0.05 if done < ROUNDS else 0.4))
@@ -194,6 +201,8 @@ def run_one(seed: int, setting: Setting, folder: Path) -> Outcome:
         outcome.seconds = round(time.monotonic() - began, 2)
         outcome.ends = {name: "killed" if name in gone else m.end or "no end" for name, m in members.items()}
         outcome.fault = judge(outcome.ends, folder, setting)
+        if not outcome.fault and not outcome.blows and set(outcome.ends.values()) != {"model"}:
+            outcome.fault = f"no blow fell, and there is no model: {outcome.ends}"
     finally:
         for member in members.values():
             tell(member.process, signal.SIGCONT)
@@ -220,12 +229,21 @@ def strike(blow: str, member: Member, proxy: Proxy, draw: random.Random, gone: s
         tell(member.process, signal.SIGSTOP)
         pause = draw.choice([0.2, PATIENCE / 2, 2 * PATIENCE])
         threading.Timer(pause, tell, (member.process, signal.SIGCONT)).start()
+    elif blow == "full disk":
+        fill(member.process, 0)
+        threading.Timer(draw.choice([0.1, 1.0, PATIENCE]), fill, (member.process, resource.RLIM_INFINITY)).start()
     elif blow == "cut":
         proxy.cut()
     elif blow == "garble":
         proxy.garble = True
     else:
         member.mangle.set()
+
+
+def fill(process: Any, most: int) -> None:
+    """Let files of a process grow to so many bytes and no further, unless it has just ended."""
+    with contextlib.suppress(ProcessLookupError):
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
 
 
 def tell(process: Any, what: signal.Signals) -> None:
