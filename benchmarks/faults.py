@@ -183,7 +183,9 @@ def run_one(seed: int, setting: Setting, folder: Path) -> Outcome:
     due = sorted(draw.randrange(ROUNDS + 1) for _ in range(draw.randint(1, 3)))
     gone: set[str] = set()
     done = 0
-    try:
+
+    def follow() -> None:
+        nonlocal done
         while time.monotonic() - began < LIMIT and any(not m.end for m in members.values() if m.name not in gone):
             wait([m.told for m in members.values() if not m.end and m.name not in gone], 0.05)
             done = max([done, *(m.listen() for m in members.values())])
@@ -198,9 +200,22 @@ def run_one(seed: int, setting: Setting, folder: Path) -> Outcome:
                     outcome.blows.append(f"{blow} {victim} at {done}")
                     time.sleep(draw.uniform(0, 0.05 if done < ROUNDS else 0.4))
                     strike(blow, members[victim], proxies.get(victim) or next(iter(proxies.values())), draw, gone)
+
+    try:
+        follow()
+        if not gone and any(m.end.startswith("StorageError") for m in members.values()):
+            outcome.blows.append("all begin again, with room on the disk")
+            for member in members.values():
+                member.process.join()
+                member.end = ""
+                member.start()
+            due.clear()
+            follow()
+            if any(m.end != "model" for m in members.values()):
+                outcome.fault = "all began again, and not all have a model"
         outcome.seconds = round(time.monotonic() - began, 2)
         outcome.ends = {name: "killed" if name in gone else m.end or "no end" for name, m in members.items()}
-        outcome.fault = judge(outcome.ends, folder, setting)
+        outcome.fault = outcome.fault or judge(outcome.ends, folder, setting)
         if not outcome.fault and not outcome.blows and set(outcome.ends.values()) != {"model"}:
             outcome.fault = f"no blow fell, and there is no model: {outcome.ends}"
     finally:
