@@ -183,6 +183,9 @@ def run_one(seed: int, setting: Setting, folder: Path) -> Outcome:
     due = sorted(draw.randrange(ROUNDS + 1) for _ in range(draw.randint(1, 3)))
     gone: set[str] = set()
     done = 0
+    blows = [
+        each for each in BLOWS if each != "full disk" or not setting.seal
+    ]  # whose memory files the limit is for too
 
     def follow() -> None:
         nonlocal done
@@ -195,7 +198,7 @@ def run_one(seed: int, setting: Setting, folder: Path) -> Outcome:
             if due and done >= due[0]:
                 due.pop(0)
                 victim = draw.choice(names)
-                blow = draw.choices(list(BLOWS), list(BLOWS.values()))[0]
+                blow = draw.choices(blows, [BLOWS[each] for each in blows])[0]
                 if not members[victim].end and victim not in gone:
                     outcome.blows.append(f"{blow} {victim} at {done}")
                     time.sleep(draw.uniform(0, 0.05 if done < ROUNDS else 0.4))
