@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import Field, SerializeAsAny, field_validator, model_validator
+from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
 from securevfl.base.config import Config, read_nested
 from securevfl.data.preparation import Preparation
@@ -42,6 +42,9 @@ class Patience(Config):
     """How many evaluations in a row may bring nothing."""
     tolerance: float = Field(default=1e-4, ge=0)
     """The least gain of the metric that counts."""
+
+
+TABLES: dict[str, type[Config]] = {"prepare": Preparation, "patience": Patience, "weights": Weights, "target": Target}
 
 
 class JobOptions(Config):
@@ -134,25 +137,10 @@ class JobOptions(Config):
     def _read_protocol(cls, value: Any) -> Any:
         return _there(Protocol.read(value))
 
-    @field_validator("prepare", mode="before")
+    @field_validator("prepare", "patience", "weights", "target", mode="before")
     @classmethod
-    def _read_prepare(cls, value: Any) -> Any:
-        return read_nested(Preparation, value)
-
-    @field_validator("patience", mode="before")
-    @classmethod
-    def _read_patience(cls, value: Any) -> Any:
-        return read_nested(Patience, value)
-
-    @field_validator("weights", mode="before")
-    @classmethod
-    def _read_weights(cls, value: Any) -> Any:
-        return read_nested(Weights, value)
-
-    @field_validator("target", mode="before")
-    @classmethod
-    def _read_target(cls, value: Any) -> Any:
-        return read_nested(Target, value)
+    def _read_table(cls, value: Any, info: ValidationInfo) -> Any:
+        return read_nested(TABLES[str(info.field_name)], value)
 
     def schedule(self, rows: int | Register) -> Schedule:
         """Which rows of a table are held out and which make a batch: of a table without ids, or by its register."""

@@ -51,7 +51,7 @@ from securevfl.crypto.kernel.transform import transform
 from securevfl.crypto.lattice import row_products
 from securevfl.crypto.lattice.layout import BLINDED, LEAST, MOST, SEALED, FixedPoint, Profile
 from securevfl.crypto.lattice.polynomial_ring import NOISE_STD
-from securevfl.crypto.lattice.row_encoding import Encoding, beside, checked, g_scale, scaled, span
+from securevfl.crypto.lattice.row_encoding import Encoding, checked, g_scale, scaled, span, with_checks
 from securevfl.crypto.lattice.row_products import Mask, Product, RowEvaluator, RowWork, answer
 from securevfl.crypto.prg import KEY_BYTES as SEED_BYTES
 from securevfl.crypto.prg import Prg
@@ -258,7 +258,7 @@ class EncodedRows:
         """F, the number of column blocks."""
         return self.layout.column_blocks(self.encoding.width)
 
-    def own(self, group: int) -> range:
+    def blocks_of(self, group: int) -> range:
         """Return the sample blocks of a group that have rows here."""
         blocks, s = group_range(self.layout, group), self.layout.s
         stop = -(-(self.start + len(self.stretch)) // s)
@@ -274,8 +274,8 @@ class EncodedRows:
             plain = layout.plaintexts(whole, slice(0, len(some)))
             yield slice(at, at + len(some)), ahead.forward(plain).astype(np.float32)
 
-    def made(self, blocks: range) -> Values:
-        """All of them."""
+    def plaintexts(self, blocks: range) -> Values:
+        """Return all values (P, M, blocks, F) of these sample blocks."""
         shape = len(self.primes), self.layout.points, len(blocks), self.column_blocks
         out: Values = np.empty(shape, np.float32)
         for some, values in self.tiles(blocks):
@@ -300,7 +300,7 @@ class EncodedRows:
         unit = np.where(encoding.largest > 0, encoding.largest, 1.0)
         where = np.broadcast_to(np.searchsorted(touched, columns // layout.columns), at.shape)
         ints = np.rint(part / unit[present] * encoding.scale[present])
-        plain[at, 0, where] = beside(ints, encoding.rho[present])
+        plain[at, 0, where] = with_checks(ints, encoding.rho[present])
         return touched, transform(self.primes, layout.points).forward(plain).astype(np.float32)
 
 
@@ -333,7 +333,7 @@ def multiply(
     rows, kept = EncodedRows(stretch, primes, encoding, start), _kept(stretch, encoding, room)
     sums = KernelSums(primes, [None] * layout.output_blocks)
     for group, sealed in blocks.sealed.items():
-        whole, mine = group_range(layout, group), rows.own(group)
+        whole, mine = group_range(layout, group), rows.blocks_of(group)
         taken = range(max(mine.start, blocks.own.start), min(mine.stop, blocks.own.stop))
         queries = [
             _query(primes, layout, outputs, part, len(whole), rows.column_blocks)[
@@ -371,9 +371,9 @@ def _query(primes: Primes, layout: RingLayout, outputs: slice, sealed: bytes, co
 def _keep(rows: EncodedRows, kept: Kept, group: int) -> Values | None:
     """Return the values of what the stretch has of a group, now kept if there is room; else None."""
     values = kept.get(group)
-    blocks = rows.own(group)
+    blocks = rows.blocks_of(group)
     if values is None and kept.fits(rows.nbytes(blocks)):
-        values = rows.made(blocks)
+        values = rows.plaintexts(blocks)
         kept.put(group, values)
     return values
 

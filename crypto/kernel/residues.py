@@ -282,10 +282,10 @@ _SHAPES = ((32, 16), (1, 1), (16, 48))  # rows and columns of the products tried
 @functools.cache
 def fault() -> str:
     """Why the kernel must not be used on this machine, and what to do; nothing if it may. Found once a process."""
-    return found()
+    return blas_fault()
 
 
-def found() -> str:
+def blas_fault() -> str:
     """Test numpy's BLAS afresh and return what is wrong with it, as `fault` does from its cache; "" if nothing is."""
     for primes in (Primes(24, 3), Primes(23, 4), Primes(20, 4)):
         terms = min(primes.terms, _MOST_TERMS)

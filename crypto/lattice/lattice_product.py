@@ -74,7 +74,7 @@ from securevfl.crypto.lattice.layout import (
     fingerprint,
 )
 from securevfl.crypto.lattice.polynomial_ring import dither_residues, fraction_of_modulus, uniform_residues
-from securevfl.crypto.lattice.row_encoding import Encoding, beside, checked, g_scale, scaled, span
+from securevfl.crypto.lattice.row_encoding import Encoding, checked, g_scale, scaled, span, with_checks
 from securevfl.crypto.lattice.row_products import Mask, Product, RowEvaluator, RowWork, answer
 from securevfl.crypto.scheme import Evaluator, KeyHolder, LinearScheme, Shape, header, sized
 from securevfl.errors import ConfigError, CryptoError, RangeError
@@ -278,7 +278,7 @@ def _encoded_sparse(
         begin, end = span(layout, start, len(rows), block)
         present, part = rows.part(begin - start, end - start)
         columns = np.concatenate([present, np.arange(d, encoding.width)])
-        ints = beside(np.rint(part / unit[present] * encoding.scale[present]), encoding.rho[present])
+        ints = with_checks(np.rint(part / unit[present] * encoding.scale[present]), encoding.rho[present])
         touched = np.arange(every) if block == 0 else np.unique(columns // layout.columns)
         coefficients = np.zeros((len(touched), layout.degree))
         sample = np.arange(begin, end) - block * layout.s

@@ -41,7 +41,6 @@ __all__ = [
     "DEVIATIONS",
     "Encoding",
     "Norms",
-    "beside",
     "checked",
     "column_cap",
     "combinations",
@@ -52,6 +51,7 @@ __all__ = [
     "scaled",
     "span",
     "tolerance",
+    "with_checks",
 ]
 
 
@@ -178,7 +178,7 @@ def scaled(stretch: Stretch, encoding: Encoding[L], start: int, blocks: Sequence
     for place, block in enumerate(blocks):
         begin, end = span(layout, start, len(stretch), block)
         own = np.rint(stretch.rows[slice(begin - start, end - start)] / unit * encoding.scale)
-        rows[place, begin - block * layout.s : end - block * layout.s] = beside(own, encoding.rho)
+        rows[place, begin - block * layout.s : end - block * layout.s] = with_checks(own, encoding.rho)
     return rows.reshape(-1, d)
 
 
@@ -198,7 +198,7 @@ def combinations(d: int, checks: int) -> Floats:
     return uniform / max(1.0, math.sqrt(d / 3))
 
 
-def beside(ints: Floats, rho: Floats) -> Floats:
+def with_checks(ints: Floats, rho: Floats) -> Floats:
     """Rows of whole numbers (m x d), and their check columns beside them (m x (d + checks))."""
     exact = ints @ rho
     parts = (random_words(exact.size) >> np.uint64(11)) * 2.0**-53

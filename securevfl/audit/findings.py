@@ -54,20 +54,20 @@ class Inference:
         return max(reached + [2 * self.chance - each for each in reached] if self.flips else reached)
 
     @property
-    def found(self) -> bool:
+    def above_chance(self) -> bool:
         """Whether the score is above chance by more than FOUND and three standard errors."""
         return self.score - self.chance > max(FOUND, 3 * self.noise)
 
     @property
     def reach(self) -> float:
         """How far the score is on the way from chance to 1; 0 if nothing is found."""
-        return (self.score - self.chance) / max(1e-9, 1.0 - self.chance) if self.found else 0.0
+        return (self.score - self.chance) / max(1e-9, 1.0 - self.chance) if self.above_chance else 0.0
 
     @property
     def strength(self) -> str:
         """The reach in one word: strong, some, weak or none."""
         low, high = 2 * _WEAK - 1, 2 * _STRONG - 1
-        if not self.found:
+        if not self.above_chance:
             return "none"
         return "strong" if self.reach >= high else "some" if self.reach >= low else "weak"
 
@@ -123,7 +123,7 @@ class Audit:
     @property
     def worst(self) -> Inference | None:
         """The attack that found most; None if none found anything."""
-        found = [each for each in self.inferences if each.found]
+        found = [each for each in self.inferences if each.above_chance]
         return max(found, key=lambda each: (each.exceeds, each.reach), default=None)
 
     @property

@@ -41,8 +41,8 @@ def summary(audit: Audit) -> list[str]:
         held = best.setdefault((each.who, _about(each)), each)
         if each.reach > held.reach:
             best[each.who, _about(each)] = each
-    found = [each for each in sorted(best.values(), key=lambda each: each.reach, reverse=True) if each.found]
-    quiet = dict.fromkeys(f"{each.name} ({each.who})" for each in audit.inferences if not each.found)
+    found = [each for each in sorted(best.values(), key=lambda each: each.reach, reverse=True) if each.above_chance]
+    quiet = dict.fromkeys(f"{each.name} ({each.who})" for each in audit.inferences if not each.above_chance)
     lines = [_sentence(each, audit.lead) for each in found]
     opened = [f"What {name} should know of its labels: {' '.join(each)}." for name, each in audit.opens.items()]
     if quiet and lines:

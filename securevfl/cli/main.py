@@ -260,7 +260,7 @@ def train(
     from securevfl.consent.consent_sheet import explain
     from securevfl.disclosure.ledger import DisclosureLedger
     from securevfl.runtime.clock import Network
-    from securevfl.training.comparison import beside
+    from securevfl.training.comparison import metrics_alone
     from securevfl.training.run import write_report
     from securevfl.training.simulate import simulate
 
@@ -279,7 +279,7 @@ def train(
         run.save(save)
     if html is not None:
         lead = next(party for party in parties if party.active)
-        run.report(html, alone=beside(job, lead), sheet=explain(job, parties).first)
+        run.report(html, alone=metrics_alone(job, lead), sheet=explain(job, parties).first)
     if report_json is not None:
         write_report(report_json, run, network=network, lacking={name: len(ids) for name, ids in missing.items()})
     _show(job, run)

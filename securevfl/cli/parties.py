@@ -192,7 +192,7 @@ def join(
     from securevfl.disclosure.ledger import DisclosureLedger
     from securevfl.job import Job
     from securevfl.organisations.join import join as run
-    from securevfl.training.comparison import beside
+    from securevfl.training.comparison import metrics_alone
     from securevfl.training.run_page import write_report
     from securevfl.training.session import run_key
     from securevfl.transport.peers import Peers
@@ -228,7 +228,7 @@ def join(
             on_round=on_round,
         )
     if html is not None:
-        write_report(html, part, alone=beside(job, own), sheet="".join(sheet.first for sheet in sheets))
+        write_report(html, part, alone=metrics_alone(job, own), sheet="".join(sheet.first for sheet in sheets))
     if data is not None:
         forget(own, data)
     _say_outcome(part, save)

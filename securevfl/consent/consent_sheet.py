@@ -202,7 +202,9 @@ def _told(word: str, text: str) -> list[str]:
 def _scores(job: Job, known: Known, asker: str) -> list[str]:
     """Return what scores of a new row are against what each other party's row holds, as far as tables are at hand."""
     bits, held = job.method.score_bits(job, known.sizes), known.sizes.holds
-    weighed = [f"{name}: {own.told(bits, known.sizes.outputs)}" for name, own in held.items() if name != asker and bits]
+    weighed = [
+        f"{name}: {own.in_words(bits, known.sizes.outputs)}" for name, own in held.items() if name != asker and bits
+    ]
     return _told("scores", "\n".join(["of a new row, weighed against the columns of", *weighed])) if weighed else []
 
 

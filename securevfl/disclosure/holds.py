@@ -35,7 +35,7 @@ class Holds:
     bits: float
     heaviest: float
 
-    def told(self, bits: int, outputs: int) -> str:
+    def in_words(self, bits: int, outputs: int) -> str:
         """Say in words what so many scores of a row, of so many bits each, are against this."""
         sent, most = bits * outputs, min(bits * outputs, self.bits)
         numbers = f"{outputs} numbers, of {bits} bits each" if outputs > 1 else f"one number of {bits} bits"

@@ -98,7 +98,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
     kinds = [' class="figure"' if each else "" for each in figures]
 
     def line(tag: str, cells: Sequence[Cell]) -> str:
-        inner = (f"<{tag}{kind}>{escape(shown(cell))}</{tag}>" for kind, cell in zip(kinds, cells, strict=True))
+        inner = (f"<{tag}{kind}>{escape(cell_text(cell))}</{tag}>" for kind, cell in zip(kinds, cells, strict=True))
         return f"<tr>{''.join(inner)}</tr>"
 
     body = "".join(line("td", row) for row in rows)
@@ -107,7 +107,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
 
 def facts(of: Mapping[str, Cell]) -> str:
     """Names and what they stand for, one a line."""
-    rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(shown(cell))}</td></tr>" for name, cell in of.items())
+    rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(cell_text(cell))}</td></tr>" for name, cell in of.items())
     return f"{_WIDE}<table>{rows}</table></div>"
 
 
@@ -121,7 +121,7 @@ def items(lines: Sequence[str]) -> str:
     return "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in lines) + "</ul>" if lines else ""
 
 
-def shown(cell: Cell) -> str:
+def cell_text(cell: Cell) -> str:
     """Format a cell as text: figures with as many digits as serve."""
     match cell:
         case None:
@@ -174,7 +174,7 @@ def lines(series: Mapping[str, Points], *, x: str, y: str) -> str:
     return _svg(HEIGHT, f"{', '.join(kept)} over {x}", parts) + (_legend(kept) if len(kept) > 1 else "")
 
 
-def beside(pictures: Iterable[str]) -> str:
+def side_by_side(pictures: Iterable[str]) -> str:
     """Lay pictures out side by side, as many as the screen has room for; empty ones are left out."""
     drawn = "".join(f'<div style="flex: 1 1 20rem; max-width: 40rem">{each}</div>' for each in pictures if each)
     return f'<div style="display: flex; flex-wrap: wrap; gap: 1rem">{drawn}</div>'
@@ -235,7 +235,7 @@ def _svg(height: float, label: str, parts: Sequence[str]) -> str:
 
 
 def _tick(value: float) -> str:
-    return shown(int(value)) if value == int(value) and abs(value) < 1e6 else f"{value:.3g}"
+    return cell_text(int(value)) if value == int(value) and abs(value) < 1e6 else f"{value:.3g}"
 
 
 def _thin(points: Points) -> Points:

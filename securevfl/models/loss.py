@@ -286,12 +286,8 @@ class OneVsRestLoss(SoftmaxLoss):
         value: Floats = np.logaddexp(0.0, -y * f).sum(axis=1)
         return value
 
-    def residual(self, f: Floats, y: Floats) -> Floats:
-        g: Floats = -y * logistic(-y * f)
-        return g
-
-    def undo(self, g: Floats) -> Undone:
-        return _of_logistic(g)
+    residual = LogisticLoss.residual
+    undo = LogisticLoss.undo
 
     def shown(self, f: Floats) -> Floats:
         return f

@@ -45,9 +45,9 @@ __all__ = [
     "Compared",
     "Comparison",
     "alone",
-    "beside",
     "compare",
     "compared_jobs",
+    "metrics_alone",
     "own_metrics",
     "put_together",
     "shared_row",
@@ -62,7 +62,7 @@ RIDGE = 1e-6  # where neither model nor optimizer has one
 TWO = 2  # parties; trees are shared out as beside one other
 
 
-def beside(job: JobOptions, party: Party) -> dict[str, float] | None:
+def metrics_alone(job: JobOptions, party: Party) -> dict[str, float] | None:
     """Return `own_metrics` where there are any to stand beside a model of this job: of a table that fits in memory, for
     labels of two classes, with rows held out, on shares."""
     linear = isinstance(job.model, LinearModel) and job.model.loss.classifies and job.model.loss.single
@@ -172,7 +172,7 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         heads, *_ = cells = [_cells(row) for row in self.rows]
-        table = html.table(list(heads), [[html.shown(each) for each in row.values()] for row in cells])
+        table = html.table(list(heads), [[html.cell_text(each) for each in row.values()] for row in cells])
         return f"{table}<p>{html.escape(self.conclusion)}</p>"
 
     def report(self, path: str | Path) -> None:

@@ -37,7 +37,7 @@ class Costs:
         return spent(self.path)
 
     @property
-    def kept(self) -> bool:
+    def measured(self) -> bool:
         """Whether there are any: a run that is read from files has none."""
         return bool(self.path.sum() or any(books.traffic or books.ops for books in self.books.values()))
 
@@ -74,7 +74,7 @@ class Costs:
             "total_s": self.total,
             "bytes": self.bytes,
         }
-        return row if self.kept else row | dict.fromkeys([key for key in row if key.endswith("_s")] + ["bytes"])
+        return row if self.measured else row | dict.fromkeys([key for key in row if key.endswith("_s")] + ["bytes"])
 
     def table(self, *others: Costs) -> str:
         """Format this run and others as text, one below the other."""

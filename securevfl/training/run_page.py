@@ -117,7 +117,7 @@ def convergence(history: list[dict[str, float]], over: Sequence[str] = ("round",
         if foremost is not None:
             rest = {NAMES[foremost]: curve(history, axis, foremost)}
             drawn.append(html.lines(rest, x=AXES[axis], y=NAMES[foremost]))
-    return html.beside(drawn) if any(drawn) else "<p class='soft'>No round was noted.</p>"
+    return html.side_by_side(drawn) if any(drawn) else "<p class='soft'>No round was noted.</p>"
 
 
 def metric_names(history: list[dict[str, float]]) -> list[str]:
@@ -132,7 +132,7 @@ def curve(history: list[dict[str, float]], over: str, name: str) -> list[tuple[f
 
 def cost_split(costs: Costs) -> str:
     """Seconds of the critical path by what they went into, as a bar; a run read from files has none."""
-    if not costs.kept:
+    if not costs.measured:
         return "<p class='soft'>Costs are not kept in model files.</p>"
     return html.split(costs.parts, unit="s")
 
@@ -149,7 +149,7 @@ def cost_facts(costs: Costs) -> dict[str, html.Cell]:
         "seconds from start to end": costs.total,
         "bytes of all messages": costs.bytes,
     }
-    return facts | measured if costs.kept else facts
+    return facts | measured if costs.measured else facts
 
 
 def parties(parts: Mapping[str, ModelPart]) -> str:
@@ -180,7 +180,7 @@ def quality(lead: ModelPart) -> str:
         pictures.insert(0, html.lines(lift, x=share, y=f"lift: {lead.positive} among them, as against all rows"))
         pictures.append(html.lines(curves, x="false positives, share", y="true positives, share"))
     rows: list[list[html.Cell]] = [[f"{said:.3f}", f"{found:.3f}", int(count)] for said, found, count in tenths]
-    return html.beside(pictures) + html.table(heads, rows)
+    return html.side_by_side(pictures) + html.table(heads, rows)
 
 
 def lifts(tenths: Sequence[Sequence[float]]) -> list[tuple[float, float]]:

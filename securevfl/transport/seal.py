@@ -102,7 +102,7 @@ class Seal(Secret):
             return None
         return plain
 
-    def taken(self) -> None:
+    def accept(self) -> None:
         """Note that the message last received has been accepted, so that the next one is another."""
         self._received += 1
 

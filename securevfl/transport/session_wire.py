@@ -237,7 +237,7 @@ class Post:
             return
         if plain is not None:
             self._take(parcel.sender, read_letter(self.me, parcel.sender, plain), plain)
-            seal.taken()
+            seal.accept()
 
     def _take(self, sender: str, letter: Letter, data: bytes) -> None:
         if isinstance(letter, Abort):

@@ -320,7 +320,7 @@ def test_each_l_has_its_primes():
 
 
 def test_this_blas_serves():
-    assert residues.found() == ""
+    assert residues.blas_fault() == ""
 
 
 def singles(left, right, out):
@@ -350,13 +350,13 @@ def strassen(left, right, out):
 @pytest.mark.parametrize("blas", [singles, emulated, strassen])
 def test_a_blas_that_is_not_exact_is_refused_with_what_to_do(blas, monkeypatch):
     monkeypatch.setattr(residues, "matmul", blas)
-    assert "exactly" in residues.found()
-    assert "install" in residues.found()
+    assert "exactly" in residues.blas_fault()
+    assert "install" in residues.blas_fault()
 
 
 def test_a_blas_that_skips_zeros_is_refused(monkeypatch):
     monkeypatch.setattr(residues, "matmul", skipping)
-    assert "zeros" in residues.found()
+    assert "zeros" in residues.blas_fault()
 
 
 def test_an_engine_is_not_made_on_such_a_machine(monkeypatch):

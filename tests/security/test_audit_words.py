@@ -51,12 +51,12 @@ def test_words_are_those_of_the_figures(found: list[Inference]) -> None:
     audit, said = audit_of(found), summary(audit_of(found))
     quiet = [line for line in said if "No more than chance" in line]
     sentences = [line for line in said if line not in quiet and "No attack" not in line]
-    told = [each for each in found if each.found]
+    told = [each for each in found if each.above_chance]
     for each in found:
         away = max(abs(value - 0.5) if each.flips else value - each.chance for value in (each.real, each.simulated))
-        assert each.found == (away > FOUND and away > 3 * each.noise), each
-        assert (each.strength == "none") != each.found
-        if not each.found and sentences:
+        assert each.above_chance == (away > FOUND and away > 3 * each.noise), each
+        assert (each.strength == "none") != each.above_chance
+        if not each.above_chance and sentences:
             assert f"{each.name} ({each.who})" in quiet[0]
     assert ("No attack that was tried found more than chance." in said) == (not told)
     assert len(sentences) == len({(each.who, WHAT.index(each.what)) for each in told})
@@ -77,13 +77,13 @@ SOME = Inference("shop", "own part", WHAT[0], "", 0.343, 0.343, 0.5, 0.0, False,
 
 
 def test_a_score_below_chance_is_turned_over() -> None:
-    assert (SOME.found, SOME.strength) == (True, "some")
+    assert (SOME.above_chance, SOME.strength) == (True, "some")
     assert SOME.figure == "0.66, turned over; chance 0.50"
     assert "can often tell, for each person, the label of bank (0.66, turned over" in summary(audit_of([SOME]))[0]
     share = replace(SOME, flips=False)
-    assert not share.found
+    assert not share.above_chance
     assert summary(audit_of([share])) == ["No attack that was tried found more than chance."]
-    assert not replace(SOME, noise=0.06).found
+    assert not replace(SOME, noise=0.06).above_chance
 
 
 def test_what_is_declared_counts_where_messages_are_coarser() -> None:

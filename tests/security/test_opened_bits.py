@@ -65,7 +65,7 @@ def steps_of(monkeypatch: pytest.MonkeyPatch, party: str, chosen: Any) -> None:
         self.of = X(0).of.__self__._seat.me  # type: ignore[attr-defined]
 
     monkeypatch.setattr(PreparedWords, "check", lambda self, columns: None)  # its own, which is none of the peers'
-    monkeypatch.setattr(Measures, "found", lambda *_: ({}, [], {}))  # a model that is measured has diverged
+    monkeypatch.setattr(Measures, "measure", lambda *_: ({}, [], {}))  # a model that is measured has diverged
     monkeypatch.setattr(VisitColumns, "__init__", init)
     monkeypatch.setattr(VisitColumns, "_integers", integers)
 

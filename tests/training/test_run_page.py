@@ -145,8 +145,8 @@ def test_the_page_says_rows_class_weights_and_how_probabilities_turn_out(run: vf
 def test_what_files_do_not_keep_is_not_shown_as_measured(run: vfl.Run, tmp_path: Path) -> None:
     run.save(tmp_path / "model")
     again = vfl.Run.load(tmp_path / "model")
-    assert run.costs.kept
-    assert not again.costs.kept
+    assert run.costs.measured
+    assert not again.costs.measured
     last = again.costs.table().splitlines()[-1]
     assert "0.000" not in last
     assert last.split()[-7:] == ["-"] * 7

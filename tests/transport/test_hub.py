@@ -49,7 +49,7 @@ def test_sealed_both_ways_and_never_twice_alike(talk: Conversation) -> None:
     for body in talk.to_shop:
         assert b"same" not in body
         assert talk.shop.receive(body) == b"the same message"
-        talk.shop.taken()
+        talk.shop.accept()
 
 
 def test_nothing_altered_replayed_dropped_or_sent_back_opens(talk: Conversation) -> None:
@@ -64,7 +64,7 @@ def test_nothing_altered_replayed_dropped_or_sent_back_opens(talk: Conversation)
     with pytest.raises(FrameError):
         talk.bank.receive(one)
     assert talk.shop.receive(one) == b"one"
-    talk.shop.taken()
+    talk.shop.accept()
     with pytest.raises(FrameError):
         talk.shop.receive(one)
     assert talk.shop.receive(two) == b"two"

@@ -77,10 +77,10 @@ class ModelCompletion(LabelAttack):
         return NO_MESSAGE
 
     def guess(self, view: View, worlds: Worlds) -> Floats:
-        return complete(own(view), view, worlds)
+        return complete(columns_and_outputs(view), view, worlds)
 
 
-def own(view: View) -> Floats:
+def columns_and_outputs(view: View) -> Floats:
     """Return the party's columns and, where its weights are by column, its outputs on all rows."""
     return np.column_stack([view.X, view.X @ view.theta]) if len(view.theta) == view.X.shape[1] else view.X
 
@@ -203,7 +203,7 @@ class AllBytes(LabelAttack):
     def guess(self, view: View, worlds: Worlds) -> Floats:
         m = len(view.X)
         residuals = np.nan_to_num(mean_by_row(view.estimates(), m, view.outputs))
-        return complete(np.column_stack([own(view), residuals, pieces(view)]), view, worlds)
+        return complete(np.column_stack([columns_and_outputs(view), residuals, pieces(view)]), view, worlds)
 
 
 def pieces(view: View) -> Floats:

@@ -45,11 +45,11 @@ class PhaseAttack(Attack):
 
     def score(self, worlds: Worlds) -> Score:
         views = worlds.real(worlds.active.name), worlds.ideal(worlds.active.name)
-        real, simulated = (self.found(view, worlds) for view in views)
+        real, simulated = (self.share_of_columns(view, worlds) for view in views)
         return Score(real, simulated, 0.0)
 
     @abstractmethod
-    def found(self, view: View, worlds: Worlds) -> float:
+    def share_of_columns(self, view: View, worlds: Worlds) -> float:
         """Return the share of the variance of the others' columns that this view gives."""
 
 
@@ -58,7 +58,7 @@ class SharedFrequencies(PhaseAttack):
     paper = "Gu et al. 2020, federated doubly stochastic kernel learning for vertically partitioned data"
     measures = "share of the variance of the others' columns that is found"
 
-    def found(self, view: View, worlds: Worlds) -> float:
+    def share_of_columns(self, view: View, worlds: Worlds) -> float:
         """Over the rows of the first exchange; the others' columns in the order of the parties."""
         model = worlds.job.model
         assert isinstance(model, Kernel)
@@ -161,7 +161,7 @@ class PhaseMap(PhaseAttack):
     paper = "Turgay et al. 2008, disclosure risks of distance preserving data transformations (known samples)"
     measures = "share of the variance of the others' columns that is found, with a few rows known"
 
-    def found(self, view: View, worlds: Worlds) -> float:
+    def share_of_columns(self, view: View, worlds: Worlds) -> float:
         rows, u, _ = first_exchange(view, worlds)
         X = np.hstack([worlds.real(party.name).X for party in worlds.passives])[rows]
         known = min(len(rows) // 2, max(8, 3 * X.shape[1]))

@@ -23,7 +23,7 @@ from securevfl.families.fdml import pulls
 from securevfl.families.fdml.fdml_player import FDML, FdmlJob, FdmlServer, FdmlWorker, stored_of
 from securevfl.families.fdml.stored_sum import StoredOpen
 from securevfl.families.player import Player
-from securevfl.families.rounds.rounds_counts import added_up, columns_lines, equations, kept, labels_told
+from securevfl.families.rounds.rounds_counts import added_up, classifier_kept, columns_lines, equations, labels_told
 from securevfl.families.sizes import evaluated, evaluations, scores
 from securevfl.families.training_data import State
 from securevfl.models.base import BlockModel, Model
@@ -122,9 +122,9 @@ def tells(job: FdmlJob, roles: Roles, party: str, known: Known | None) -> list[T
     residual = job.protocol.residual
     if residual is None:
         said = ["the labels of all training rows, which the active party shows to all workers", *lines]
-        return [("learns", "\n".join([*said, *_apart(job, roles)])), *blurs, *kept(job)]
+        return [("learns", "\n".join([*said, *_apart(job, roles)])), *blurs, *classifier_kept(job)]
     said = equations(job, party, known) if residual.seals else [residual.shows, *lines]
-    return [("learns", "\n".join(said)), *blurs, *kept(job)]
+    return [("learns", "\n".join(said)), *blurs, *classifier_kept(job)]
 
 
 def _apart(job: FdmlJob, roles: Roles) -> list[str]:

@@ -167,10 +167,10 @@ def passive_learns(job: RoundsJob, party: str, known: Known | None) -> list[Told
     if not residual.seals:
         lines += columns_lines(job, party, known, counts)
     found = [("learns", "\n".join(lines))]
-    return found + kept(job)
+    return found + classifier_kept(job)
 
 
-def kept(job: JobOptions) -> list[Told]:
+def classifier_kept(job: JobOptions) -> list[Told]:
     """Describe in words what a party without labels keeps of a classifier; empty for a loss of numbers."""
     if not job.model.loss.classifies:
         return []

@@ -164,7 +164,7 @@ class Measures:
         self.none = np.inf  # the loss without a model, of the rows last measured; known to the party with labels
         self._far = 0.0  # the part of the rows that was warned of last
 
-    def found(self, loss: Loss, data: TrainingData, state: SharedState, rounds: int) -> Found:
+    def measure(self, loss: Loss, data: TrainingData, state: SharedState, rounds: int) -> Found:
         """Return the metrics after so many rounds, points of a calibration curve, and the metrics' standard errors; all
         empty where nobody is told.
 

@@ -183,7 +183,7 @@ class SharesPlayer(Player):
         if self._state is None:
             return {}
         if self.exchanges not in self._measured:
-            self._measured[self.exchanges] = self._measures.found(loss, data, self._state, rounds)
+            self._measured[self.exchanges] = self._measures.measure(loss, data, self._state, rounds)
         found, self.calibration, self.spread = self._measured[self.exchanges]
         return found
 
