@@ -33,6 +33,7 @@ Leaves = NDArray[np.uint8]  # numbers of leaves (m x trees)
 
 DEEPEST = 8  # questions of a tree, as many as the number of a leaf has bits
 MOST_BINS = 255
+STRETCH = 16_384  # rows whose questions are asked at a time
 ENDS = 0.01  # of the training rows at either end of a column, at which its line is cut off
 FARTHEST = 3.0  # deviations from the mean at which a line is cut off
 
@@ -112,7 +113,9 @@ class Forest:
         sides = prg.array((trees, depth), np.uint16) % 2 == 1
         same = np.tile(np.arange(2**depth, dtype=np.uint8), (trees, 1))
         drawn = cls(tuple(sources), orders, columns, cuts, sides, same, np.zeros(same.shape, np.intp))
-        counts = np.stack([np.bincount(own, minlength=2**depth) for own in drawn._numbers(values).T])
+        stretches = (values[at : at + STRETCH] for at in range(0, len(values), STRETCH))
+        numbers = np.concatenate([drawn._numbers(each) for each in stretches])
+        counts = np.stack([np.bincount(own, minlength=2**depth) for own in numbers.T])
         merged = np.stack([_merged(own, fewest) for own in counts])
         return cls(tuple(sources), orders, columns, cuts, sides, merged, counts)
 
