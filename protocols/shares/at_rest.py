@@ -19,6 +19,7 @@ from securevfl.base.files import DamagedFileError
 from securevfl.errors import StorageError
 
 _IN_USE = b"in use\n"
+_SEALED = 65  # bytes of a digest in hex, and the end of its line
 _READ = 1 << 16  # bytes that are read and digested at a time
 
 
@@ -63,7 +64,7 @@ class AtRest:
             fcntl.flock(self._lock, fcntl.LOCK_SH)
             return True
         sealed = os.pread(self._lock, 128, 0)
-        left = sealed not in (b"", _IN_USE)
+        left = len(sealed) == _SEALED  # a full disk may have taken a part of it
         if left and not hmac.compare_digest(sealed, _digest(self._path)):
             raise DamagedFileError
         self._write(_IN_USE)

@@ -105,6 +105,10 @@ def test_users_at_once_share_it_and_the_last_one_seals_it(tmp_path: Path) -> Non
     fourth = AtRest(path)
     assert not fourth.left
     fourth.drop()
+    path.with_name("file.seal").write_bytes(b"0" * 30)  # as where the disk was full
+    fifth = AtRest(path)
+    assert not fifth.left
+    fifth.drop()
     path.with_name("file.seal").write_bytes(b"0" * 64 + b"\n")
     with pytest.raises(DamagedFileError):
         AtRest(path)
