@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.base.config import Named
 from securevfl.base.roles import Role
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.codec import Message
@@ -124,3 +126,43 @@ def verdict(channel: Channel, to: str) -> Leave:
 def evaluated(channel: Channel, to: str) -> Leave:
     """Enters a verdict that follows from labels of evaluated rows, as bits of these."""
     return channel.tell(Entry(to, "labels", 1, VERDICT, about=(channel.me,), group="verdicts"))
+
+
+# What a job can name as a protocol of messages, whatever it does.
+
+
+class MessageProtocol(Named, ABC):
+    """What a job can name and an audit can hold to its word, whatever it does."""
+
+    @classmethod
+    def variants(cls) -> dict[str, Self]:
+        """One of each kind that others see differently, by the name that checks and documents give it."""
+        return {cls.name: cls()}
+
+    @property
+    def quick(self) -> Self:
+        """The same with the smallest keys that are allowed, for tests."""
+        return self
+
+    @property
+    def encrypts(self) -> bool:
+        """Whether it works on ciphertexts, so that a round takes long."""
+        return False
+
+    @property
+    def pooled(self) -> bool:
+        """Whether its calls take so long that a pool of processes gains."""
+        return False
+
+    @property
+    @abstractmethod
+    def strength(self) -> str:
+        """Assumption and key strength, one line for people."""
+
+
+class Release(NamedTuple):
+    """A residual that went down before, in an earlier session: its number in this training, from 0, and how many of its
+    openings were used then."""
+
+    number: int
+    used: int

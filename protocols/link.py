@@ -22,8 +22,7 @@ from typing import Protocol, Self, TypeVar
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.protocols.base import Release
-from securevfl.protocols.declared import verdict
+from securevfl.protocols.declared import Release, verdict
 from securevfl.protocols.notes import Summed
 from securevfl.protocols.residuals.base import ActiveResidual, Batch, PassiveResidual, Reply
 from securevfl.protocols.seat import Seat

@@ -17,8 +17,7 @@ from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PASSIVE
 from securevfl.base.tall import Tall
 from securevfl.errors import PartiesError, ProtocolError
-from securevfl.protocols.base import MessageProtocol, Release
-from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.declared import Declared, MessageProtocol, Release, Reveal
 from securevfl.protocols.differentiable import Differentiable, Jacobian
 from securevfl.protocols.notes import Learned
 from securevfl.protocols.seat import Seat

@@ -21,8 +21,7 @@ import numpy as np
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PASSIVE
 from securevfl.errors import ProtocolError
-from securevfl.protocols.base import Release
-from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.declared import Declared, Release, Reveal
 from securevfl.protocols.differentiable import Differentiable
 from securevfl.protocols.residuals.base import (
     ActiveResidual,

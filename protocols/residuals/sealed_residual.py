@@ -46,8 +46,7 @@ from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PASSIVE
 from securevfl.crypto.scheme import Evaluator, KeyHolder, LinearScheme, Shape, Shelf
 from securevfl.errors import LimitError, OpeningMismatch, ProtocolError, ShapeMismatch, TransportError
-from securevfl.protocols.base import Release
-from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.declared import Declared, Release, Reveal
 from securevfl.protocols.differentiable import Differentiable
 from securevfl.protocols.engines import ENGINES, AnyEngine, Encrypted
 from securevfl.protocols.residuals.base import (

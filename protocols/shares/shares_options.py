@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from securevfl.protocols.base import MessageProtocol
+from securevfl.protocols.declared import MessageProtocol
 from securevfl.protocols.engines import Library
 from securevfl.protocols.shares.share_numbers import Levels, Numbers
 

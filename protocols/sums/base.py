@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.crypto.masking import SumTree, balanced, build_trees, chain, learned_sums, star, totally_different
 from securevfl.errors import ConfigError
-from securevfl.protocols.base import MessageProtocol
-from securevfl.protocols.declared import Circle, Declared, Phases, Reveal, Space
+from securevfl.protocols.declared import Circle, Declared, MessageProtocol, Phases, Reveal, Space
 from securevfl.protocols.seat import Seat
 from securevfl.runtime.door import Entry, Leave
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 from securevfl.base.files import write_whole
 from securevfl.base.roles import ACTIVE, PASSIVE, Role, Roles
 from securevfl.consent.allowance import check_settled, settled
 from securevfl.consent.booking import foretell, leaks
 from securevfl.data.party import Party, check_parties
+from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.holds import code_bits
 from securevfl.disclosure.leaks import Leak
-from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry
+from securevfl.disclosure.summed_bits import LOOK, check_looks
 from securevfl.display.html import escape
 from securevfl.errors import ConfigError, LabelError, StorageError
 from securevfl.families.base import Known
@@ -314,3 +317,32 @@ class AgreedSheets:
             return self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else []
         except OSError as cause:
             raise StorageError(self._path, cause) from None
+
+
+# A look at sums over all rows, which is no training: refused if it tells too much, agreed to, and entered.
+
+Consent = Callable[[Sheet], None]
+
+
+def book_look(
+    session: bytes,
+    party: Party,
+    told: Sequence[Disclosure],
+    remedy: str,
+    ledger: DisclosureLedger | None,
+    consent: Consent | None,
+    sheet: Callable[[Sequence[LedgerEntry]], Sheet],
+) -> None:
+    """Enter what a look tells about this party's columns, once `consent` has been given the sheet made of what was told
+    before.
+
+    LeakageError if it would be too much, with `remedy`; nobody is asked to agree to what is refused.
+    """
+    sitting = f"{LOOK} {session.hex()}", session.hex()
+    check = partial(check_looks, party.name, told, remedy)
+    if ledger is not None:
+        ledger.admits(party.register, sitting, told, check)
+    if consent is not None:
+        consent(sheet([] if ledger is None else ledger.before(party.register, but=sitting)))
+    if ledger is not None:
+        ledger.book(party.register, sitting, told, check)

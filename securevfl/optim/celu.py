@@ -46,7 +46,7 @@ from securevfl.base.tall import Here, Rows, Tall, made
 from securevfl.models.base import Block, Model
 from securevfl.optim.rounds import Learner, RoundsOptimizer, take_in
 from securevfl.optim.rules import Updater
-from securevfl.protocols.base import Release
+from securevfl.protocols.declared import Release
 from securevfl.protocols.differentiable import Differentiable, Jacobian
 from securevfl.protocols.link import ActiveLink, PassiveLink
 from securevfl.protocols.residuals.base import Batch, Reply

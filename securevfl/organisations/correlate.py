@@ -22,8 +22,7 @@ from pathlib import Path
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PARTNER, Roles
-from securevfl.consent.consent_sheet import ASSUMPTIONS, Sheet
-from securevfl.consent.looks import Consent, book_look
+from securevfl.consent.consent_sheet import ASSUMPTIONS, Consent, Sheet, book_look
 from securevfl.data.correlations import Correlations, OwnColumns
 from securevfl.data.party import Party
 from securevfl.disclosure.counts import Disclosure

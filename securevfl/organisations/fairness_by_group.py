@@ -26,8 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from securevfl.base.roles import ACTIVE, PARTNER, Roles
-from securevfl.consent.consent_sheet import ASSUMPTIONS, Sheet
-from securevfl.consent.looks import Consent, book_look
+from securevfl.consent.consent_sheet import ASSUMPTIONS, Consent, Sheet, book_look
 from securevfl.data.party import Party
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry

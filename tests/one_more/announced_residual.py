@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PASSIVE
 from securevfl.errors import ProtocolError
-from securevfl.protocols.base import Release
-from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.declared import Declared, Release, Reveal
 from securevfl.protocols.residuals.base import ActiveResidual, Agreement, PassiveResidual, Reply, ResidualProtocol
 from securevfl.protocols.residuals.open_residual import OpenReply
 from securevfl.protocols.seat import Seat

@@ -10,7 +10,7 @@ import pytest
 
 from securevfl.crypto.kernel import gradient
 from securevfl.errors import CryptoError, LimitError, ProtocolError, TransportError
-from securevfl.protocols.base import Release
+from securevfl.protocols.declared import Release
 from securevfl.protocols.residuals.base import (
     ActiveResidual,
     Agreement,

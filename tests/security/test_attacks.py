@@ -22,8 +22,7 @@ from securevfl.base.arrays import Floats
 from securevfl.crypto.masking import SumTree, star
 from securevfl.disclosure.exposure import expected_label_auc, leverage, measure
 from securevfl.optim.rules import Optimizer
-from securevfl.protocols.base import Release
-from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.declared import Declared, Release, Reveal
 from securevfl.protocols.residuals.base import ActiveResidual, Agreement, PassiveResidual, Reply, ResidualProtocol
 from securevfl.protocols.residuals.defences import Defence, Gaussian, Marvell, MaxNorm, Rounding
 from securevfl.protocols.residuals.open_residual import OpenReply

@@ -8,8 +8,17 @@ from securevfl.audit.attacks.finished_models import AllBytes, Membership, ModelC
 from securevfl.audit.attacks.masked_phases import MaskedPhases, PhaseMap, SharedFrequencies
 from securevfl.audit.attacks.masked_sums import Collusion, Differencing, FirstDifference
 from securevfl.audit.attacks.measured import LinkedOutputs, MarkedPairs, RankMatching
-from securevfl.audit.attacks.opened_gradients import BatchInversion, BinCounts, CrossRound, RareValues, TwoValues
-from securevfl.audit.attacks.told_residuals import ResidualDirection, ResidualNorm, ResidualSign, SharedResiduals
+from securevfl.audit.attacks.opened_gradients import (
+    BatchInversion,
+    BinCounts,
+    CrossRound,
+    RareValues,
+    ResidualDirection,
+    ResidualNorm,
+    ResidualSign,
+    SharedResiduals,
+    TwoValues,
+)
 from securevfl.audit.attacks.told_scores import ScoreBits, ScoreColumns, ScoreSums
 from securevfl.base.extensions import Extension, allowed, load
 from securevfl.errors import ConfigError

@@ -17,8 +17,7 @@ from pydantic import PrivateAttr, SerializeAsAny
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import Roles
-from securevfl.protocols.base import Release
-from securevfl.protocols.declared import Declared, Phases, Space
+from securevfl.protocols.declared import Declared, Phases, Release, Space
 from securevfl.protocols.differentiable import Differentiable, Jacobian
 from securevfl.protocols.residuals.base import (
     ActiveResidual,

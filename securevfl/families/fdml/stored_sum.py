@@ -38,8 +38,7 @@ from securevfl.crypto.prg import Prg, derive_key
 from securevfl.crypto.scheme import Secret
 from securevfl.errors import CryptoError, KeyMismatch, ProtocolError, RangeError
 from securevfl.families.fdml.local_noise import LocalNoise
-from securevfl.protocols.base import MessageProtocol
-from securevfl.protocols.declared import Declared, Reals, Reveal
+from securevfl.protocols.declared import Declared, MessageProtocol, Reals, Reveal
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.sums.sum_masks import KEY_MESSAGES, from_residues, own_keys, to_residues
 

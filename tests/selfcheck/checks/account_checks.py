@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from securevfl.audit.transcripts import Outcome
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PARTNER, Roles
-from securevfl.consent import looks
+from securevfl.consent import consent_sheet
 from securevfl.consent.consent_sheet import AgreedSheets, Sheet
 from securevfl.data import datasets
 from securevfl.data.party import Party
@@ -138,7 +138,7 @@ def groups() -> Outcome:
         }
         run_threads(sides, WallClock, observe=seen)
 
-    with mock.patch.object(looks, "check_looks", return_value=None):
+    with mock.patch.object(consent_sheet, "check_looks", return_value=None):
         _looks(outcome, look, _N)
     try:  # where each look is 2.8% of the bits, a second is one too many
         with tempfile.TemporaryDirectory() as folder:

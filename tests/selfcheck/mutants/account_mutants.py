@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from securevfl.consent import looks
+from securevfl.consent import consent_sheet
 from securevfl.consent.consent_sheet import AgreedSheets
 from securevfl.disclosure import summed_bits
 from securevfl.disclosure.ledger import DisclosureLedger
@@ -87,7 +87,7 @@ MUTANTS = [
         "looks are counted and never refused",
         "counts by group",
         "count",
-        (looks, "check_looks", lambda *_: None),
+        (consent_sheet, "check_looks", lambda *_: None),
     ),
     _mutant(
         "correlations: cut",
