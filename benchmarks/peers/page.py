@@ -143,11 +143,15 @@ def _conditions(found: dict[str, Any]) -> str:
         return ""
     loads, days = [row["load"] for row in done], sorted({row["date"] for row in done})
     when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
-    busy = "" if max(loads) < machine["cores"] else ": other work had the cores too, so go by processor seconds"
+    busy = _busy(machine, max(loads))
     return (
         f"{machine['processor']}, {machine['cores']} cores, Python {machine['python']}, {when}, load averages of\n"
         f"{min(loads):g} to {max(loads):g} at the start of a run{busy}.\n"
     )
+
+
+def _busy(machine: dict[str, Any], load: float) -> str:
+    return "" if load < machine["cores"] else ": other work had the cores too, so go by processor seconds"
 
 
 def _reads(files: dict[str, Any]) -> str:
@@ -175,7 +179,7 @@ def _gradient(files: dict[str, Any]) -> str:
     table = _table(["rows x columns", "engine", "ms", "times phe", "by processor"], rows, left=2)
     return (
         f"\n{table}\n{machine['processor']}, {machine['cores']} cores, {found['date']}, "
-        f"load average {machine['load_average']:g}.\n\n"
+        f"load average {machine['load_average']:g}{_busy(machine, machine['load_average'])}.\n\n"
     )
 
 
@@ -217,8 +221,8 @@ def _beside(files: dict[str, Any]) -> str:
             rows.append([what, cells[0], f"{cells[1]}, {peer.words}", f"{figure(theirs / ours)} x"])
     for row in files.get(GRADIENT, {}).get("rows", []):
         if row["engine"] == "ckks" and (row["n"], row["d"]) == (256, 100):
-            own, theirs = row["total_ms"], row["total_ms"] * row["ratio_to_phe"]
-            what = "an encrypted gradient of 256 x 100, ms"
+            own, theirs = row["cpu_ms"], row["cpu_ms"] * row["cpu_ratio_to_phe"]
+            what = "an encrypted gradient of 256 x 100, milliseconds"
             rows.append(
                 [what, figure(own), f"{figure(theirs)}, phe, as its users call it", f"{figure(theirs / own)} x"]
             )
