@@ -51,6 +51,11 @@ class Model(Named, ABC):
         return {}
 
     @property
+    def ends_early(self) -> bool:
+        """Whether it is held back by ending its training where the loss of rows held out no longer falls."""
+        return False
+
+    @property
     def residual_bound(self) -> float:
         """No number of a residual that goes down is larger."""
         return self.loss.bound

@@ -79,6 +79,11 @@ class Inputs(ABC):
         these inputs were made."""
         return self(X)
 
+    def constant(self, breadth: int) -> Floats | None:
+        """Return weights (breadth,) by which these inputs add up to 1 in every row; None where there are none, or where
+        an intercept is among them, whose part the constant is."""
+        return None
+
     def state(self, *, whole: bool) -> dict[str, Any]:
         """Return what is kept of these inputs; with `whole` also what only the training rows need."""
         return {}

@@ -28,7 +28,7 @@ class LinearModel(BlockModel):
     """What every linear model is told: `l2`, which spares the intercept.
 
     On shares, spare_bits: how many bits that a ring has to spare steps may take. step_bits: beyond so many an entry of
-    a step is cut off.
+    a step is cut off. risen: times the least loss so far, from which a training of long steps has lost its way.
     """
 
     by_column: ClassVar[bool] = True
@@ -36,6 +36,7 @@ class LinearModel(BlockModel):
     shares_outputs: ClassVar[bool] = True
     spare_bits: ClassVar[int] = 3
     step_bits: ClassVar[int | None] = None
+    risen: ClassVar[float] = 1.02
 
     @property
     def loss(self) -> Loss:

@@ -40,7 +40,7 @@ __all__ = ["MOST_LEAVES", "ForestInputs", "TreeView", "TreeViews", "Trees", "tre
 MOST_LEAVES = 8192  # of one party
 VISITS = 12
 FEWEST = 20  # training rows in a leaf of a party that is told its weights
-RIDGE, LEAST_RIDGE = 30.0, 1e-4  # over the training rows
+RIDGE, LEAST_RIDGE = 60.0, 1e-4  # over the training rows
 
 
 class Trees(LinearModel):
@@ -53,6 +53,7 @@ class Trees(LinearModel):
     scales: ClassVar[bool] = False
     spare_bits: ClassVar[int] = 0
     step_bits: ClassVar[int | None] = 18
+    risen: ClassVar[float] = 1.1  # less is what leaves learn of the training rows alone
 
     trees: int | None = Field(default=None, ge=1)
     """Trees of a party, in the mean; 100 up to 10,000 training rows, 50 up to 50,000 and 25 beyond if left out. With an
@@ -64,7 +65,7 @@ class Trees(LinearModel):
     linear: float = Field(default=0.3, ge=0, le=8)
     """Weight of the columns themselves beside the leaves; 0 leaves them out."""
     ridge: Literal["auto"] | float = "auto"
-    """What holds weights back: 30 over the number of training rows, or a number. With 10 over the rows fine structure
+    """What holds weights back: 60 over the number of training rows, or a number. With 30 over the rows fine structure
     comes out, with 100 noise stays away; the lower opened loss says which."""
     own_score: bool = True
     """Gives the party with labels a column of what its own columns say of them, by scikit-learn (extra `sklearn`)."""
@@ -105,6 +106,10 @@ class Trees(LinearModel):
     @property
     def defaults(self) -> Mapping[str, Any]:
         return {"optimizer": {"name": "block_descent"}, "batch_size": "growing", "epochs": VISITS}
+
+    @property
+    def ends_early(self) -> bool:
+        return True
 
     def ridge_of(self, rows: int) -> float | None:
         return max(LEAST_RIDGE, RIDGE / rows) if self.ridge == "auto" else float(self.ridge)
@@ -197,6 +202,13 @@ class ForestInputs(Inputs):
             found[:, at + lines : at + lines + scores] = self.score.scaled(own)
         if self.intercept:
             found[:, -1] = 1.0
+        return found
+
+    def constant(self, breadth: int) -> Floats | None:
+        if self.intercept:
+            return None
+        found, leaves = np.zeros(breadth), self.forest.merged.size
+        found[:leaves] = 1 / (self.value * len(self.forest))  # a row has one leaf of each tree
         return found
 
     def importance(self, theta: Floats, X: Floats) -> dict[str, list[float]]:

@@ -35,17 +35,39 @@ def bound(loss: Loss) -> float:
 
 
 def of_rows(
-    stretches: Iterable[Floats], gram: Callable[[Floats], Floats], loss: Loss, decay: Floats, *, who: str
+    stretches: Iterable[Floats],
+    gram: Callable[[Floats], Floats],
+    loss: Loss,
+    decay: Floats,
+    *,
+    who: str,
+    constant: Floats | None = None,
 ) -> Floats:
     """P (d x d) of a party's rows, which come in stretches (each n x d); the rest as `preconditioner`.
 
-    gram: X^T X of a stretch, with whatever columns the model adds.
+    gram: X^T X of a stretch, with whatever columns the model adds. constant: weights v (d,) with X v = 1, if there are
+    any: steps then leave the mean of X theta where it is.
     """
     total, rows = np.zeros((len(decay), len(decay))), 0
     for X in stretches:
         total += gram(X)
         rows += len(X)
-    return preconditioner(total, rows, bound(loss), decay, who=who)
+    if constant is None:
+        return preconditioner(total, rows, bound(loss), decay, who=who)
+    return _centred(total, rows, bound(loss), decay, constant, who=who)
+
+
+def _centred(gram: Floats, rows: int, curvature: float, decay: Floats, constant: Floats, *, who: str) -> Floats:
+    """P = T (c X_c^T X_c / n + diag(decay))^-1 T^T (d x d) for the columns about their means, X_c = X - 1 mu^T.
+
+    Where the party with labels has an intercept and the columns of another one add up to a constant, X v = 1, both
+    would step along it, and together twice as far as either says. With T = I - v mu^T, X T = X_c: steps of this P are
+    those of the columns about their means, and move X theta by what has the mean 0.
+    """
+    mean = gram @ constant / rows
+    P = preconditioner(gram - rows * np.outer(mean, mean), rows, curvature, decay, who=who)
+    turned = P - np.outer(constant, mean @ P)
+    return np.asarray(turned - np.outer(turned @ mean, constant))
 
 
 def preconditioner(gram: Floats, rows: int, curvature: float, decay: Floats, *, who: str) -> Floats:

@@ -4,7 +4,7 @@
     protocol "shares"           the same
     protocol with a residual    block newton on all rows, for as many epochs as the guards let through
     what shares can't train     CKKS, for the reason that `why_sealed` gives
-    a model with `defaults`     what it says, on shares
+    a model with `defaults`     what it says, on shares; one that ends early by long steps, where rows are held out
 
 Residuals in the open and leaks are never chosen for a user: an optimizer without a protocol trains on shares where it
 can, and sealed under CKKS where it can't. A key that is given always stays as it is.
@@ -113,7 +113,11 @@ def _schedule(model: Model, protocol: Protocol, given: Mapping[str, Any]) -> dic
     more = longer(room) if isinstance(room, (int, float)) else 1.0
     if model.defaults:
         own = {"test_fraction": HELD_OUT, **model.defaults}
-        return own | {"epochs": math.ceil(more * own["epochs"])} if "epochs" in own else own
+        if model.ends_early and _evaluated(given) and given.get("epochs", LONG_VISITS) > EVALUATE_EVERY:
+            own |= _long(more) | {"patience": {"metric": "loss", "evaluations": 1}}
+        elif "epochs" in own:
+            own["epochs"] = math.ceil(more * own["epochs"])
+        return own
     if protocol.shares is not None:
         if model.loss.estimates:  # levels would tell no gain that small
             steps = BlockDescent(lr=model.loss.slack)
@@ -121,9 +125,8 @@ def _schedule(model: Model, protocol: Protocol, given: Mapping[str, Any]) -> dic
             own = {"optimizer": steps, "batch_size": "all", "epochs": math.ceil(more * FINE_VISITS)}
             return own | {"test_fraction": HELD_OUT}
         own = {"optimizer": BlockDescent(), "batch_size": "growing", "epochs": math.ceil(more * VISITS)}
-        if given.get("test_fraction", HELD_OUT) and given.get("evaluate_every", EVALUATE_EVERY):
-            own |= {"test_fraction": HELD_OUT, "evaluate_every": math.ceil(more * EVALUATE_EVERY)}
-            own |= {"optimizer": BlockDescent(lr=LONG_STEP), "epochs": math.ceil(more * LONG_VISITS)}
+        if _evaluated(given):
+            own |= {"test_fraction": HELD_OUT} | _long(more)
         return own
     if model.method:
         return {}
@@ -132,3 +135,14 @@ def _schedule(model: Model, protocol: Protocol, given: Mapping[str, Any]) -> dic
     except ValueError:
         return {"optimizer": FedBCD(local_steps=1, lr=STEP, rule=Adam()), "batch_size": "all", "epochs": 0}
     return {"optimizer": BlockNewton(), "batch_size": "all", "epochs": 0}
+
+
+def _evaluated(given: Mapping[str, Any]) -> bool:
+    """Whether rows are held out on which a training may be evaluated between visits."""
+    return bool(given.get("test_fraction", HELD_OUT) and given.get("evaluate_every", EVALUATE_EVERY))
+
+
+def _long(more: float) -> dict[str, Any]:
+    """Return steps longer than safe ones, with evaluations that tell if they are too long; so many times the visits."""
+    own = {"optimizer": BlockDescent(lr=LONG_STEP), "epochs": math.ceil(more * LONG_VISITS)}
+    return own | {"evaluate_every": math.ceil(more * EVALUATE_EVERY)}

@@ -20,6 +20,7 @@ from securevfl.models import own_score, trees
 from securevfl.models.inputs import Spread
 from securevfl.models.own_score import Boosted, out_of_fold
 from securevfl.models.trees import ForestInputs
+from securevfl.options import Patience
 from securevfl.training.checkpoint import Checkpoints
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -69,7 +70,8 @@ def inputs_of(run: vfl.Run, own: list[vfl.Party]) -> tuple[list[Any], Any, Any]:
 def test_a_run_is_that_of_floats(count: int) -> None:
     """With entries an eighth apart, as what is rounded at random weighs more on few rows."""
     own, fine = parties(count), vfl.Protocol(shares=vfl.Shares(table_bits=8, step=0.125))
-    run = vfl.simulate(job(vfl.Trees(**SMALL, own_score=False), protocol=fine), own, workers=1)
+    steps: dict[str, Any] = {"optimizer": vfl.BlockDescent(), "batch_size": "all", "epochs": 12}
+    run = vfl.simulate(job(vfl.Trees(**SMALL, own_score=False), protocol=fine, **steps), own, workers=1)
     found, train, test = inputs_of(run, own)
     y = np.where(own[0].y == 1, 1.0, -1.0)[:, None]
     knots = np.arange(-128.0, 129.0) / 8
@@ -78,8 +80,9 @@ def test_a_run_is_that_of_floats(count: int) -> None:
         at = [np.interp(f[:, 0], knots, -label / (1 + np.exp(label * knots))) for label in (1.0, -1.0)]
         return np.where(y[train][: len(f)] > 0, at[0][:, None], at[1][:, None])
 
-    at = oracle.descend([X[train] for X in found], residual, 0.25, 30 / len(train), 12)
-    exact = sum(X[test] @ theta for X, theta in zip(found, at, strict=True))[:, 0]
+    about = [found[0], *(X - X[train].mean(axis=0) for X in found[1:])]  # who has no intercept moves no mean
+    at = oracle.descend([X[train] for X in about], residual, 0.25, 60 / len(train), 12)
+    exact = sum(X[test] @ theta for X, theta in zip(about, at, strict=True))[:, 0]
     theta = whole_weights(run.job, {name: part.state for name, part in run.parts.items()}, "bank")
     f = sum(X[test] @ theta[party.name] for X, party in zip(found, own, strict=True))[:, 0]
     assert np.abs(f - exact).mean() <= 0.03
@@ -109,6 +112,24 @@ def test_of_many_rows_trees_and_the_own_score_are_made_by_some(monkeypatch: pyte
     np.testing.assert_array_equal(np.stack([asked[at] for at in range(100)]), X)
     assert ForestInputs.read(part.state["inputs"]).forest.counts.sum(axis=1).tolist() == [100] * 3
     assert run.metrics["auc"] > 0.7
+
+
+def test_only_the_party_with_labels_moves_the_mean() -> None:
+    """Two parties along whose leaves steps are twice as long as is safe together would swing by the constant."""
+    own = parties(rows=400)
+    keys: dict[str, Any] = {"optimizer": vfl.BlockDescent(lr=2), "batch_size": "all", "epochs": 10}
+    run = vfl.simulate(job(vfl.Trees(**SMALL), **keys), own, workers=1)
+    found, train, _ = inputs_of(run, own)
+    theta = whole_weights(run.job, {name: part.state for name, part in run.parts.items()}, "bank")["shop"]
+    H = found[1][train] @ theta
+    assert abs(H.mean()) < 0.01 < 0.1 < H.std()  # W is rounded
+
+
+def test_the_model_is_that_of_the_least_loss_of_rows_held_out() -> None:
+    """With hardly anything to hold weights back the loss rises from the first evaluation on."""
+    run = vfl.simulate(job(vfl.Trees(trees=20, own_score=False, ridge=2e-3)), parties())
+    losses = [record["loss"] for record in run.history if "loss" in record]
+    assert run.metrics["loss"] == min(losses) < losses[-1]
 
 
 def test_trees_bend_where_lines_cannot() -> None:
@@ -142,9 +163,9 @@ class Cut(Exception):
     """What takes the place of a lost process."""
 
 
-@pytest.mark.parametrize("at", [2, 6, 11])
+@pytest.mark.parametrize("at", [2, 10, 11])
 def test_a_run_goes_on_with_the_trees_it_had(at: int, tmp_path: Path) -> None:
-    own, work = parties(rows=300), job()
+    own, work = parties(rows=300), job(epochs=12)
 
     def kept() -> dict[str, Checkpoints]:
         return {party.name: Checkpoints(tmp_path / party.name, party.name, every=1) for party in own}
@@ -158,6 +179,7 @@ def test_a_run_goes_on_with_the_trees_it_had(at: int, tmp_path: Path) -> None:
     (state,) = (tmp_path / "shop").glob(f"*.round-{at}.json")
     before = State.read(json.loads(state.read_text())["state"])["inputs"]
     run = vfl.simulate(work, own, checkpoints=kept())
+    assert [record["round"] for record in run.history if "loss" in record] == [10]
     assert run.costs.rounds == 12
     assert run.metrics["auc"] > 0.7
     after = run.parts["shop"].state["inputs"]
@@ -313,8 +335,13 @@ def test_a_job_file(tmp_path: Path) -> None:
     path = tmp_path / "job.toml"
     path.write_text('model = { name = "trees", trees = 4, depth = 2 }\n[protocol.shares]\n')
     read = vfl.Job.load(path)
-    assert (read.optimizer.name, read.batch_size, read.epochs) == ("block_descent", "growing", 12)
     assert vfl.Job(model="trees", optimizer=vfl.FedSGD(lr=0.1)).batch_size == "all"
+    assert (read.optimizer.name, read.optimizer.lr, read.batch_size, read.epochs) == ("block_descent", 2, "growing", 30)
+    assert (read.evaluate_every, read.patience, read.test_fraction) == (10, Patience(evaluations=1), 0.25)
+    for keys in ({"test_fraction": 0.0}, {"evaluate_every": 0}, {"epochs": 10}):
+        safe = vfl.Job(model="trees", **keys)
+        assert (safe.optimizer.lr, safe.evaluate_every, safe.patience) == (1, 0, None)
+        assert safe.epochs == keys.get("epochs", 12)
     assert vfl.Job.from_dict(read.to_dict()) == read
 
 

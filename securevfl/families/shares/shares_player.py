@@ -60,7 +60,6 @@ BLOCK = 16_384  # rows that are scored at a time
 STRETCH = 4096  # rows of which inputs are made at a time
 KEY_BYTES = 32
 INPUTS = "inputs.json"  # beside work done ahead, which rests on them
-LOST = 1.02  # times the least loss so far, from which a training turns back
 _TURNED = "the loss rose: steps of twice the safe size were too long for these columns, and half of it follows"
 EXPLAINED = 512  # training rows by which columns are said to matter, to a party that is told its weights
 
@@ -258,7 +257,7 @@ class SharesPlayer(Player):
         return turns_back(self._job, self._turned)
 
     def is_lost(self, losses: Sequence[float]) -> bool:
-        return not losses[-1] <= min([self._measures.none, *(LOST * loss for loss in losses[:-1])])
+        return not losses[-1] <= min([self._measures.none, *(self._model.risen * loss for loss in losses[:-1])])
 
     def turn_back(self, best: State | None) -> None:
         turned = [*self._turned, [self.exchanges, 0 if best is None else best["visits"]]]
@@ -367,7 +366,9 @@ class SharesPlayer(Player):
             loss = self._job.model.loss
         ridge = self._model.ridge_of(len(rows))
         held_back = np.full((d, 1), (optimizer.ridge if ridge is None else ridge) + self._job.model.l2)
-        return of_rows(stretches, lambda X: X.T @ X, loss, held_back, who=self._seat.me)
+        assert self._inputs is not None, "they are made first"
+        constant = self._inputs.constant(d)
+        return of_rows(stretches, lambda X: X.T @ X, loss, held_back, who=self._seat.me, constant=constant)
 
     def _own_weighted(self, data: TrainingData, rows: Rows, clip: float) -> Floats:
         """Return inputs (m x d) of these rows by the root of what each row counts, where this party knows that."""
