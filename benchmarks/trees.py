@@ -136,9 +136,7 @@ def in_floats(job: Job, own: Sequence[Party], new: dict[str, Any], labels: NDArr
     for place, party in enumerate(prepared):
         assert party.preparation is not None, "it has been prepared"
         n = len(party)
-        seen = Seen(
-            party.name, party.X, tuple(party.preparation.sources), None if place else y, None, False, os.urandom(32)
-        )
+        seen = Seen(party.name, party.X, tuple(party.preparation.sources), None if place else y, None, os.urandom(32))
         spread = Spread(place == 0, party.X.shape[1], 1, len(own), n)
         kept = None if found is None else found.parts[party.name].state["inputs"]
         inputs = model.inputs(spread, kept if place else None, partial(_same, seen))

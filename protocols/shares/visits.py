@@ -60,6 +60,7 @@ __all__ = [
 ]
 
 _KEPT, _KEPT_BY_SPOOL = 1 << 27, 1 << 24  # bytes of blocks that are kept in memory, without a spool and beside it
+_DEAR, _DEAR_KEPT = 512, 1 << 29  # columns from which more is kept without a spool, and how much
 _STRETCH = 4096  # rows that are made into integers at a time
 _TABLES = 1024  # rows whose tables are made at a time
 _KAPPA = "sums of a training on shares"
@@ -147,7 +148,8 @@ class VisitColumns:
         self._ring = ShareRing(numbers.bits)
         self._kept: dict[RowBlock, tuple[Integers, Integers]] = {}
         self._factored: dict[RowBlock, tuple[Factor, Factor]] = {}
-        self._room = _KEPT if folder is None else _KEPT_BY_SPOOL
+        dear = _DEAR_KEPT if P is not None and len(P) >= _DEAR else _KEPT  # d products an entry of W
+        self._room = dear if folder is None else _KEPT_BY_SPOOL
 
     def integers(self, piece: RowBlock) -> tuple[Integers, Integers]:
         """X and W of a block."""

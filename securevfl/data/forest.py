@@ -10,7 +10,9 @@ has: others learn how many trees there are and how deep they go, and neither col
     missing   on a side that a coin of the question says, for each column of numbers that says where it is missing
     texts     one column of codes, in an order that is drawn
 
-Beside the leaves stand the columns as they are (`Lines`): trees follow bends, and lines what is straight.
+Beside the leaves stand the columns as they are (`Lines`): trees follow bends, and lines what is straight. Where all
+columns have two values nothing bends, and trees are worth what pairs of columns are: leaves then count less, and lines
+more (`two_valued`).
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from securevfl.crypto.prg import Prg
 from securevfl.data.preparation import Source
 from securevfl.data.scaled_columns import on_grid
 
-__all__ = ["DEEPEST", "MOST_BINS", "Forest", "Leaves", "Lines", "asked"]
+__all__ = ["DEEPEST", "MOST_BINS", "Forest", "Leaves", "Lines", "asked", "two_valued"]
 
 Leaves = NDArray[np.uint8]  # numbers of leaves (m x trees)
 
@@ -199,8 +201,12 @@ class Lines:
 
     def __call__(self, X: Floats) -> Floats:
         """Compute the lines (m x d) of prepared columns X (m x d)."""
+        return on_grid(self.weight * self.scaled(X), np.inf)
+
+    def scaled(self, X: Floats) -> Floats:
+        """Return prepared columns X (m x d) cut off at their ends, in deviations from their means."""
         scaled = (np.clip(X, self.low, self.high) - self.mean) / self.deviation
-        return on_grid(self.weight * np.clip(scaled, -FARTHEST, FARTHEST), np.inf)
+        return np.clip(scaled, -FARTHEST, FARTHEST)
 
     def state(self) -> dict[str, Any]:
         """All of it as plain arrays and numbers; what is infinite as the largest number."""
@@ -214,6 +220,12 @@ class Lines:
         """Restore the lines from what `state` gave. KeyError or TypeError if it is none."""
         names = ("low", "high", "mean", "deviation", "centre")
         return cls(**{name: state[name] for name in names}, weight=float(state["weight"]))
+
+
+def two_valued(X: Floats) -> bool:
+    """Whether no column of X (n x d) has more than two values."""
+    low, high = X.min(axis=0), X.max(axis=0)
+    return bool(((low == X) | (high == X)).all())
 
 
 def _cuts(values: Floats, bins: int) -> Floats:

@@ -24,13 +24,14 @@ __all__ = ["Asis", "Inputs", "Seen", "Spread", "own_stream"]
 @dataclass(frozen=True)
 class Spread:
     """The sizes of a party among others: whether it has the labels, d of its columns, c outputs, how many parties there
-    are, n training rows. All of it is public."""
+    are, n training rows, whether its weights are told to it at the end. All of it is public."""
 
     active: bool
     columns: int
     outputs: int
     parties: int
     rows: int
+    opened: bool = False
 
 
 @dataclass(frozen=True, repr=False)
@@ -38,8 +39,8 @@ class Seen:
     """What inputs may be made by: one party's own training rows, or many of them, and nothing of held-out ones.
 
     X (n x d): these rows before any scaling. sources: what the columns were. targets (n x c), weights (n,): where the
-    party has labels. opened: whether its weights are told to it at the end. key: 32 bytes that nobody else can compute.
-    order (n,): the places of these rows in the order of ids; as they stand if None.
+    party has labels. key: 32 bytes that nobody else can compute. order (n,): the places of these rows in the order of
+    ids; as they stand if None.
     """
 
     who: str
@@ -47,7 +48,6 @@ class Seen:
     sources: tuple[Source, ...]
     targets: Floats | None
     weights: Floats | None
-    opened: bool
     key: bytes
     order: NDArray[np.intp] | None = None
 

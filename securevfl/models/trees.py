@@ -1,6 +1,7 @@
 """Trees of each party's own columns, as a linear model of their leaves: additive, trained on shares, nothing opened.
 
     f = sum over parties k, trees t of k:  theta_kt[leaf of the row in t]  +  lines of the columns  +  own score
+        or, at parties without one, cosines of the columns
 
 Each party draws its trees at random from its own training rows (`securevfl.data.forest`), before anything is exchanged,
 and what is trained are the weights of their leaves. So the training sends what that of a linear model on shares sends,
@@ -8,7 +9,9 @@ about columns whose number follows from public sizes alone. No tree asks about c
 pairs of them, as an exclusive or does, is not learnt. It is an additive ensemble of trees and no boosting.
 
 The party with labels has one more column of its own: what boosted trees say of the labels by its columns alone
-(`securevfl.models.own_score`). Nothing is sent for it, as it has both.
+(`securevfl.models.own_score`). Nothing is sent for it, as it has both. Parties without such a score have cosines of
+their columns beside the leaves (`securevfl.data.cosines`), but where their weights are told to them: what these say is
+of single columns.
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ from pydantic import ConfigDict, Field, model_validator
 
 from securevfl.base.arrays import Floats
 from securevfl.data.bins import decimal
-from securevfl.data.forest import DEEPEST, FARTHEST, MOST_BINS, Forest, Lines
+from securevfl.data.cosines import Cosines
+from securevfl.data.forest import DEEPEST, FARTHEST, MOST_BINS, Forest, Lines, two_valued
 from securevfl.data.scaled_columns import on_grid
 from securevfl.models.inputs import Inputs, Making, Spread
 from securevfl.models.linear import LinearModel
@@ -41,6 +45,8 @@ MOST_LEAVES = 8192  # of one party
 VISITS = 12
 FEWEST = 20  # training rows in a leaf of a party that is told its weights
 RIDGE, LEAST_RIDGE = 60.0, 1e-4  # over the training rows
+LEAVES_A_COSINE = 3
+CURVED_OF_TWO, LINEAR_OF_TWO = 0.5, 1.0  # what leaves and lines are multiplied by where columns have two values
 
 
 class Trees(LinearModel):
@@ -64,6 +70,9 @@ class Trees(LinearModel):
     """A column is asked about at up to bins - 1 of its quantiles."""
     linear: float = Field(default=0.3, ge=0, le=8)
     """Weight of the columns themselves beside the leaves; 0 leaves them out."""
+    cosines: int | None = Field(default=None, ge=0, le=MOST_LEAVES)
+    """Cosines of all columns of a party at once, at parties that have no own score and are not told their weights; one
+    for every three leaves if left out, 0 for none."""
     ridge: Literal["auto"] | float = "auto"
     """What holds weights back: 60 over the number of training rows, or a number. With 30 over the rows fine structure
     comes out, with 100 noise stays away; the lower opened loss says which."""
@@ -101,6 +110,10 @@ class Trees(LinearModel):
         ]
         if self.own_score:
             lines.append("the party with labels adds a score of its own columns, which it makes alone")
+        if self.cosines != 0:
+            who = "others add" if self.own_score else "each party adds"
+            lines.append(f"{who} cosines of all their columns at once, unless open_weights names them: these mix")
+            lines.append("a party's columns, so that none of them has an exact share in a score")
         return "\n".join(lines)
 
     @property
@@ -117,7 +130,8 @@ class Trees(LinearModel):
     @property
     def reach(self) -> float:
         """No input is larger on either side."""
-        return max(1.0, FARTHEST * self.linear, SCORE_FARTHEST if self.own_score else 0.0)
+        lines = FARTHEST * max(self.linear, LINEAR_OF_TWO) if self.linear else 0.0
+        return max(1.0, lines, SCORE_FARTHEST if self.own_score else 0.0)
 
     def count(self, spread: Spread) -> int:
         """Trees of one party."""
@@ -138,7 +152,14 @@ class Trees(LinearModel):
         score = spread.outputs if self.own_score and spread.active else 0
         lines = spread.columns if self.linear else 0
         leaves: int = self.count(spread) * 2**self.depth
-        return leaves + lines + score + spread.active
+        return leaves + lines + score + self._cosines(spread) + spread.active
+
+    def _cosines(self, spread: Spread) -> int:
+        """Cosines of one party; one that is told its weights has none, as they mix its columns."""
+        if spread.opened or (self.own_score and spread.active):
+            return 0
+        leaves: int = self.count(spread) * 2**self.depth
+        return leaves // LEAVES_A_COSINE if self.cosines is None else self.cosines
 
     def inputs(self, spread: Spread, kept: Mapping[str, Any] | None, make: Making) -> Inputs:
         return self._drawn(spread, make) if kept is None else ForestInputs.read(kept)
@@ -152,7 +173,7 @@ class Trees(LinearModel):
             trees=self.count(spread),
             depth=self.depth,
             bins=self.bins,
-            fewest=FEWEST if seen.opened else 1,
+            fewest=FEWEST if spread.opened else 1,
         )
         score = None
         if self.own_score and seen.targets is not None:
@@ -167,20 +188,35 @@ class Trees(LinearModel):
             )
             deviation = own.std(axis=0)
             score = ScoreColumn(trees, own, own.mean(axis=0), np.where(deviation > 0, deviation, np.inf))
-        lines = Lines.fit(seen.X, self.linear) if self.linear else None
-        return ForestInputs(forest, lines, score, intercept=spread.active)
+        two, linear, curved = two_valued(seen.X), self.linear, 1.0
+        if two:
+            linear, curved = max(linear, LINEAR_OF_TWO) if linear else 0.0, CURVED_OF_TWO
+        lines, count = Lines.fit(seen.X, linear) if linear else None, self._cosines(spread)
+        cosines = Cosines.draw(seen.X, seen.key, count=count, weight=curved) if count else None
+        return ForestInputs(forest, lines, score, cosines, intercept=spread.active, curved=curved)
 
 
 class ForestInputs(Inputs):
-    """One party's leaves, lines, own score and intercept, in this order."""
+    """One party's leaves, lines, own score, cosines and intercept, in this order. curved: what the leaves are
+    multiplied by."""
 
-    def __init__(self, forest: Forest, lines: Lines | None, score: ScoreColumn | None, *, intercept: bool) -> None:
-        self.forest, self.lines, self.score, self.intercept = forest, lines, score, intercept
+    def __init__(
+        self,
+        forest: Forest,
+        lines: Lines | None,
+        score: ScoreColumn | None,
+        cosines: Cosines | None,
+        *,
+        intercept: bool,
+        curved: float = 1.0,
+    ) -> None:
+        self.forest, self.lines, self.score, self.cosines = forest, lines, score, cosines
+        self.intercept, self.curved = intercept, curved
 
     @property
     def value(self) -> float:
         """What stands in a row's leaf."""
-        return float(on_grid(np.array(len(self.forest) ** -0.5), 1.0))
+        return float(on_grid(np.array(self.curved * len(self.forest) ** -0.5), 1.0))
 
     def __call__(self, X: Floats) -> Floats:
         return self._beside(X, None if self.score is None else self.score.trees(X))
@@ -193,13 +229,16 @@ class ForestInputs(Inputs):
         lines = 0 if self.lines is None else X.shape[1]
         scores = 0 if own is None else own.shape[1]
         at = each * len(self.forest)
-        found = np.zeros((len(X), at + lines + scores + self.intercept))
+        cosines = 0 if self.cosines is None else len(self.cosines)
+        found = np.zeros((len(X), at + lines + scores + cosines + self.intercept))
         for tree, own_leaves in enumerate(leaves.T):
             found[np.arange(len(X)), tree * each + own_leaves.astype(np.intp)] = self.value
         if self.lines is not None:
             found[:, at : at + lines] = self.lines(X)
         if own is not None and self.score is not None:
             found[:, at + lines : at + lines + scores] = self.score.scaled(own)
+        if self.cosines is not None:
+            found[:, at + lines + scores : at + lines + scores + cosines] = self.cosines(X)
         if self.intercept:
             found[:, -1] = 1.0
         return found
@@ -220,18 +259,22 @@ class ForestInputs(Inputs):
             "forest": self.forest.state(),
             "lines": None if self.lines is None else self.lines.state(),
             "score": None if self.score is None else self.score.state(whole=whole),
+            "cosines": None if self.cosines is None else self.cosines.state(),
             "intercept": self.intercept,
+            "curved": self.curved,
         }
 
     @classmethod
     def read(cls, state: Mapping[str, Any]) -> ForestInputs:
         """Read the inputs back from what `state` returned. Raises KeyError or TypeError if it is not of that form."""
-        lines, score = state["lines"], state["score"]
+        lines, score, cosines = state["lines"], state["score"], state.get("cosines")  # earlier parts have none
         return cls(
             Forest.read(state["forest"]),
             None if lines is None else Lines.read(lines),
             None if score is None else ScoreColumn.read(score),
+            None if cosines is None else Cosines.read(cosines),
             intercept=bool(state["intercept"]),
+            curved=float(state.get("curved", 1.0)),
         )
 
 

@@ -89,7 +89,7 @@ def own_metrics(job: JobOptions, party: Party) -> dict[str, float]:
     own, new = data.scaled(train), data.scaled(test)
     spread = Spread(active=True, columns=data.columns, outputs=y.shape[1], parties=TWO, rows=len(train))
     key = own_stream(f"alone {job.seed}", own, y)(32)
-    seen = Seen(party.name, own, data.sources, y, counts, opened=False, key=key)
+    seen = Seen(party.name, own, data.sources, y, counts, key=key)
     inputs = model.inputs(spread, None, lambda: seen)
     X, Z = (
         made.clip(-options.clip, options.clip) for made in (inputs.trained(own, np.arange(len(train))), inputs(new))
@@ -99,7 +99,10 @@ def own_metrics(job: JobOptions, party: Party) -> dict[str, float]:
 
 
 def _descended(job: JobOptions, model: LinearModel, X: Floats, y: Floats, counts: Floats) -> Floats:
-    """Return weights (d x c) after the job's visits to all rows, by its bound of the curvature, with momentum."""
+    """Return weights (d x c) after the job's visits to all rows, by its bound of the curvature, with momentum.
+
+    A model that ends early takes the visits that are right for most tables.
+    """
     loss, n = model.loss, len(X)
     ridge = model.ridge_of(n) or (job.optimizer.ridge if isinstance(job.optimizer, BlockDescent) else RIDGE)
     decay = np.full((X.shape[1], 1), model.l2)
@@ -107,7 +110,7 @@ def _descended(job: JobOptions, model: LinearModel, X: Floats, y: Floats, counts
     bound = (loss.curvature or 1.0) * (X.T @ (counts * X)) / n + np.diag(ridge + decay[:, 0])
     turn = np.linalg.inv(bound)
     theta = before = np.zeros((X.shape[1], y.shape[1]))
-    for step in range(job.epochs):
+    for step in range(model.defaults["epochs"] if model.ends_early else job.epochs):
         ahead = theta + step / (step + 3) * (theta - before)
         gradient = X.T @ (counts * loss.residual(X @ ahead, y)) / n + decay * ahead
         before, theta = theta, ahead - turn @ gradient

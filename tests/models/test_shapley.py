@@ -65,7 +65,7 @@ def inputs() -> tuple[ForestInputs, Any]:
     own, trees = out_of_fold(X, y, bytes(32), classifies=True)
     few = Boosted(trees.base, (trees.trees[0][:4],))
     score = ScoreColumn(few, own, own.mean(axis=0), own.std(axis=0))
-    return ForestInputs(forest, Lines.fit(X, 0.3), score, intercept=True), X
+    return ForestInputs(forest, Lines.fit(X, 0.3), score, None, intercept=True), X
 
 
 def test_values_are_those_of_all_orders(inputs: tuple[ForestInputs, Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,8 @@ def inputs_of(run: vfl.Run, own: list[vfl.Party]) -> tuple[list[Any], Any, Any]:
         kept = ForestInputs.read(part.state["inputs"])
         X = part.preparation.apply(party.table)
         blocks = [oracle.leaves(X, kept.forest), oracle.lines(X, X[train], run.job.model.linear)]
+        if kept.cosines is not None:
+            blocks.append(kept.cosines(X))
         if kept.intercept:
             blocks.append(np.ones((len(X), 1)))
         found.append(np.hstack(blocks))
@@ -270,9 +273,11 @@ def test_a_score_of_no_use_keeps_its_column() -> None:
     model = vfl.Trees(**SMALL)
     spread = Spread(active=True, columns=5, outputs=1, parties=2, rows=300)
     assert model.breadth(spread) == 3 * 8 + 5 + 1 + 1
-    assert vfl.Trees(**SMALL, own_score=False).breadth(spread) == 6 * 8 + 5 + 1
+    assert vfl.Trees(**SMALL, own_score=False).breadth(spread) == 6 * 8 + 5 + 16 + 1
     passive = Spread(active=False, columns=5, outputs=1, parties=2, rows=300)
-    assert model.breadth(passive) == 9 * 8 + 5
+    assert model.breadth(passive) == 9 * 8 + 5 + 24
+    assert vfl.Trees(**SMALL, cosines=7).breadth(passive) == 9 * 8 + 5 + 7
+    assert model.breadth(replace(passive, opened=True)) == 9 * 8 + 5
     assert vfl.Trees().count(passive) == 150
     assert [vfl.Trees(own_score=False).count(Spread(False, 5, 1, 2, n)) for n in (10_000, 50_000, 60_000)] == [
         100,

@@ -16,10 +16,11 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import securevfl as vfl
-from securevfl.errors import DataNotice
+from securevfl.errors import ConfigError, DataError, DataNotice
 from securevfl.models import MODELS
 from securevfl.models.linear import LinearModel
-from securevfl.training.explanations import shapley
+from securevfl.models.trees import ForestInputs
+from securevfl.training.explanations import reasons, shapley
 from securevfl.training.model_part import ModelPart
 from securevfl.training.onnx_export import to_onnx
 from securevfl.training.scorecard import BASE, Scorecard, ScorecardScale
@@ -222,3 +223,40 @@ def test_a_rare_column_keeps_its_effect() -> None:
     own = [run.parts[name].rows(X) for name, X in (("bank", OWN), ("shop", parties("logistic")[1].table))]
     oracle = LogisticRegression(C=1 / (N * 1e-4), tol=1e-10, max_iter=1000).fit(np.hstack(own), Y)
     assert f[1] - f[0] == pytest.approx(oracle.coef_[0, 1] / part.scaling.deviation[1], rel=0.05)
+
+
+READERS: dict[str, Any] = {
+    "coefficients": lambda part, X: part.coefficients(),
+    "constant": lambda part, X: part.constant(),
+    "explain": lambda part, X: part.explain(X),
+    "importance": lambda part, X: part.importance,
+    "shapley": shapley,
+    "reasons": reasons,
+    "export": lambda part, X: to_onnx(part),
+}
+
+
+@pytest.mark.parametrize("own_score", [True, False])
+def test_no_reader_gives_columns_a_share_of_what_mixes_them(own_score: bool) -> None:
+    """A party beside whose trees stand cosines of all its columns; one that is told its weights has none."""
+    model = vfl.Trees(trees=3, depth=2, own_score=own_score)
+    shares = vfl.Protocol(shares=vfl.Shares(open_weights=("bank",)))
+    job, own, new = vfl.Job(model=model, protocol=shares, epochs=4, test_fraction=0.0), parties("trees"), new_rows()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataNotice)
+        run = vfl.simulate(job, own)
+    assert "cosines of all their columns at once" in vfl.explain(job, own)
+    bank, shop = run.parts["bank"], run.parts["shop"]
+    assert bank.state["inputs"]["cosines"] is None
+    assert len(shop.state["inputs"]["cosines"]["phases"]) > 0
+    for read in READERS.values():
+        with pytest.raises((ConfigError, DataError), match=r"shop|trees"):
+            read(shop, new["shop"])
+    with pytest.raises((ConfigError, DataError)):
+        run.scorecard()
+    np.testing.assert_allclose(bank.explain(new["bank"]).total[:, 0], own_part(bank, new["bank"]), atol=1e-9)
+
+
+def own_part(part: ModelPart, X: Any) -> Any:
+    """What a party of trees adds to f (m,), by its inputs times the weights that it was told."""
+    return (ForestInputs.read(part.state["inputs"])(part.table(X)) @ part.theta)[:, 0]

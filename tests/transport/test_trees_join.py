@@ -44,7 +44,11 @@ def test_trees_are_prepared_trained_asked_and_served(
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
     protocol = vfl.Protocol(shares=vfl.Shares())
     job = vfl.Job(
-        model=vfl.Trees(trees=4, depth=2), protocol=protocol, test_fraction=0.2, accepts=("small_metrics", "scores")
+        model=vfl.Trees(trees=4, depth=2),
+        protocol=protocol,
+        test_fraction=0.2,
+        epochs=10,
+        accepts=("small_metrics", "scores"),
     )
     meeting = meet(2, None, job)
     at_each(
@@ -67,6 +71,8 @@ def test_trees_are_prepared_trained_asked_and_served(
 
         parts = at_each(meeting, train)
     assert not made
+    cosines = parts["shop"].state["inputs"]["cosines"]
+    np.testing.assert_array_equal(cosines["directions"], drawn["shop"]["cosines"]["directions"])
     for name, part in parts.items():
         for key in ("cuts", "columns", "sides", "merged"):
             np.testing.assert_array_equal(part.state["inputs"]["forest"][key], drawn[name]["forest"][key])

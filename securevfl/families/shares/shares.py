@@ -154,7 +154,7 @@ class SharesMethod(Method[SharesJob]):
             "shares": own | {"protocol": Protocol(shares=Shares(chunk=1))},
             "shares, weights opened": own | {"protocol": opened},
             "shares, counts": own | counts,
-            "shares, trees": trees | {"epochs": 12},
+            "shares, trees": trees | {"epochs": 10},
             "shares, scores to another": own | {"protocol": Protocol(shares=Shares(scores_to="shop"))},
         }
 

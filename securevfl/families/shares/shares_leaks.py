@@ -113,7 +113,8 @@ def measures(job: JobOptions, sizes: Sizes) -> int:
 
 def weights_of(job: SharesJob, sizes: Sizes, name: str) -> int:
     """How many weights a party has, of all outputs."""
-    spread = Spread(name == sizes.active, sizes.columns[name], sizes.outputs, len(sizes.columns), sizes.rows)
+    active, opened = name == sizes.active, name in job.protocol.shares.open_weights
+    spread = Spread(active, sizes.columns[name], sizes.outputs, len(sizes.columns), sizes.rows, opened)
     return job.model.breadth(spread) * sizes.outputs
 
 

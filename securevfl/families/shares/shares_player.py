@@ -396,12 +396,11 @@ class SharesPlayer(Player):
         def seen() -> Seen:
             targets = None if data.targets is None else data.targets[rows]
             weights = None if data.weights is None else data.weights[rows]
-            opened = self._seat.me in self._options.open_weights
             by_ids = data.schedule.by_ids
             order, X = np.searchsorted(rows, by_ids[np.isin(by_ids, rows)]), data.scaled(rows)
             own = [each[order] for each in (X, targets, weights) if each is not None]
             key = own_stream(f"inputs of {self._seat.me} {self._job.seed}", *own)(KEY_BYTES)
-            return Seen(self._seat.me, X, data.sources, targets, weights, opened, key, order)
+            return Seen(self._seat.me, X, data.sources, targets, weights, key, order)
 
         made = self._model.inputs(self._spread(data.columns, len(data.schedule.train)), kept, seen)
         own = made.state(whole=True)
@@ -411,8 +410,9 @@ class SharesPlayer(Player):
 
     def _spread(self, columns: int, rows: int, name: str | None = None) -> Spread:
         """Return the sizes of a party, its own if none is named."""
-        seat = self._seat
-        return Spread((name or seat.me) == seat.active, columns, seat.outputs, len(seat.parties), rows)
+        seat, party = self._seat, name or self._seat.me
+        opened = party in self._options.open_weights
+        return Spread(party == seat.active, columns, seat.outputs, len(seat.parties), rows, opened)
 
     @property
     def _model(self) -> LinearModel:

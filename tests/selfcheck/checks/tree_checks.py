@@ -25,7 +25,7 @@ SOURCES = (Source("a", (0,)), Source("b", (1,), 2), Source("c", (3,)))
 
 def _seen(X: Any, key: int = 0) -> Seen:
     y = np.where(np.random.default_rng(1).random(len(X)) < 0.5, 1.0, -1.0)[:, None]
-    return Seen("bank", X, SOURCES, y, None, opened=False, key=bytes([key] * 32))
+    return Seen("bank", X, SOURCES, y, None, key=bytes([key] * 32))
 
 
 def _table(seed: int, *, flat: bool = False) -> Any:
@@ -54,7 +54,7 @@ def columns() -> Outcome:
         leaves = found[:, : count * each].reshape(ROWS, count, each)
         if ((leaves != 0).sum(axis=2) != 1).any():
             outcome.add("leaves", "bank", "some rows have no leaf in a tree, or several")
-        if not np.isin(leaves, [0.0, float(on_grid(np.array(count**-0.5), 1.0))]).all():
+        if not np.isin(leaves, [0.0, float(on_grid(np.array(made.curved * count**-0.5), 1.0))]).all():
             outcome.add("leaves", "bank", "what stands in a leaf follows from the table")
     made = MODEL.inputs(spread, None, partial(_seen, _table(0)))
     assert isinstance(made, ForestInputs), "trees have these"
