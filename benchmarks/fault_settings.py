@@ -46,7 +46,16 @@ class Setting:
             model = vfl.Trees(trees=3, depth=2, own_score=False)
             protocol = vfl.Protocol(shares=self.residual)
             accepts = ["small_metrics"]
-            return vfl.Job(model=model, protocol=protocol, test_fraction=0.2, evaluate_every=5, seed=3, accepts=accepts)
+            steps = vfl.BlockDescent()  # safe ones, which no evaluation ends or turns back
+            return vfl.Job(
+                model=model,
+                optimizer=steps,
+                protocol=protocol,
+                test_fraction=0.2,
+                evaluate_every=5,
+                seed=3,
+                accepts=accepts,
+            )
         bits = 16 if isinstance(self.sums, vfl.CipherSum) else 32  # exact there
         return vfl.Job(
             model=vfl.Kernel(gamma=0.05, blocks=3, block_size=16, bits=bits) if self.kernel else vfl.Logistic(l2=1e-3),

@@ -50,6 +50,7 @@ from securevfl.families.shares import shares_player
 from securevfl.families.training_data import State
 from securevfl.job import Job
 from securevfl.models.trees import ForestInputs
+from securevfl.optim.curvature import of_rows
 from securevfl.organisations.join import join
 from securevfl.organisations.kit import init_certs, write_kit
 from securevfl.protocols.shares.work_ahead import Terms
@@ -336,12 +337,13 @@ def trees_apart(parts: Mapping[str, ModelPart], setting: Setting) -> float:
         setting.job,
     )
     train = job.schedule(tables[0].register).train
-    blocks = [
-        ForestInputs.read(parts[party.name].state["inputs"])(parts[party.name].table(party.X))[train]
-        for party in tables
-    ]
+    inputs = [ForestInputs.read(parts[party.name].state["inputs"]) for party in tables]
+    blocks = [each(parts[party.name].table(party.X))[train] for each, party in zip(inputs, tables, strict=True)]
     y, n = np.where(tables[0].y[train] == tables[0].y.max(), 1.0, -1.0)[:, None], len(train)
-    turns = [np.linalg.inv(X.T @ X / (4 * n) + job.model.ridge_of(n) * np.eye(X.shape[1])) for X in blocks]
+    turns = []
+    for X, each in zip(blocks, inputs, strict=True):
+        ridge, constant = np.full((X.shape[1], 1), job.model.ridge_of(n)), each.constant(X.shape[1])
+        turns.append(of_rows([X], lambda rows: rows.T @ rows, job.model.loss, ridge, who="trees", constant=constant))
     at = [np.zeros((X.shape[1], 1)) for X in blocks]
     before = at
     for t in range(1, job.epochs + 1):
