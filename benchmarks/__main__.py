@@ -41,9 +41,7 @@ def shares(
 @app.command()
 def trees(
     data: Annotated[Path, typer.Option(metavar="DIR", help="The folder that holds the tables.")],
-    tables: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="Which tables; four small ones if left out.")
-    ] = None,
+    tables: Annotated[str | None, typer.Option(metavar="NAMES", help="Which tables; five of them if left out.")] = None,
     trees: Annotated[int | None, typer.Option(min=1, help="Trees a party; by its rows if left out.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Splits of each table.")] = 1,
     floats: Annotated[bool, typer.Option("--floats", help="The AUC of floats and of others alone.")] = False,
@@ -53,12 +51,16 @@ def trees(
     from benchmarks import trees as bench_trees
 
     check_writable(json)
-    names = list(bench_trees.SMALL) if tables is None else names_of(tables)
+    names = list(bench_trees.TABLES) if tables is None else names_of(tables)
     check_tables(names, bench_trees.SPLIT)
     with status() as on_row:
         rows = bench_trees.run(data, names, on_row, trees=trees, seeds=seeds, shares=not floats)
     write_rows(json, bench_trees.SCHEMA, rows)
     print_lines(rows)
+    if not floats:
+        heads = "table", "auc", "auc_boosting", "difference", "cpu_s"
+        cells = [[row["table"], *(f"{row[head]:.4f}" for head in heads[1:4]), f"{row['cpu_s']:.1f}"] for row in rows]
+        console().print(table(list(heads), cells))
 
 
 @app.command()

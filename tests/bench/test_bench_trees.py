@@ -21,8 +21,9 @@ def test_a_row_holds_costs_and_what_mixing_would_give(monkeypatch: pytest.Monkey
     row = trees.table(Path(), "heavy", 4, 0)
     assert json.loads(json.dumps(row, allow_nan=False)) == row
     assert row["trees"] == [2, 6]
-    assert row["widths"] == [2 * 16 + 8 + 2, 6 * 16 + 8]
+    assert row["widths"] == [2 * 16 + 8 + 2, 6 * 16 + 8 + 32]
     assert abs(row["auc"] - row["auc_float"]) < 0.05
+    assert row["difference"] == row["auc"] - row["auc_boosting"]
     assert row["bytes"] > 0
     assert row["clock_s"] > 0
     assert 0.5 < row["auc_boosting"] <= 1
