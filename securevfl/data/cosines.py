@@ -31,7 +31,7 @@ REACH = 0.75  # gamma times how many columns vary: .15 at five of them
 
 @dataclass(frozen=True, repr=False)
 class Cosines:
-    """Features that are drawn.
+    """Features of a party, as they were drawn once.
 
     columns: how a column is scaled. directions (d x m): w of each feature; phases (m,): b. size: what a feature is
     multiplied by. Secret: they follow from the party's own rows.

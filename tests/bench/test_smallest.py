@@ -27,7 +27,8 @@ ALONE = {  # by benchmark: arguments of runs without a real table
     "fuzz": ["--frames 10 --live 1 --json OUT/rows.json"],
     "mode_picture": ["OUT/mode.svg"],
     "neural": ["--rows 8 --columns 3 --hidden 2 --steps 1", "--rows 64 --columns 3 --own 3 --batch 32 --epoch"],
-    "psi": ["--rows 100 --workers 1"],
+    "ledger_rows": ["--rows 1000 --jobs 1"],
+    "psi": ["--rows 100"],
     "rlwe_estimate": [""],
     "sums": ["--repeats 1 --only cpu --json OUT/rows.json"],
 }

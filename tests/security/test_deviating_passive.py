@@ -24,6 +24,7 @@ from securevfl.errors import LimitError, ProtocolError, ShapeMismatch
 from securevfl.protocols.engines import Engine
 from securevfl.protocols.residuals.sealed_residual import Opened, SealedActive, SealedG, SealedPassive, product_of
 from securevfl.runtime.channel import Event
+from securevfl.runtime.door import Door
 from tests.small_keys import SMALL
 
 ENGINES = [vfl.Ckks(), SMALL]
@@ -64,12 +65,17 @@ def test_the_identity_for_j_is_refused_before_anything_is_opened(engine: Engine,
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
-def test_without_the_check_it_reads_every_label(
+def test_without_either_check_it_reads_every_label(
     engine: Engine, deviating: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What is asked for is held to the columns that were agreed, and what is sent to the bits that were entered."""
     monkeypatch.setattr(Shape, "check", lambda self, rows, outputs, columns: None)
     bank, shop = vfl.datasets.breast_cancer()
     chosen = job(engine, batch_size=len(bank) // 2)
+    with pytest.raises(ProtocolError, match="of more bits than its entry has, which is 15 numbers"):
+        vfl.simulate(chosen, [bank, shop], workers=1)
+    assert read == []
+    monkeypatch.setattr(Door, "check", lambda self, message, told: None)
     vfl.simulate(chosen, [bank, shop], workers=1)
     partition = chosen.schedule(register_of([bank, shop])).partition(0)
     assert len(read) == len(partition)

@@ -30,7 +30,6 @@ from securevfl.families.known_run import known_run
 from securevfl.families.transfer.transfer import TransferLearning
 from securevfl.organisations import predict
 from securevfl.organisations.reason_codes import GivenCodes
-from securevfl.protocols.alignment import psi_many
 from securevfl.protocols.alignment.psi_many import Tags
 from securevfl.protocols.alignment.psi_work import AlignmentWork, Points
 from securevfl.training.new_rows import NewRows
@@ -216,10 +215,6 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
     ),
     "points by the order within a chunk": (
         lambda: edited(AlignmentWork, "blind_theirs", ("POINT_BYTES, last)", 'POINT_BYTES, b"")')),
-        order_over_chunks,
-    ),
-    "tags by the order within a chunk": (
-        lambda: edited(psi_many, "_rows_of_tags", ("TAG_BYTES, last)", 'TAG_BYTES, b"")')),
         order_over_chunks,
     ),
 }
