@@ -65,7 +65,6 @@ def _sgd(settings: dict[str, Any]) -> vfl.Job:
         optimizer=vfl.FedSGD(lr=settings["step"]),
         batch_size=settings["batch"],
         epochs=epochs,
-        evaluate_every=epochs,
         test_fraction=settings.get("held_out", HELD_OUT),
         protocol=vfl.Protocol(shares=vfl.Shares(chunk=epochs)),
     )
