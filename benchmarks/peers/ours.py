@@ -35,8 +35,9 @@ class Found:
 
 
 def installed(folder: Path | None) -> Path:
-    """The Python of an environment below `folder` that has what the package needs and nothing else, as the Makefile
-    makes it; this one without a folder. Modules have bytecode on disk, as those of an installed package do.
+    """The Python of an environment below `folder` that has what the package needs, as the Makefile makes it, and
+    scikit-learn for trees; this one without a folder. Modules have bytecode on disk, as those of an installed package
+    do.
     """
     for each in ("securevfl", "crypto", "protocols"):
         compileall.compile_dir(ROOT / each, quiet=2)
@@ -44,6 +45,8 @@ def installed(folder: Path | None) -> Path:
         return Path(sys.executable)
     home = folder / f"securevfl-{zlib.crc32(str(ROOT).encode()):08x}"  # it is of this checkout
     run_quietly(["make", "-C", str(ROOT), f"PYTHON={sys.executable}", f"VENV={home}", f"{home}/.core"])
+    pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+    run_quietly([*pip, "--constraint", str(ROOT / "requirements.lock"), "scikit-learn"])
     return home / "bin" / "python"
 
 
