@@ -32,8 +32,9 @@ class Shares(MessageProtocol):
     """The distance of two entries, a power of two; if left out 1 for classes, 1/4 for numbers, 1/8 for a quantile."""
     clip: float = Field(default=8.0, ge=1, le=64)
     """Scaled columns are cut off at this size."""
-    chunk: int = Field(default=16, ge=1)
-    """How many epochs work is done ahead for at a time."""
+    chunk: int | None = Field(default=None, ge=1)
+    """How many epochs work is done ahead for at a time; if left out 32, or 16 where the work ahead of 32 would take
+    more than half a GiB."""
 
     metrics_step: float | None = Field(default=None, gt=0)
     """How finely sums are told for metrics, with labels and in a hidden order, a power of two; 1/16 for classes and

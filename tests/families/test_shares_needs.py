@@ -64,6 +64,26 @@ def test_bytes_and_work_ahead_are_what_the_sheet_says(
     assert said(sheet, "of work ahead") == pytest.approx(max(stored), rel=0.05)
 
 
+@pytest.mark.parametrize(("limit", "chunks"), [(1 << 29, 1), (1 << 20, 2)])
+def test_all_epochs_are_one_chunk_where_there_is_room(
+    limit: int, chunks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("securevfl.families.shares.shares_plan.AHEAD", limit)
+    made, keep = set[int](), InMemory.keep
+
+    def noted(self: InMemory, number: int, *rest: Any, **keys: Any) -> None:
+        made.add(number)
+        keep(self, number, *rest, **keys)
+
+    monkeypatch.setattr(InMemory, "keep", noted)
+    own, work = tables((2, 2), rows=600), job(epochs=20)
+    sheet = str(vfl.explain(work, own))
+    vfl.simulate(work, own)
+    assert len(made) == chunks
+    assert f"{chunks} counts of rows" in sheet
+    assert f"(chunk = {32 if chunks == 1 else 16})" in sheet
+
+
 def test_columns_count_as_the_model_makes_them() -> None:
     """Of trees each leaf is one, and each cosine, a third of them: 6 bytes a row of disk; a block of rows with all of
     them is in memory."""

@@ -40,6 +40,7 @@ from securevfl.families.shares.shares_leaks import (
 from securevfl.families.shares.shares_plan import (
     SharesJob,
     check_optimizer,
+    epochs_ahead,
     needs,
     plan_of,
     rounding,
@@ -178,7 +179,7 @@ class SharesMethod(Method[SharesJob]):
         """Count what a whole run discloses: a level of each output of each row, from the partner, or one sum of losses,
         whenever metrics are taken, and one count a chunk; and the bits of weights that are told, about labels and
         about the columns of each other party."""
-        fits, times, opened = level_metrics.fits(job.model.loss), measures(job, sizes), chunks(job)
+        fits, times, opened = level_metrics.fits(job.model.loss), measures(job, sizes), chunks(job, sizes)
         found = [Disclosure("scores", sizes.active, sizes.passives, opened if fits else opened + 2 * times, 0)]
         if fits and (told := times * measured(sizes) * sizes.outputs):
             rows, giver = evaluated(job, sizes)[0], _partner(job, sizes.passives, sizes.columns)
@@ -209,10 +210,10 @@ class SharesMethod(Method[SharesJob]):
         rows, times = measured(sizes), measures(job, sizes)
         each = " of each class" if sizes.outputs > 1 else ""
         if not level_metrics.fits(job.model.loss):
-            return f"{times} sums of losses; {chunks(job)} counts of rows near the table's end, one a chunk"
+            return f"{times} sums of losses; {chunks(job, sizes)} counts of rows near the table's end, one a chunk"
         return (
             f"(level, label) pairs{each} of {rows} rows in a hidden order, {times} times; "
-            f"{chunks(job)} counts of rows near the table's end, one a chunk"
+            f"{chunks(job, sizes)} counts of rows near the table's end, one a chunk"
         )
 
     def needs(self, job: SharesJob, known: Known) -> list[str]:
@@ -302,7 +303,7 @@ def _of_new_rows(job: SharesJob, sizes: Sizes | None) -> str:
 
 def _quality(job: SharesJob, sizes: Sizes) -> str:
     """Describe in words what the party with labels is told of how good the model is."""
-    rows, times, counted = measured(sizes), measures(job, sizes), chunks(job)
+    rows, times, counted = measured(sizes), measures(job, sizes), chunks(job, sizes)
     at_most = "once" if times == 1 else f"up to {times} times"
     often = "once" if counted == 1 else f"up to {counted} times"
     ends = f"and {often} how many of {MOST_COUNTED:,} training rows\nat most have scores far out"
@@ -356,6 +357,6 @@ def table_error(loss: Loss, step: float) -> float:
     return float(np.abs(line - loss.residual(f, y)).max())
 
 
-def chunks(job: SharesJob) -> int:
+def chunks(job: SharesJob, sizes: Sizes) -> int:
     """How many chunks a training has."""
-    return -(-job.epochs // job.protocol.shares.chunk)
+    return -(-job.epochs // epochs_ahead(job, sizes.rows, sizes.outputs))

@@ -333,6 +333,19 @@ class Turns(Generic[T]):
             self._making.join()
 
 
+AHEAD = 1 << 29  # bytes of work ahead
+EPOCHS_AHEAD = 32
+
+
+def epochs_ahead(job: SharesJob, rows: int, outputs: int) -> int:
+    """Return for how many epochs work is done ahead at a time, for so many training rows and outputs."""
+    options = job.protocol.shares
+    if options.chunk is not None:
+        return options.chunk
+    kept = min(job.epochs, EPOCHS_AHEAD) * rows * outputs * 16 * (1 + options.table_bits)
+    return EPOCHS_AHEAD if kept <= AHEAD else EPOCHS_AHEAD // 2
+
+
 def chunks_of(visits: Sequence[Visit], start: int, epochs: int) -> Iterator[tuple[int, list[Visit]]]:
     """Yield the visits from `start` on in chunks of so many whole epochs, each with the number of its first visit."""
     for _, stretch in groupby(enumerate(visits), key=lambda item: item[1].epoch // epochs):
@@ -371,7 +384,8 @@ def needs(job: SharesJob, schedule: Schedule, sizes: Sizes) -> list[str]:
     several = len(by_rows) > 1 and max(by_rows) > min(by_rows) + 1
     visited = " then ".join(f"{times:,} to {each:,}" for each, times in sorted(by_rows.items())) if several else ""
     total = sum(len(visit.rows) for visit in visits) * sizes.outputs
-    chunk = max(sum(len(visit.rows) for visit in part) for _, part in chunks_of(visits, 0, job.protocol.shares.chunk))
+    epochs = epochs_ahead(job, len(schedule.train), sizes.outputs)
+    chunk = max(sum(len(visit.rows) for visit in part) for _, part in chunks_of(visits, 0, epochs))
     octets = ShareRing(numbers.bits).octets
     sent = float(numbers.entries * octets + octets + 1 + 16 * numbers.table_bits)
     sent += 2 * (parties - 1) * (PRODUCT_BYTES + WIDE_BYTES * max(0, sum(widths.values()) / parties - WIDE))
@@ -387,7 +401,7 @@ def needs(job: SharesJob, schedule: Schedule, sizes: Sizes) -> list[str]:
         f"{len(visits):,} visits at most, {visited or f'to {rows:,} rows'}; {numbers.bits} bits a number, "
         f"w = {numbers.w}",
         f"some {_size(total * sent)} sent, {_size(kept)} of work ahead at the active party at a time "
-        f"(chunk = {job.protocol.shares.chunk}), {seconds:,.0f} s of processor at all parties; evaluations come on top",
+        f"(chunk = {epochs}), {seconds:,.0f} s of processor at all parties; evaluations come on top",
         f"between organisations some {_size(memory)} of memory and {_size(disk)} of disk a party at most, "
         f"{seconds / parties:,.0f} s by the clock with a core each, or {total * sent / LINE:,.0f} s where a line of "
         "300 Mbit/s takes longer",

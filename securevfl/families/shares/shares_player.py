@@ -30,6 +30,7 @@ from securevfl.families.shares.shares_plan import (
     Turned,
     Turns,
     chunks_of,
+    epochs_ahead,
     plan_of,
     turns_back,
     weight_levels,
@@ -169,7 +170,7 @@ class SharesPlayer(Player):
         training = self._begin(data)
         give_back()
         try:
-            for first, part in chunks_of(training.visits, 0, self._options.chunk):
+            for first, part in chunks_of(training.visits, 0, self._epochs_ahead):
                 self._make(training, first, part)
                 yield Round(first + len(part), len(data.schedule), part[-1].epoch)
         finally:
@@ -221,7 +222,7 @@ class SharesPlayer(Player):
             self._make(training, *chunk)
             self._measures.prepare(training.ahead.met, training.data, chunk[0], len(chunk[1]), of)
 
-        chunks = list(chunks_of(training.visits, start, self._options.chunk))
+        chunks = list(chunks_of(training.visits, start, self._epochs_ahead))
         turns = Turns(channel, chunks, make, lambda chunk: ahead.fits(len(chunk[1])))
         with turns:
             for first, part in turns:
@@ -427,6 +428,10 @@ class SharesPlayer(Player):
         return plan_of(self._job, self._sizes, len(self._seat.parties))
 
     @property
+    def _epochs_ahead(self) -> int:
+        return epochs_ahead(self._job, self._sizes["trained"], self._seat.outputs)
+
+    @property
     def _turned(self) -> Turned:
         """Return where the training has turned back."""
         turned: Turned = self._sizes.get("turned", ())
@@ -439,7 +444,7 @@ class SharesPlayer(Player):
 
     def _terms_for(self, rows: tuple[int, ...]) -> Terms:
         seat, made = self._seat, self._plan
-        chunks = -(-self._job.epochs // self._options.chunk)
+        chunks = -(-self._job.epochs // self._epochs_ahead)
         columns = self._sizes["columns"]
         return Terms(made.numbers, rows, columns, self._partner, made.rule, seat.outputs, chunks, seat.active)
 
