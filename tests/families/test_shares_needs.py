@@ -65,9 +65,7 @@ def test_bytes_and_work_ahead_are_what_the_sheet_says(
 
 
 @pytest.mark.parametrize(("limit", "chunks"), [(1 << 29, 1), (1 << 20, 2)])
-def test_all_epochs_are_one_chunk_where_there_is_room(
-    limit: int, chunks: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_epochs_are_one_chunk_where_there_is_room(limit: int, chunks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("securevfl.families.shares.shares_plan.AHEAD", limit)
     made, keep = set[int](), InMemory.keep
 
