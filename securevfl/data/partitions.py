@@ -27,7 +27,7 @@ from securevfl.base.arrays import Floats
 from securevfl.base.tall import BLOCK, Stretch, Tall
 from securevfl.data.scaled_columns import Outside, ScaledOutsideRows, Scaling, runs
 from securevfl.data.schedule import Rows
-from securevfl.data.store import Head, StoredParty, StoredTable, read_head
+from securevfl.data.store import Head, StoredParty, StoredTable, check_whole, read_head
 from securevfl.errors import TableError
 from securevfl.runtime.placing import Placed, PlacedPart, Placing
 
@@ -103,9 +103,10 @@ def partition_party(
     """Create the party of a stored table whose rows go to the engine's workers.
 
     The rows go in as many partitions as the engine has workers unless told otherwise. TableError for more partitions
-    than rows; DataError if the table is none or is not whole.
+    than rows; DataError if the table is none, is not whole or has changed.
     """
     path = Path(table).resolve()
+    check_whole(path)
     head = read_head(path)
     workers = engine.workers
     count = partitions or len(workers)

@@ -49,11 +49,13 @@ from securevfl.errors import DataError, TableError
 # The head of a stored table: what it says of itself, before its rows.
 #
 # A line of MAGIC and one of JSON, labels and places as numpy saves them, the register's row numbers (8 bytes a row),
-# the digests of the ids (16), and nothing up to the next multiple of ALIGNMENT, from where rows lie.
+# the digests of the ids (16), and nothing up to the next multiple of ALIGNMENT, from where rows lie. After the rows comes
+# a digest of all before it.
 
 
-MAGIC = b"securevfl.table/4\n"
+MAGIC = b"securevfl.table/5\n"
 ALIGNMENT = 4096
+CHECK = 32  # bytes of the digest at the end
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ def read_head(path: Path) -> Head:
             register_at = file.tell()
             ids_at = register_at + 8 * rows
             rows_at = -(-(ids_at + ID_DIGEST * rows) // ALIGNMENT) * ALIGNMENT
-            if file.seek(0, os.SEEK_END) != rows_at + rows * len(columns) * kind.itemsize:
+            if file.seek(0, os.SEEK_END) != rows_at + rows * len(columns) * kind.itemsize + CHECK:
                 raise ValueError
         order, key = (bytes.fromhex(says[each]) for each in ("order", "key"))
         content, stamp = str(says["content"]), str(says["stamp"])
@@ -107,6 +109,27 @@ def read_head(path: Path) -> Head:
         raise DataError(f"{path}: a stored table was expected there ({cause.strerror}); store it first") from None
     except (ValueError, KeyError, TypeError, EOFError):
         raise DataError(f"{path}: a whole table of {MAGIC.decode().strip()} was expected; store it again") from None
+
+
+def check_whole(path: Path) -> None:
+    """Read a stored table from end to end, if one is there. DataError if a bit of it is not as it was written."""
+    with suppress(OSError), path.open("rb") as file:
+        found = _digest(file, path.stat().st_size - CHECK)
+        if file.read() != found:
+            raise DataError(
+                f"{path}: this copy of a table is not as it was written, the disk or another program has changed it; "
+                "store it again"
+            )
+
+
+def _digest(file: BinaryIO, size: int) -> bytes:
+    """Return the digest of the file's first bytes, which stands behind them."""
+    digest = hashlib.sha256()
+    file.seek(0)
+    while size > 0 and (piece := file.read(min(size, 1 << 20))):
+        digest.update(piece)
+        size -= len(piece)
+    return digest.digest()
 
 
 @dataclass(frozen=True)
@@ -360,11 +383,13 @@ def _write(
         if on_rows is not None:
             on_rows(read, source.rows)
     draft = folder / "table"
-    with os.fdopen(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+    with os.fdopen(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600), "w+b") as file:
         labels, content = None if y is None else y[rows], sums.digest()
         new = NewHead(source.columns, source.constant, source.kind, labels, order, digest, content, stamp)
         write_head(file, new, register)
         buckets.empty_into(file)
+        file.flush()
+        file.write(_digest(file, file.tell()))
         file.flush()
         os.fsync(file.fileno())
     return draft
@@ -419,9 +444,10 @@ def _remove_if_left(folder: Path) -> None:
 
 
 def open_table(name: str, table: str | Path) -> StoredParty:
-    """Open the party of a table that `store_table` wrote. Raises DataError if the file is no such table or is not
-    whole."""
+    """Open the party of a table that `store_table` wrote, which is read once to its end (a GB a second). Raises DataError
+    if the file is no such table, is not whole or has changed."""
     path = Path(table)
+    check_whole(path)
     head = read_head(path)
     return StoredParty(name, StoredTable(path, head), head)
 

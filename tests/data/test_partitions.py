@@ -19,7 +19,7 @@ from securevfl.data.partitions import PartitionedParty, PartitionedTable, partit
 from securevfl.data.scaled_columns import Scaling
 from securevfl.data.scaling import moments
 from securevfl.data.store import open_table, store_table
-from securevfl.errors import ConfigError, TableError
+from securevfl.errors import ConfigError, DataError, TableError
 from securevfl.protocols.engines import Engine
 from securevfl.runtime.placing import Errand, Placed, PlacedPart, Placing
 
@@ -201,3 +201,11 @@ def test_paillier_says_that_it_takes_arrays(tables: Path) -> None:
 
 def test_an_errand_shows_nothing() -> None:
     assert repr(Errand(print, ("a secret",), {})) == "<an errand>"
+
+
+def test_a_table_that_the_disk_has_changed_goes_to_no_worker(tables: Path, tmp_path: Path) -> None:
+    changed = bytearray((tables / "shop.table").read_bytes())
+    changed[-100] ^= 1
+    (tmp_path / "shop.table").write_bytes(changed)
+    with pytest.raises(DataError, match="not as it was written"):
+        partition_party("shop", tmp_path / "shop.table", Rooms())

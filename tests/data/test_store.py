@@ -250,6 +250,21 @@ def test_what_is_no_whole_table_is_refused(tmp_path: Path) -> None:
         stored.X[:]
 
 
+def test_a_bit_that_the_disk_changes_is_named_and_the_table_stored_anew(tmp_path: Path) -> None:
+    """In every part of the file: what it says of itself, labels, places, ids and rows."""
+    table, source = tmp_path / "t.table", write(tmp_path / "t.parquet", labels=True)
+    before = store_table("bank", source, table, job=job()).X[:]
+    whole = table.read_bytes()
+    for bit in np.linspace(0, 8 * len(whole) - 1, 300).astype(int).tolist():
+        changed = bytearray(whole)
+        changed[bit // 8] ^= 1 << bit % 8
+        table.write_bytes(changed)
+        with pytest.raises(errors.DataError, match="not as it was written"):
+            open_table("bank", table)
+    np.testing.assert_array_equal(store_table("bank", source, table, job=job()).X[:], before)
+    assert table.read_bytes() == whole
+
+
 @given(
     rows=st.integers(1, 200),
     columns=st.integers(1, 5),
