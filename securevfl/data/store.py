@@ -49,8 +49,8 @@ from securevfl.errors import DataError, TableError
 # The head of a stored table: what it says of itself, before its rows.
 #
 # A line of MAGIC and one of JSON, labels and places as numpy saves them, the register's row numbers (8 bytes a row),
-# the digests of the ids (16), and nothing up to the next multiple of ALIGNMENT, from where rows lie. After the rows comes
-# a digest of all before it.
+# the digests of the ids (16), and nothing up to the next multiple of ALIGNMENT, from where rows lie. After the rows
+# comes a digest of all before it.
 
 
 MAGIC = b"securevfl.table/5\n"
@@ -444,8 +444,8 @@ def _remove_if_left(folder: Path) -> None:
 
 
 def open_table(name: str, table: str | Path) -> StoredParty:
-    """Open the party of a table that `store_table` wrote, which is read once to its end (a GB a second). Raises DataError
-    if the file is no such table, is not whole or has changed."""
+    """Open the party of a table that `store_table` wrote, which is read once to its end (a GB a second). Raises
+    DataError if the file is no such table, is not whole or has changed."""
     path = Path(table)
     check_whole(path)
     head = read_head(path)
