@@ -145,8 +145,7 @@ def from_ring(total: Ring, bound: float, terms: int) -> Floats:
 def cos_circle(circle: NDArray[np.uint32] | NDArray[np.uint16]) -> NDArray[np.float32]:
     """Cosine of each residue, from a table of 2^16 entries. Off by at most `COS_ERROR` (4.8e-5); 2^-25 for uint16."""
     steps = circle if circle.itemsize == 2 else (circle + np.uint32(1 << 15)) >> np.uint32(16)
-    cosines: NDArray[np.float32] = np.take(_COS, steps, mode="clip")  # always in range; clip spares a check
-    return cosines
+    return np.take(_COS, steps, mode="clip")  # always in range; clip spares a check
 
 
 # Sums over trees, and who can learn what from them (FDSKL, Gu et al. 2020: Algorithms 1 to 3, Definition 2).

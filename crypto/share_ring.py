@@ -111,25 +111,20 @@ class ShareRing:
                 f"shares: {self.size(count)} bytes of shares were expected, {len(data)} came; the message is cut"
             )
         if self._short:
-            short: Words = self._side_by_side(data, count).reshape(shape)[where]
-            return short
+            # so many short words (count,). RangeError if a bit is set beyond the last
+            places = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
+            if places[count * self.bits :].any():
+                raise RangeError("shares: a bit beyond the last word came; the peer runs other software or is cheating")
+            octets = np.zeros((count, 2), np.uint8)
+            packed = np.packbits(places[: count * self.bits].reshape(count, self.bits), axis=1, bitorder="little")
+            octets[:, : packed.shape[1]] = packed
+            return octets.reshape(-1).view("<u2").astype(np.uint64).reshape(shape)[where]
         words: Words = np.zeros((), np.uint64)
         for at, size in self._planes:
             plane = np.frombuffer(data, f"<u{size}", count, offset=at * count).reshape(shape)[where]
             words = words | plane.astype(np.uint64) << np.uint64(8 * at)
         if (words > self.mask).any():
             raise RangeError("shares: a word beyond the ring came; the peer runs other software or is cheating")
-        return words
-
-    def _side_by_side(self, data: bytes, count: int) -> Words:
-        """So many short words (count,). RangeError if a bit is set beyond the last."""
-        places = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
-        if places[count * self.bits :].any():
-            raise RangeError("shares: a bit beyond the last word came; the peer runs other software or is cheating")
-        octets = np.zeros((count, 2), np.uint8)
-        packed = np.packbits(places[: count * self.bits].reshape(count, self.bits), axis=1, bitorder="little")
-        octets[:, : packed.shape[1]] = packed
-        words: Words = octets.reshape(-1).view("<u2").astype(np.uint64)
         return words
 
 

@@ -509,8 +509,7 @@ class KernelGradientHolder(KeyHolder):
         """(w + D) / 2^drop, rounded, of residues of w (P, *shape): exact dither first, floats after."""
         parameters, primes = self._parameters, self._parameters.primes
         dithered = primes.reduce(values + self._dither(prg, values.shape[1:]))
-        levels: Floats = np.rint(primes.fraction(dithered) * parameters.levels)
-        return levels
+        return np.rint(primes.fraction(dithered) * parameters.levels)
 
     def _dither(self, prg: Prg, shape: tuple[int, ...]) -> Floats:
         """Residues (P, *shape) of D: three integers uniform below 2^k, less their mean."""

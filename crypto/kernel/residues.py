@@ -68,20 +68,17 @@ class Primes:
     def reduce(self, x: Floats) -> Floats:
         """x (P, ...), sums of at most `terms` products, reduced in place."""
         if x.size <= _STRETCH * len(self):
-            self._reduce_few(x)
+            # `reduce`, all primes in one call of each operation
+            assert x.flags.c_contiguous, "a view would be reduced in a copy"
+            rows = x.reshape(len(self), -1)
+            quotient = rows * self._inverses
+            np.rint(quotient, out=quotient)
+            quotient *= self._column
+            rows -= quotient
             return x
         for row, p in zip(x, self.values, strict=True):
             reduce(row, p)
         return x
-
-    def _reduce_few(self, x: Floats) -> None:
-        """`reduce`, all primes in one call of each operation."""
-        assert x.flags.c_contiguous, "a view would be reduced in a copy"
-        rows = x.reshape(len(self), -1)
-        quotient = rows * self._inverses
-        np.rint(quotient, out=quotient)
-        quotient *= self._column
-        rows -= quotient
 
     def scaled(self, words: Words, bits: int) -> Floats:
         """round(q m / 2^bits) modulo each prime, (P, *shape), for words m below 2^bits, bits <= 56.

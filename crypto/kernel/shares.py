@@ -251,7 +251,11 @@ class PreparedWords:
         if self._slot != (layout.r, layout.s):
             self.check(min(layout.columns, self.shape[1]))
             self._values = np.zeros((0, 0, 0, 0), np.float32)  # the memory of the last ones goes before new ones come
-            self._values = self._transformed(layout)
+            shape = layout.points, layout.sample_blocks, layout.column_blocks(self.shape[1])
+            out = np.empty((len(self._parameters.primes), *shape), np.float32)
+            for blocks, values in self._made(layout, self._W):
+                out[:, :, blocks] = values
+            self._values = out
             self._slot = (layout.r, layout.s)
         return self._values
 
@@ -273,13 +277,6 @@ class PreparedWords:
             blocks = slice(start, min(B, start + step))
             plain = layout.plaintexts(W, blocks)
             yield blocks, ahead.forward(primes.centred(plain) if wide else plain)
-
-    def _transformed(self, layout: RingLayout) -> np.ndarray[Any, np.dtype[np.float32]]:
-        shape = layout.points, layout.sample_blocks, layout.column_blocks(self.shape[1])
-        out = np.empty((len(self._parameters.primes), *shape), np.float32)
-        for blocks, values in self._made(layout, self._W):
-            out[:, :, blocks] = values
-        return out
 
 
 class KernelEvaluator(Answering, ShareEvaluator):

@@ -339,19 +339,16 @@ class PreparedPlaintexts:
         if self._slot != (layout.s, layout.columns):
             self.check(min(layout.columns, self.shape[1]))
             self._plains = []  # the memory of the last ones goes before the new ones come
-            self._plains = self._encode(layout)
+            parameters, rows = self._parameters, []
+            for blocks in plaintexts(layout, self._W):
+                filled = blocks.any(axis=1)
+                blocks[~filled, 0] = 1
+                rows.append(
+                    [(parameters.bfv.transformed(each), bool(full)) for each, full in zip(blocks, filled, strict=True)]
+                )
+            self._plains = rows
             self._slot = (layout.s, layout.columns)
         return self._plains
-
-    def _encode(self, layout: Layout) -> list[list[tuple[Any, bool]]]:
-        parameters, rows = self._parameters, []
-        for blocks in plaintexts(layout, self._W):
-            filled = blocks.any(axis=1)
-            blocks[~filled, 0] = 1
-            rows.append(
-                [(parameters.bfv.transformed(each), bool(full)) for each, full in zip(blocks, filled, strict=True)]
-            )
-        return rows
 
 
 class LatticeShareEvaluator(ShareEvaluator):

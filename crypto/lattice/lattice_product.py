@@ -431,8 +431,7 @@ class LatticeHolder(KeyHolder):
         full[:, where] = (first + self._dither(len(where))) % column
         plain = seal.Plaintext()
         self._decryptor.decrypt(ring.ciphertext(ring.level, full, second), plain)
-        levels: Floats = np.rint(ring.decode(plain)[where] / 2.0**parameters.profile.drop)
-        return levels
+        return np.rint(ring.decode(plain)[where] / 2.0**parameters.profile.drop)
 
     def _dither(self, count: int) -> polynomial_ring.Residues:
         """(primes, count) residues of D: three integers uniform below 2^k, less their mean."""

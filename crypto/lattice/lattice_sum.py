@@ -93,12 +93,6 @@ class LatticeSum(AdditiveScheme):
         return LatticeAdder(self._ring, public)
 
 
-def _check_public(ring: Ring, public: bytes) -> None:
-    expected = _PUBLIC.size + ring.public_size
-    if len(public) != expected or public[:4] != b"SLA2":
-        raise CryptoError(f"lattice sum: expected a public key of {expected} bytes, got {len(public)}")
-
-
 def _parse(ring: Ring, message: bytes, fingerprint: bytes) -> _Shape:
     if len(message) < _SUM.size or message[:4] != b"SLS1":
         raise CryptoError(f"lattice sum: expected an encrypted vector, got {len(message)} bytes of something else")
@@ -161,7 +155,9 @@ class LatticeAdder(Adder):
     """Encrypts and adds under the holder's public key."""
 
     def __init__(self, ring: Ring, public: bytes) -> None:
-        _check_public(ring, public)
+        expected = _PUBLIC.size + ring.public_size
+        if len(public) != expected or public[:4] != b"SLA2":
+            raise CryptoError(f"lattice sum: expected a public key of {expected} bytes, got {len(public)}")
         self._ring = ring
         self._encryptor = seal.Encryptor(ring.context, ring.public_key(public[_PUBLIC.size :]))
         self._fingerprint = hashlib.sha256(public).digest()[:16]

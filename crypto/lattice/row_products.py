@@ -384,5 +384,4 @@ class RowEvaluator(Evaluator, Generic[L, B, S]):
                 "or g is no residual; nothing of it is used"
             )
         worth = mask.scale.g * 2.0**self._parameters.profile.drop * mask.scale.columns
-        found: Floats = result[: len(worth)] * worth[:, None]
-        return found
+        return result[: len(worth)] * worth[:, None]

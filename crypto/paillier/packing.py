@@ -62,8 +62,7 @@ def encode(values: Floats, bound: float, bits: int) -> Ints:
         raise RangeError("the vector to encrypt has entries that are not finite; pass numbers")
     if v.size and float(np.abs(v).max()) > bound:
         raise RangeError(f"the vector to encrypt has entries beyond the agreed bound {bound}; pass values within it")
-    ints: Ints = np.rint(v / bound * 2.0**bits).astype(np.int64)
-    return ints
+    return np.rint(v / bound * 2.0**bits).astype(np.int64)
 
 
 def decode(number: int, bound: float, bits: int) -> float:

@@ -26,8 +26,7 @@ _AT_ONCE = 1 << 14
 
 def rows_of(table: Words, at: NDArray[np.integer]) -> Words:
     """Return the rows (k, 2) of a table (n, 2) at these places, all of them within it; rows are moved as a whole."""
-    taken: Words = np.take(table.view(np.complex128)[:, 0], at, mode="clip").view(np.uint64).reshape(-1, 2)
-    return taken
+    return np.take(table.view(np.complex128)[:, 0], at, mode="clip").view(np.uint64).reshape(-1, 2)
 
 
 class Multiplier(Secret):
@@ -80,8 +79,7 @@ def ghash(challenge: bytes, elements: Words) -> Words:
     blocks = np.frombuffer(permutation.update(bytes(16) + nonce + b"\0\0\0\1"), np.uint64).reshape(2, 2)
     length = (8 * len(octets)).to_bytes(8, "big") + bytes(8)
     of_zeros = Multiplier(blocks[0].tobytes())(np.frombuffer(length, np.uint64)[None])[0] ^ blocks[1]
-    total: Words = np.frombuffer(tag, np.uint64) ^ of_zeros
-    return total
+    return np.frombuffer(tag, np.uint64) ^ of_zeros
 
 
 def _times_x(elements: Words) -> Words:

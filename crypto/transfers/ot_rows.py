@@ -454,15 +454,13 @@ class _Level:
         for _ in range(self._longest.bit_length()):
             smallest = np.minimum(smallest, smallest[step])
             step = step[step]
-        colours: Settings = (smallest > smallest[places ^ 1]).astype(np.uint8)
-        return colours
+        return (smallest > smallest[places ^ 1]).astype(np.uint8)
 
     def within(self, source: Places, lower: Settings) -> Places:
         """Return the order that each network of the next depth brings its rows into."""
         first = source[2 * self._pair]
         value = np.where(lower[first] == self._lower, first, source[2 * self._pair + 1])
-        order: Places = self._entrance[self._lower, value // 2]
-        return order
+        return self._entrance[self._lower, value // 2]
 
 
 @lru_cache(maxsize=4)

@@ -44,8 +44,7 @@ class PrfHash:
     def target(self, keys: Words) -> Words:
         """h (n, 2) of keys (n, 2)."""
         octets = np.ascontiguousarray(keys).reshape(-1).view(np.uint8).data
-        found: Words = np.frombuffer(self._target.update(octets), np.uint64).reshape(-1, 2) ^ keys
-        return found
+        return np.frombuffer(self._target.update(octets), np.uint64).reshape(-1, 2) ^ keys
 
     def values(self, sums: Words, keys: Words) -> Words:
         """Hash (n, 4) of sums (n, 2) and keys (n, 2)."""

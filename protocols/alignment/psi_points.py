@@ -53,24 +53,20 @@ def ask(work: AlignmentWork, done: dict[str, int]) -> Callable[[str], Words]:
 
     def answers(passive: str) -> Words:
         own = np.empty((work.rows, 4), np.uint64)
-        own[order] = _answers(work, passive, sorted_points)
+        stream = work.stream("back", passive)
+        for number in range(chunks(work.rows)):
+            if number >= work.journal.count(stream):
+                points = work.channel.recv(passive, TwiceBlinded).points  # 2
+                check_size(passive, "points", points, POINT_BYTES, number, work.rows)
+                start = number * CHUNK * POINT_BYTES
+                hashed = sorted_points[start : start + len(points)]
+                answer = _prf(hashed, work.blinder.unblind(points, work.executor))
+                work.journal.append(stream, answer.tobytes())
+            work.did(chunk_rows(work.rows, number))
+        own[order] = words(work.journal.whole(stream), 4)
         return own
 
     return answers
-
-
-def _answers(work: AlignmentWork, passive: str, sorted_points: bytes) -> Words:
-    stream = work.stream("back", passive)
-    for number in range(chunks(work.rows)):
-        if number >= work.journal.count(stream):
-            points = work.channel.recv(passive, TwiceBlinded).points  # 2
-            check_size(passive, "points", points, POINT_BYTES, number, work.rows)
-            start = number * CHUNK * POINT_BYTES
-            hashed = sorted_points[start : start + len(points)]
-            answer = _prf(hashed, work.blinder.unblind(points, work.executor))
-            work.journal.append(stream, answer.tobytes())
-        work.did(chunk_rows(work.rows, number))
-    return words(work.journal.whole(stream), 4)
 
 
 def serve(work: AlignmentWork, begin: Begin) -> Callable[[], Words]:

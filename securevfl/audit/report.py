@@ -310,12 +310,10 @@ def _labels(job: Job, tables: list[Floats], classes: int, draw: np.random.Genera
     if not job.model.loss.classifies:
         return job.model.loss.stand_in(np.asarray(scores, dtype=np.float64))
     edges = np.quantile(scores, np.arange(1, classes) / classes)
-    labels: NDArray[np.float64] = np.searchsorted(edges, scores).astype(np.float64)
-    return labels
+    return np.searchsorted(edges, scores).astype(np.float64)
 
 
 def _column(X: Floats, draw: np.random.Generator) -> Floats:
     """One direction of the columns, of deviation 1 where they vary."""
     own = (X - X.mean(axis=0)) @ draw.normal(size=X.shape[1])
-    scaled: Floats = own / (own.std() or 1.0)
-    return scaled
+    return own / (own.std() or 1.0)

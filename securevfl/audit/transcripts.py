@@ -133,7 +133,10 @@ def plain(received: ReceivedMessages, outcome: Outcome) -> None:
                 outcome.add("plain", event.me, f"{kind} from {event.peer} holds numbers and is declared {reveals.kind}")
             elif not any(_same(values, value) for value in own):
                 outcome.add("plain", event.me, f"{kind} from {event.peer} holds other numbers than {reveals.what}")
-    _hellos(received, outcome)
+    # each `Meeting` says the same digest and rows at all, and no order that is not keyed by the session
+    hellos = [event for event, *_ in received.items if isinstance(event.message, Meeting)]
+    if len({(event.message.job, event.message.rows) for event in hellos if event.message.rows}) > 1:  # type: ignore[attr-defined]
+        outcome.add("plain", "all", "parties of one run say different jobs or numbers of rows")
 
 
 def _same(values: NDArray[Any], value: NDArray[Any]) -> bool:
@@ -141,13 +144,6 @@ def _same(values: NDArray[Any], value: NDArray[Any]) -> bool:
     if values.ndim == 1 and value.ndim == 2 and value.shape[1] == 1 and len(value) > len(values) > 0:
         return np.array_equal(values, value[-len(values) :, 0])
     return values.shape == value.shape and np.array_equal(values, value)
-
-
-def _hellos(received: ReceivedMessages, outcome: Outcome) -> None:
-    """Meeting says the same digest and rows at all, and no order that is not keyed by the session."""
-    hellos = [event for event, *_ in received.items if isinstance(event.message, Meeting)]
-    if len({(event.message.job, event.message.rows) for event in hellos if event.message.rows}) > 1:  # type: ignore[attr-defined]
-        outcome.add("plain", "all", "parties of one run say different jobs or numbers of rows")
 
 
 def hidden(received: ReceivedMessages, outcome: Outcome) -> None:

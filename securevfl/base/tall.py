@@ -217,8 +217,7 @@ class Turned:
             found = [part.run(gram) for part in parts]
         else:
             found = [part.run(backward, g[part.start : part.stop]) for part in parts]
-        total: Floats = np.sum([each.result() for each in found], axis=0)
-        return total
+        return np.sum([each.result() for each in found], axis=0)
 
 
 def forward(stretch: Stretch, theta: Floats) -> Floats:

@@ -48,8 +48,7 @@ class SumRow:
 
 def problem(parties: int, size: int) -> Floats:
     """Make the parts (K x m), the same at every call."""
-    parts: Floats = np.random.default_rng([parties, size]).uniform(-1.0, 1.0, size=(parties, size))
-    return parts
+    return np.random.default_rng([parties, size]).uniform(-1.0, 1.0, size=(parties, size))
 
 
 def measure(

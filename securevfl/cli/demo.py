@@ -54,7 +54,13 @@ def demo(out: Console, report: Path = Path(REPORT)) -> dict[str, Run]:
     run = runs[DEFAULT]
     _result(out, alone["auc"], run, pooled["auc"])
     _learned(out, job, [bank, shop], run)
-    _cost(out, run)
+    costs = run.costs
+    *first, ahead, evaluation = (f"{word} {seconds}" for word, seconds in add_up(costs.parts, 2).items())
+    out.print(
+        f"\nWhat it costs between two computers, {NETWORK.mbps:g} Mbps and {NETWORK.rtt_ms:g} ms apart", style="bold"
+    )
+    out.print(f"  {costs.total:.2f} s: {', '.join(first)},")
+    out.print(f"  {'':<7} {ahead}, {evaluation}; {costs.bytes / 1e6:.1f} MB sent")
     _modes(out, runs)
     _further(out, partial(run.report, report, alone=alone, sheet=explain(job, [bank, shop]).first), report)
     return runs
@@ -102,16 +108,6 @@ def _learned(out: Console, job: Job, parties: list[Party], run: Run) -> None:
     }.items():
         for number, line in enumerate(lines):
             out.print(f"  {name if not number else '':<5} {line}")
-
-
-def _cost(out: Console, run: Run) -> None:
-    costs = run.costs
-    *first, ahead, evaluation = (f"{word} {seconds}" for word, seconds in add_up(costs.parts, 2).items())
-    out.print(
-        f"\nWhat it costs between two computers, {NETWORK.mbps:g} Mbps and {NETWORK.rtt_ms:g} ms apart", style="bold"
-    )
-    out.print(f"  {costs.total:.2f} s: {', '.join(first)},")
-    out.print(f"  {'':<7} {ahead}, {evaluation}; {costs.bytes / 1e6:.1f} MB sent")
 
 
 def _modes(out: Console, runs: dict[str, Run]) -> None:

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from securevfl.training.checkpoint import Checkpoints
     from securevfl.training.comparison import Comparison
     from securevfl.training.model_part import ModelPart
-    from securevfl.transport.peers import Peers
 
 
 def register(app: typer.Typer) -> None:
@@ -69,7 +68,8 @@ def align(
 
     venue = meeting.venue(peers)
     others = venue.peers
-    _check_name(party, others)
+    if party not in others.parties:
+        raise PartiesError(f"--party: one of {', '.join(others.parties)} was expected, {party} came; correct it")
     ids = read_ids(data, id_column=id_column)
     work = Path(f"{data}.align")
 
@@ -413,8 +413,3 @@ def relay(
         raise PartiesError(f"--party: a hub that is no party was expected, {name} came; see hub in {peers}")
     with stoppable(), meeting.events():
         Relay(Credentials(venue.certs, name), others, listen=venue.listen, patience=venue.patience).run(venue.timeout)
-
-
-def _check_name(party: str, peers: Peers) -> None:
-    if party not in peers.parties:
-        raise PartiesError(f"--party: one of {', '.join(peers.parties)} was expected, {party} came; correct it")

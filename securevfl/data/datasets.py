@@ -167,7 +167,10 @@ def clicks(rows: int = 20_000, *, rate: float = 0.25, seed: int = 0) -> Clicks:
             effects = numbers[:, j, None] * truth.normal(size=1 + RANK)
         else:
             size = LEVELS[j - NUMBERS]
-            codes[:, j - NUMBERS] = _level(z[:, j], size)
+            # where standard normal numbers (n,) fall in a Zipf distribution of so many levels, commonest first
+            share = 1 / (np.arange(size) + SHIFT)
+            edges = np.cumsum(share / share.sum())[:-1]
+            codes[:, j - NUMBERS] = np.searchsorted(edges, _normal_share(z[:, j]), side="right").astype(np.intp)
             effects = truth.normal(size=(size, 1 + RANK))[codes[:, j - NUMBERS]]
         main += weight[0] * effects[:, 0]
         total += weight[1] * effects[:, 1:]
@@ -177,13 +180,6 @@ def clicks(rows: int = 20_000, *, rate: float = 0.25, seed: int = 0) -> Clicks:
     probability = 1 / (1 + np.exp(-(logits + _offset(logits, rate))))
     y = (rows_of.random(rows) < probability).astype(np.intp)
     return Clicks(numbers, codes, y, probability)
-
-
-def _level(z: Floats, size: int) -> NDArray[np.intp]:
-    """Return where standard normal numbers (n,) fall in a Zipf distribution of so many levels, commonest first."""
-    share = 1 / (np.arange(size) + SHIFT)
-    edges = np.cumsum(share / share.sum())[:-1]
-    return np.searchsorted(edges, _normal_share(z), side="right").astype(np.intp)
 
 
 def _normal_share(z: Floats) -> Floats:
@@ -197,8 +193,7 @@ def _normal_share(z: Floats) -> Floats:
 
 def _standard(values: Floats) -> Floats:
     spread = values.std()
-    found: Floats = (values - values.mean()) / (spread if spread > 0 else 1.0)
-    return found
+    return (values - values.mean()) / (spread if spread > 0 else 1.0)
 
 
 def _offset(logits: Floats, rate: float) -> float:

@@ -212,8 +212,7 @@ def _by_number(base: Baseline, present: Floats) -> tuple[Floats, Floats, float, 
 
 def _parts(below: Floats, total: int) -> Floats:
     """How many of `total` rows lie between points, from how many are at most each."""
-    found: Floats = np.diff(np.concatenate([[0.0], below, [float(total)]]))
-    return found
+    return np.diff(np.concatenate([[0.0], below, [float(total)]]))
 
 
 def _psi(own: Floats, other: Floats) -> float:

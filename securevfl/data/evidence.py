@@ -130,8 +130,7 @@ class TextEvidence(Evidence):
     def places(self, values: Floats, levels: tuple[str, ...]) -> Floats:
         place = {level: at for at, level in enumerate(self.levels)}
         known = np.array([place.get(text, self.other) for text in (*levels, MISSING)], np.float64)
-        found: Floats = known[np.where(np.isnan(values), len(levels), values).astype(np.intp)]
-        return found
+        return known[np.where(np.isnan(values), len(levels), values).astype(np.intp)]
 
 
 def number_bins(column: str, values: Floats, gaps: bool, options: Woe) -> NumberEvidence:

@@ -234,8 +234,7 @@ def _cuts(values: Floats, bins: int) -> Floats:
     if not len(present):
         return present
     found: Floats = np.unique(np.quantile(present, np.arange(1, bins) / bins, method="lower"))
-    below: Floats = found[found < present.max()]
-    return below
+    return found[found < present.max()]
 
 
 def _uniform(prg: Prg) -> float:

@@ -44,29 +44,26 @@ class ParquetSource:
         self._chosen = chosen is not None
         self.constant: list[str] = []  # known once all numbers have been read
         with named(path):
-            self._open(chosen)
-
-    def _open(self, chosen: Sequence[str] | None) -> None:
-        pa = arrow()
-        # column chunks in pieces: a row group may be as large as the file
-        self._file = open_parquet(self.path, buffer_size=1 << 18, pre_buffer=False)
-        schema = self._file.schema_arrow
-        names = parquet_names(self._file, self._id)
-        self._key = key_columns(self._id, names)
-        if chosen is not None:
-            check_chosen(names, chosen)
-        self.columns = list(chosen or (column for column in names if column not in (*self._key, self._label)))
-        self.labelled = self._label in names
-        self.rows = int(self._file.metadata.num_rows)
-        if not self.columns:
-            raise TableError("at least one column beside ids and labels was expected, none came; add columns")
-        if not self.rows:
-            raise TableError("rows were expected below the header, none came; export the table again")
-        for column in self.columns:
-            check_kind(column, schema.field(column).type)
-        exact = {pa.float16(), pa.float32(), pa.bool_(), pa.int8(), pa.int16(), pa.uint8(), pa.uint16()}
-        narrow = all(schema.field(column).type in exact for column in self.columns)
-        self.kind = np.dtype("<f4" if narrow else "<f8")
+            pa = arrow()
+            # column chunks in pieces: a row group may be as large as the file
+            self._file = open_parquet(self.path, buffer_size=1 << 18, pre_buffer=False)
+            schema = self._file.schema_arrow
+            names = parquet_names(self._file, self._id)
+            self._key = key_columns(self._id, names)
+            if chosen is not None:
+                check_chosen(names, chosen)
+            self.columns = list(chosen or (column for column in names if column not in (*self._key, self._label)))
+            self.labelled = self._label in names
+            self.rows = int(self._file.metadata.num_rows)
+            if not self.columns:
+                raise TableError("at least one column beside ids and labels was expected, none came; add columns")
+            if not self.rows:
+                raise TableError("rows were expected below the header, none came; export the table again")
+            for column in self.columns:
+                check_kind(column, schema.field(column).type)
+            exact = {pa.float16(), pa.float32(), pa.bool_(), pa.int8(), pa.int16(), pa.uint8(), pa.uint16()}
+            narrow = all(schema.field(column).type in exact for column in self.columns)
+            self.kind = np.dtype("<f4" if narrow else "<f8")
 
     def ids(self) -> Any:
         """Read the ids of all rows as an Arrow array in chunks. IdError if one is missing."""

@@ -366,8 +366,7 @@ def ids_of(table: Any, key: Sequence[str]) -> NDArray[Any]:
     ids = arrow_ids(table, key)
     if arrow().types.is_string(ids.type):
         return np.array(ids.to_pylist(), object)  # to_numpy would load pandas, where it is installed
-    found: NDArray[Any] = ids.to_numpy()
-    return found
+    return ids.to_numpy()
 
 
 def arrow_ids(table: Any, key: Sequence[str]) -> Any:

@@ -144,8 +144,7 @@ class Texts(ColumnStep):
         unknown = len(self.levels) if self.other else -1
         known = np.array([-1 if text == self.base else place.get(text, unknown) for text in (*levels, MISSING)])
         own = known[np.where(np.isnan(values), len(levels), values).astype(np.intp)]
-        found: Floats = (own[:, None] == np.arange(len(self.levels) + self.other)).astype(np.float64)
-        return found
+        return (own[:, None] == np.arange(len(self.levels) + self.other)).astype(np.float64)
 
 
 class Codes(ColumnStep):
@@ -161,5 +160,4 @@ class Codes(ColumnStep):
     def apply(self, values: Floats, levels: tuple[str, ...]) -> Floats:
         place = {level: at for at, level in enumerate(self.levels, 1)}
         known = np.array([place.get(text, 0) for text in (*levels, MISSING)], np.float64)
-        found: Floats = known[np.where(np.isnan(values), len(levels), values).astype(np.intp)][:, None]
-        return found
+        return known[np.where(np.isnan(values), len(levels), values).astype(np.intp)][:, None]

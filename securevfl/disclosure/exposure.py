@@ -97,8 +97,7 @@ def _standardised(X: Floats) -> Floats:
     centred = X - X.mean(axis=0)
     lengths = np.linalg.norm(centred, axis=0)
     vary = lengths > SAME * np.linalg.norm(X, axis=0)
-    scaled: Floats = np.where(vary, centred, 0.0) / np.where(vary, lengths, 1.0)
-    return scaled
+    return np.where(vary, centred, 0.0) / np.where(vary, lengths, 1.0)
 
 
 def _variances(X: Floats) -> Floats:
@@ -106,8 +105,7 @@ def _variances(X: Floats) -> Floats:
     scaled = _standardised(X)
     products = scaled.T @ scaled if X.shape[1] <= X.shape[0] else scaled @ scaled.T
     squares = np.maximum(np.linalg.eigvalsh(products)[::-1], 0.0)  # those of the singular values
-    shares: Floats = squares / max(1.0, squares.sum())
-    return shares
+    return squares / max(1.0, squares.sum())
 
 
 # Rows that stand nearly alone in a party's columns: their residual, and so their label, is nearly opened.
@@ -134,8 +132,7 @@ def leverage(X: Floats) -> Floats:
     """h_ii (n,) of X (n x d) by singular values; columns that others determine add nothing."""
     U, size, _ = np.linalg.svd(X, full_matrices=False)
     rank = int((size > size.max(initial=0.0) * max(X.shape) * np.finfo(np.float64).eps).sum())
-    h: Floats = np.einsum("ij,ij->i", U[:, :rank], U[:, :rank])
-    return h
+    return np.einsum("ij,ij->i", U[:, :rank], U[:, :rank])
 
 
 def measure(batches: Iterable[Floats]) -> Leverage:

@@ -46,7 +46,12 @@ class Holds:
     @classmethod
     def of(cls, X: Floats) -> Holds:
         """Measure how many bits the columns hold from some rows of a table (n x d), scaled or not."""
-        entropies, R = _parts(X)
+        # the entropy, in bits, of each column that varies, and the correlations of these columns
+        centred = X - X.mean(axis=0)
+        deviation = centred.std(axis=0)
+        varies = deviation > SAME * np.abs(X).max(axis=0, initial=0.0)
+        unit = centred[:, varies] / deviation[varies]
+        entropies, R = np.array([_entropy(column) for column in unit.T]), unit.T @ unit / max(1, len(X))
         whole, d = _bits(entropies, R), len(entropies)
         if d < 2 or not whole:
             return cls(whole, 0.0)
@@ -60,15 +65,6 @@ class Holds:
 def entropies(X: Floats) -> Floats:
     """Return the entropy of each column (n x d), in bits a row: 0 of one that does not vary."""
     return np.array([Holds.of(column[:, None]).bits for column in X.T])
-
-
-def _parts(X: Floats) -> tuple[Floats, Floats]:
-    """Return the entropy, in bits, of each column that varies, and the correlations of these columns."""
-    centred = X - X.mean(axis=0)
-    deviation = centred.std(axis=0)
-    varies = deviation > SAME * np.abs(X).max(axis=0, initial=0.0)
-    unit = centred[:, varies] / deviation[varies]
-    return np.array([_entropy(column) for column in unit.T]), unit.T @ unit / max(1, len(X))
 
 
 def _entropy(column: Floats) -> float:

@@ -252,8 +252,7 @@ class Method(Named, ABC, Generic[O]):
     def weights(self, job: O, state: State, parties: int) -> Floats:
         """Return what a party of a run of `parties` parties has of its own weights (d x c) at the end; an array (0 x 1)
         without any."""
-        weights: Floats = state.get("theta", np.zeros((0, 1)))
-        return weights
+        return state.get("theta", np.zeros((0, 1)))
 
     @abstractmethod
     def ideal(self, job: J) -> J:

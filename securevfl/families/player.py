@@ -386,5 +386,4 @@ class RoundedOutputs(Secret):
     def __call__(self, H: Floats, rows: Rows) -> Floats:
         """H (n x c) of these rows, rounded."""
         below = (self._below[rows] + 0.5) * 2.0**-16
-        shown: Floats = np.floor(H / self._step + below) * self._step
-        return shown
+        return np.floor(H / self._step + below) * self._step

@@ -252,8 +252,7 @@ class Linear(Summand):
     def forward(self, X: Floats, theta: Floats | None = None) -> Floats:
         """H (n x c), with these weights (d x c) in place of its own if any are given."""
         own = self.theta if theta is None else theta
-        H: Floats = X @ own[:-1] + own[-1] if self.intercept else X @ own
-        return H
+        return X @ own[:-1] + own[-1] if self.intercept else X @ own
 
     def vjp(self, X: Floats, g: Floats) -> Floats:
         """J^T g (d x c), summed over the rows."""

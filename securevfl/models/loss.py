@@ -20,22 +20,19 @@ from securevfl.errors import LabelError
 def logistic(x: Floats) -> Floats:
     """1 / (1 + exp(-x)), to full relative precision at both ends."""
     small = np.exp(-np.abs(x))
-    found: Floats = np.where(x >= 0, 1.0, small) / (1.0 + small)
-    return found
+    return np.where(x >= 0, 1.0, small) / (1.0 + small)
 
 
 def log_sum_exp(f: Floats) -> Floats:
     """log sum_j exp f_ij for each row (n,) of f (n x c)."""
     largest = f.max(axis=1, keepdims=True)
-    found: Floats = largest[:, 0] + np.log(np.exp(f - largest).sum(axis=1))
-    return found
+    return largest[:, 0] + np.log(np.exp(f - largest).sum(axis=1))
 
 
 def softmax(f: Floats) -> Floats:
     """exp f_ij / sum_j exp f_ij for each row of f (n x c)."""
     raised = np.exp(f - f.max(axis=1, keepdims=True))
-    found: Floats = raised / raised.sum(axis=1, keepdims=True)
-    return found
+    return raised / raised.sum(axis=1, keepdims=True)
 
 
 class Undone(NamedTuple):
@@ -134,8 +131,7 @@ class NumberLoss(Loss):
     spacing = 0.25
 
     def mean(self, f: Floats, classes: NDArray[Any]) -> Floats:
-        mean: Floats = f[:, 0] * classes[1] + classes[0]
-        return mean
+        return f[:, 0] * classes[1] + classes[0]
 
     def units(self, classes: NDArray[Any]) -> tuple[float, float]:
         return float(classes[1]), float(classes[0])
@@ -148,8 +144,7 @@ class NumberLoss(Loss):
         return np.array([np.mean(y), deviation])
 
     def targets(self, y: NDArray[Any], classes: NDArray[Any]) -> Floats:
-        targets: Floats = ((y - classes[0]) / classes[1])[:, None]
-        return targets
+        return ((y - classes[0]) / classes[1])[:, None]
 
     def proba(self, f: Floats) -> Floats:
         raise LabelError(f"{self.name} loss predicts numbers, not probabilities; use predict")
@@ -170,12 +165,10 @@ class LogisticLoss(Loss):
     curvature = 0.25
 
     def value(self, f: Floats, y: Floats) -> Floats:
-        value: Floats = np.logaddexp(0.0, -y * f)[:, 0]
-        return value
+        return np.logaddexp(0.0, -y * f)[:, 0]
 
     def residual(self, f: Floats, y: Floats) -> Floats:
-        g: Floats = -y * logistic(-y * f)
-        return g
+        return -y * logistic(-y * f)
 
     def undo(self, g: Floats) -> Undone:
         return _of_logistic(g)
@@ -189,12 +182,10 @@ class SmoothHingeLoss(Loss):
 
     def value(self, f: Floats, y: Floats) -> Floats:
         z = (y * f)[:, 0]
-        value: Floats = np.where(z <= 0, 0.5 - z, 0.5 * np.clip(1 - z, 0, 1) ** 2)
-        return value
+        return np.where(z <= 0, 0.5 - z, 0.5 * np.clip(1 - z, 0, 1) ** 2)
 
     def residual(self, f: Floats, y: Floats) -> Floats:
-        g: Floats = -y * np.clip(1 - y * f, 0, 1)
-        return g
+        return -y * np.clip(1 - y * f, 0, 1)
 
     def undo(self, g: Floats) -> Undone:
         """y where g is not 0, f = y (1 - |g|) where it is not at its bound either."""
@@ -212,12 +203,10 @@ class SquareLoss(NumberLoss):
     curvature = 1.0
 
     def value(self, f: Floats, y: Floats) -> Floats:
-        value: Floats = 0.5 * ((f - y) ** 2)[:, 0]
-        return value
+        return 0.5 * ((f - y) ** 2)[:, 0]
 
     def residual(self, f: Floats, y: Floats) -> Floats:
-        g: Floats = f - y
-        return g
+        return f - y
 
     def undo(self, g: Floats) -> Undone:
         """f - y, of which neither is told alone."""
@@ -237,12 +226,10 @@ class SoftmaxLoss(Loss):
     curvature = 0.5
 
     def value(self, f: Floats, y: Floats) -> Floats:
-        value: Floats = log_sum_exp(f) - (f * y).sum(axis=1)
-        return value
+        return log_sum_exp(f) - (f * y).sum(axis=1)
 
     def residual(self, f: Floats, y: Floats) -> Floats:
-        g: Floats = softmax(f) - y
-        return g
+        return softmax(f) - y
 
     def undo(self, g: Floats) -> Undone:
         """y is 1 where g is least, as g < 0 there alone; g + y = softmax(f) gives f up to one number a row."""
@@ -268,8 +255,7 @@ class SoftmaxLoss(Loss):
         return len(classes)
 
     def targets(self, y: NDArray[Any], classes: NDArray[Any]) -> Floats:
-        targets: Floats = (y[:, None] == classes[None, :]).astype(np.float64)
-        return targets
+        return (y[:, None] == classes[None, :]).astype(np.float64)
 
     def proba(self, f: Floats) -> Floats:
         return softmax(f)
@@ -283,8 +269,7 @@ class OneVsRestLoss(SoftmaxLoss):
     elementwise = True
 
     def value(self, f: Floats, y: Floats) -> Floats:
-        value: Floats = np.logaddexp(0.0, -y * f).sum(axis=1)
-        return value
+        return np.logaddexp(0.0, -y * f).sum(axis=1)
 
     residual = LogisticLoss.residual
     undo = LogisticLoss.undo
@@ -299,8 +284,7 @@ class OneVsRestLoss(SoftmaxLoss):
     def proba(self, f: Floats) -> Floats:
         """Each class against the rest, made to sum to 1."""
         p = logistic(f)
-        proba: Floats = p / p.sum(axis=1, keepdims=True)
-        return proba
+        return p / p.sum(axis=1, keepdims=True)
 
 
 def _of_logistic(g: Floats) -> Undone:

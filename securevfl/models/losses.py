@@ -82,19 +82,16 @@ class LogLinkLoss(Loss):
         return np.array([0.0, y.mean()])
 
     def targets(self, y: NDArray[Any], classes: NDArray[Any]) -> Floats:
-        targets: Floats = (np.asarray(y, np.float64) / classes[1])[:, None]
-        return targets
+        return (np.asarray(y, np.float64) / classes[1])[:, None]
 
     def mean(self, f: Floats, classes: NDArray[Any]) -> Floats:
-        mean: Floats = growth(f)[:, 0] * classes[1]
-        return mean
+        return growth(f)[:, 0] * classes[1]
 
     def units(self, classes: NDArray[Any]) -> tuple[float, float]:
         return 1.0, math.log(classes[1])
 
     def stand_in(self, scores: Floats) -> Floats:
-        made: Floats = np.exp(scores)
-        return made
+        return np.exp(scores)
 
     def proba(self, f: Floats) -> Floats:
         raise LabelError(f"{self.name} loss predicts numbers, not probabilities; use predict")
@@ -111,12 +108,10 @@ class PoissonLoss(LogLinkLoss):
     slack = 2.5  # the mean of mu is 1 where the fit is right
 
     def value(self, f: Floats, y: Floats) -> Floats:
-        value: Floats = (grown(f) - y * f - y + _y_log_y(y))[:, 0]
-        return value
+        return (grown(f) - y * f - y + _y_log_y(y))[:, 0]
 
     def residual(self, f: Floats, y: Floats) -> Floats:
-        g: Floats = growth(f) - y
-        return g
+        return growth(f) - y
 
     def undo(self, g: Floats) -> Undone:
         """Read labels and sums off residuals g: every row with a positive g is taken to have label 0, as most of them
@@ -124,12 +119,10 @@ class PoissonLoss(LogLinkLoss):
         return _of_zeros(g, growth_undone(g))
 
     def deviance(self, y: Floats, mu: Floats) -> Floats:
-        deviance: Floats = 2 * (_y_log_y(y) - y * np.log(np.maximum(mu, TINY)) - y + mu)
-        return deviance
+        return 2 * (_y_log_y(y) - y * np.log(np.maximum(mu, TINY)) - y + mu)
 
     def stand_in(self, scores: Floats) -> Floats:
-        made: Floats = np.floor(np.exp(scores))
-        return made
+        return np.floor(np.exp(scores))
 
 
 class GammaLoss(LogLinkLoss):
@@ -142,25 +135,21 @@ class GammaLoss(LogLinkLoss):
     positive = True
 
     def value(self, f: Floats, y: Floats) -> Floats:
-        value: Floats = (y * sunk(f) + f - 1 - np.log(np.maximum(y, TINY)))[:, 0]
-        return value
+        return (y * sunk(f) + f - 1 - np.log(np.maximum(y, TINY)))[:, 0]
 
     def residual(self, f: Floats, y: Floats) -> Floats:
-        g: Floats = 1 - y * sinking(f)
-        return g
+        return 1 - y * sinking(f)
 
     def undo(self, g: Floats) -> Undone:
         """log(1 - g) = log y - f where nothing is cut off."""
         return Undone(np.full_like(g, np.nan), -np.log(np.maximum(1 - g, TINY)))
 
     def kept(self, y: Floats) -> Floats:
-        kept: Floats = np.log(y)
-        return kept
+        return np.log(y)
 
     def deviance(self, y: Floats, mu: Floats) -> Floats:
         part = np.maximum(y, TINY) / np.maximum(mu, TINY)
-        deviance: Floats = 2 * (part - np.log(part) - 1)
-        return deviance
+        return 2 * (part - np.log(part) - 1)
 
 
 class TweedieLoss(LogLinkLoss):
@@ -179,12 +168,10 @@ class TweedieLoss(LogLinkLoss):
 
     def value(self, f: Floats, y: Floats) -> Floats:
         p = self.power
-        value: Floats = (grown(f, 2 - p) + y * sunk(f, p - 1) - y ** (2 - p) * (1 / (2 - p) + 1 / (p - 1)))[:, 0]
-        return value
+        return (grown(f, 2 - p) + y * sunk(f, p - 1) - y ** (2 - p) * (1 / (2 - p) + 1 / (p - 1)))[:, 0]
 
     def residual(self, f: Floats, y: Floats) -> Floats:
-        g: Floats = growth(f, 2 - self.power) - y * sinking(f, self.power - 1)
-        return g
+        return growth(f, 2 - self.power) - y * sinking(f, self.power - 1)
 
     def undo(self, g: Floats) -> Undone:
         """Read labels and sums off residuals g: every row with a positive g is taken to have label 0, as most of them
@@ -194,8 +181,7 @@ class TweedieLoss(LogLinkLoss):
     def deviance(self, y: Floats, mu: Floats) -> Floats:
         p, mu = self.power, np.maximum(mu, TINY)
         least = y ** (2 - p) / ((1 - p) * (2 - p))
-        deviance: Floats = 2 * (least - y * mu ** (1 - p) / (1 - p) + mu ** (2 - p) / (2 - p))
-        return deviance
+        return 2 * (least - y * mu ** (1 - p) / (1 - p) + mu ** (2 - p) / (2 - p))
 
 
 class NegativeBinomialLoss(LogLinkLoss):
@@ -236,13 +222,11 @@ class NegativeBinomialLoss(LogLinkLoss):
         edge = math.exp(CAP)  # along the tangent mu is a straight line, and g a quotient of two
         tail = (mu - edge) / a - (1 + a * y) / a**2 * (np.log1p(a * mu) - np.log1p(a * edge))
         least = -_y_log_y(y) + (y + 1 / a) * np.log1p(a * y)
-        value: Floats = (inner + np.where(beyond > 0, tail / edge, 0.0) - least)[:, 0]
-        return value
+        return (inner + np.where(beyond > 0, tail / edge, 0.0) - least)[:, 0]
 
     def residual(self, f: Floats, y: Floats) -> Floats:
         mu = growth(f)
-        g: Floats = (mu - y) / (1 + self.dispersion * mu)
-        return g
+        return (mu - y) / (1 + self.dispersion * mu)
 
     def undo(self, g: Floats) -> Undone:
         """Read labels and sums off residuals g: every row with a positive g is taken to have label 0, as most of them
@@ -253,49 +237,42 @@ class NegativeBinomialLoss(LogLinkLoss):
     def deviance(self, y: Floats, mu: Floats) -> Floats:
         a, mu = self.dispersion, np.maximum(mu, TINY)
         spread = (y + 1 / a) * (np.log1p(a * y) - np.log1p(a * mu))
-        deviance: Floats = 2 * (_y_log_y(y) - y * np.log(mu) - spread)
-        return deviance
+        return 2 * (_y_log_y(y) - y * np.log(mu) - spread)
 
     def stand_in(self, scores: Floats) -> Floats:
-        made: Floats = np.floor(np.exp(scores))
-        return made
+        return np.floor(np.exp(scores))
 
 
 def growth(f: Floats, rate: float = 1.0) -> Floats:
     """exp(rate f), and beyond CAP its tangent there."""
     inside = np.minimum(f, CAP)
-    found: Floats = np.exp(rate * inside) + rate * math.exp(rate * CAP) * (f - inside)
-    return found
+    return np.exp(rate * inside) + rate * math.exp(rate * CAP) * (f - inside)
 
 
 def growth_undone(found: Floats, rate: float = 1.0) -> Floats:
     """Invert `growth`: return the f at which it has this value."""
     edge, safe = math.exp(rate * CAP), np.maximum(found, TINY)
-    f: Floats = np.where(found <= edge, np.log(safe) / rate, CAP + (found - edge) / (rate * edge))
-    return f
+    return np.where(found <= edge, np.log(safe) / rate, CAP + (found - edge) / (rate * edge))
 
 
 def grown(f: Floats, rate: float = 1.0) -> Floats:
     """Integrate `growth`: return exp(rate f) / rate, continued as a square beyond CAP."""
     inside = np.minimum(f, CAP)
     beyond, edge = f - inside, math.exp(rate * CAP)
-    found: Floats = np.exp(rate * inside) / rate + edge * beyond + rate * edge * beyond**2 / 2
-    return found
+    return np.exp(rate * inside) / rate + edge * beyond + rate * edge * beyond**2 / 2
 
 
 def sinking(f: Floats, rate: float = 1.0) -> Floats:
     """exp(-rate f), and below -CAP a line of slope -1."""
     inside = np.maximum(f, -CAP)
-    found: Floats = np.exp(-rate * inside) + (inside - f)
-    return found
+    return np.exp(-rate * inside) + (inside - f)
 
 
 def sunk(f: Floats, rate: float = 1.0) -> Floats:
     """Integrate `sinking`, with the opposite sign: return exp(-rate f) / rate, continued as a square below -CAP."""
     inside = np.maximum(f, -CAP)
     below = inside - f
-    found: Floats = np.exp(-rate * inside) / rate + math.exp(rate * CAP) * below + below**2 / 2
-    return found
+    return np.exp(-rate * inside) / rate + math.exp(rate * CAP) * below + below**2 / 2
 
 
 def _of_zeros(g: Floats, f: Floats) -> Undone:
@@ -305,8 +282,7 @@ def _of_zeros(g: Floats, f: Floats) -> Undone:
 
 def _y_log_y(y: Floats) -> Floats:
     """y log y, 0 where y is."""
-    found: Floats = y * np.log(np.where(y > 0, y, 1.0))
-    return found
+    return y * np.log(np.where(y > 0, y, 1.0))
 
 
 # Losses of numbers that far labels hardly move: Huber's, and that of a quantile.
@@ -331,12 +307,10 @@ class HuberLoss(NumberLoss):
 
     def value(self, f: Floats, y: Floats) -> Floats:
         far = np.abs(f - y)[:, 0]
-        value: Floats = np.where(far <= self.width, far**2 / 2, self.width * (far - self.width / 2))
-        return value
+        return np.where(far <= self.width, far**2 / 2, self.width * (far - self.width / 2))
 
     def residual(self, f: Floats, y: Floats) -> Floats:
-        g: Floats = np.clip(f - y, -self.width, self.width)
-        return g
+        return np.clip(f - y, -self.width, self.width)
 
     def undo(self, g: Floats) -> Undone:
         """f - y where it is not at its bound."""
@@ -358,14 +332,10 @@ class QuantileLoss(NumberLoss):
 
     def value(self, f: Floats, y: Floats) -> Floats:
         over, q, h = (f - y)[:, 0], self.quantile, BANDWIDTH
-        value: Floats = np.where(
-            np.abs(over) <= h, (over + h) ** 2 / (4 * h) - q * over, np.maximum(-q * over, (1 - q) * over)
-        )
-        return value
+        return np.where(np.abs(over) <= h, (over + h) ** 2 / (4 * h) - q * over, np.maximum(-q * over, (1 - q) * over))
 
     def residual(self, f: Floats, y: Floats) -> Floats:
-        g: Floats = np.clip((f - y + BANDWIDTH) / (2 * BANDWIDTH), 0, 1) - self.quantile
-        return g
+        return np.clip((f - y + BANDWIDTH) / (2 * BANDWIDTH), 0, 1) - self.quantile
 
     def undo(self, g: Floats) -> Undone:
         """f - y near the label, and elsewhere nothing but on which side f is."""

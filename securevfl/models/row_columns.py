@@ -53,12 +53,10 @@ class WeightedLoss(RowLoss):
         self.bound = most * loss.bound  # type: ignore[misc]
 
     def value(self, f: Floats, y: Floats) -> Floats:
-        value: Floats = y[:, -1] * self._loss.value(f, y[:, :-1])
-        return value
+        return y[:, -1] * self._loss.value(f, y[:, :-1])
 
     def residual(self, f: Floats, y: Floats) -> Floats:
-        g: Floats = y[:, -1:] * self._loss.residual(f, y[:, :-1])
-        return g
+        return y[:, -1:] * self._loss.residual(f, y[:, :-1])
 
     def undo(self, g: Floats) -> Undone:
         """Targets as without weights, which change no sign; sums lie behind a factor a row that one party knows."""
@@ -129,8 +127,7 @@ def _of_classes(
         )
     if min(chosen.values()) <= 0:
         raise LabelError(f"party {name}: weights.classes: weights above 0 were expected, others came; correct them")
-    own: Floats = np.array([chosen[label] for label in labels])[place]
-    return own
+    return np.array([chosen[label] for label in labels])[place]
 
 
 # Exposure of rows in a loss of counts and amounts: how long, or how many, a label was counted over.
@@ -162,14 +159,12 @@ class OffsetLoss(RowLoss):
     def value(self, f: Floats, y: Floats) -> Floats:
         exposed = np.exp(y[:, -1:])
         loss, counts = self._of_unit(exposed)
-        value: Floats = counts[:, 0] * loss.value(f, y[:, :-1] / exposed)
-        return value
+        return counts[:, 0] * loss.value(f, y[:, :-1] / exposed)
 
     def residual(self, f: Floats, y: Floats) -> Floats:
         exposed = np.exp(y[:, -1:])
         loss, counts = self._of_unit(exposed)
-        g: Floats = np.clip(counts * loss.residual(f, y[:, :-1] / exposed), -self.bound, self.bound)
-        return g
+        return np.clip(counts * loss.residual(f, y[:, :-1] / exposed), -self.bound, self.bound)
 
 
 def offsets(name: str, column: str, exposure: Floats, train: Rows) -> tuple[Floats, float]:

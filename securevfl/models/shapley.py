@@ -43,8 +43,7 @@ class Explained:
     @property
     def total(self) -> Floats:
         """H (m x c), the sum of all."""
-        total: Floats = self.base + np.sum(list(self.columns.values()), axis=0)
-        return total
+        return self.base + np.sum(list(self.columns.values()), axis=0)
 
 
 class TreePart(Protocol):

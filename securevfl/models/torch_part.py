@@ -126,8 +126,7 @@ def by_torch(module: Module, trained: Tensors, others: Tensors, X: Tensor) -> Fl
 
 
 def _floats(J: Tensor) -> Floats:
-    found: Floats = J.detach().to(torch().float64).numpy()
-    return found
+    return J.detach().to(torch().float64).numpy()
 
 
 AT_ONCE = 2048  # rows that go through a module together
@@ -146,8 +145,7 @@ class Traced:
     def back(self, g: Tensor, by: Tensor) -> Floats:
         """Return the derivatives that g (n x c) gives by the weights, or by what was fed."""
         (found,) = torch().autograd.grad(self.H, by, g, retain_graph=True)
-        own: Floats = found.to(torch().float64).numpy()
-        return own
+        return found.to(torch().float64).numpy()
 
 
 class TorchPart(Summand):
@@ -232,8 +230,7 @@ class TorchPart(Summand):
     def vjp(self, X: Floats, g: Floats) -> Floats:
         """J^T g (p,), summed over the rows, by going back through the module."""
         with self._lock:
-            total: Floats = np.sum([each.back(own, each.flat) for each, own in self._traced(g, X)], axis=0)
-            return total
+            return np.sum([each.back(own, each.flat) for each, own in self._traced(g, X)], axis=0)
 
     def jacobian(self, X: Floats) -> Jacobian:
         """J (n c x p) at the weights as they are, made when its rows are read if it is large."""
@@ -292,8 +289,7 @@ class TorchPart(Summand):
         return {name: piece.reshape(shape) for (name, shape), piece in zip(self._trained.items(), pieces, strict=True)}
 
     def _run(self, weights: dict[str, Tensor], *inputs: Tensor) -> Tensor:
-        H: Tensor = torch().func.functional_call(self._module, {**self._others, **weights}, inputs)
-        return H
+        return torch().func.functional_call(self._module, {**self._others, **weights}, inputs)
 
     def _pieces(self, X: Floats, rows: int = AT_ONCE) -> Iterator[Tensor]:
         for start in range(0, len(X), rows):
@@ -350,8 +346,7 @@ class TorchTop(TorchPart):
 
     def gradient(self, X: Floats, others: Floats, g: Floats) -> Floats:
         with self._lock:
-            total: Floats = np.sum([each.back(own, each.flat) for each, own in self._traced(g, X, others)], axis=0)
-            return total
+            return np.sum([each.back(own, each.flat) for each, own in self._traced(g, X, others)], axis=0)
 
     def down(self, X: Floats, others: Floats, g: Floats) -> Floats:
         """dL/dZ (n x K w), every number clipped to the bound agreed."""

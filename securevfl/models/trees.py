@@ -145,8 +145,7 @@ class Trees(LinearModel):
     @property
     def _fit(self) -> int:
         """The most trees in the mean: with an own score a party may have half as many more."""
-        most: int = MOST_LEAVES // 2**self.depth * 2 // (3 if self.own_score else 2)
-        return most
+        return MOST_LEAVES // 2**self.depth * 2 // (3 if self.own_score else 2)
 
     def breadth(self, spread: Spread) -> int:
         score = spread.outputs if self.own_score and spread.active else 0

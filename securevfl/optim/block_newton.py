@@ -255,8 +255,7 @@ class BlockMemory:
 
     def extrapolated(self, theta: Floats) -> Floats:
         """z, where the weights are headed."""
-        point: Floats = theta + self._momentum / (self._momentum + 3) * (theta - self._before)
-        return point
+        return theta + self._momentum / (self._momentum + 3) * (theta - self._before)
 
     def moved(self, before: Floats, *, uphill: bool) -> None:
         """Note that a step of one round was taken from these weights to the next."""

@@ -79,8 +79,7 @@ def cosines(then: Floats, now: Floats, xi: float) -> Floats:
 
 def _products(a: Floats, b: Floats) -> Floats:
     """Row by row, the inner products (n,) of two arrays (n x k)."""
-    found: Floats = np.einsum("ij,ij->i", a, b)
-    return found
+    return np.einsum("ij,ij->i", a, b)
 
 
 class Weighed:

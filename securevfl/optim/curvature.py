@@ -89,8 +89,7 @@ def preconditioner(gram: Floats, rows: int, curvature: float, decay: Floats, *, 
     sizes, axes = np.linalg.eigh(bounded_by)
     steep = float(sizes[-1])
     bounded = np.maximum(sizes, FLOOR * steep if steep > 0 else 1.0)
-    P: Floats = (axes / bounded) @ axes.T
-    return P
+    return (axes / bounded) @ axes.T
 
 
 # Step sizes that nobody has to choose: each party's follow from the curvature of its own columns.

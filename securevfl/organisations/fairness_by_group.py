@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -113,10 +113,7 @@ def ask_groups(
     but for its ledger.
     """
     marks = _outcomes(party, said, positive)
-    found: dict[str, dict[str, float]] = _meet(
-        party, peers, partial(_ask, party, marks), DisclosureLedger.of(party.name, None), **keys
-    )
-    return found
+    return _meet(party, peers, partial(_ask, party, marks), DisclosureLedger.of(party.name, None), **keys)
 
 
 def give_groups(
@@ -165,8 +162,7 @@ def count_groups(
         labelled.name: partial(_ask, labelled, _outcomes(labelled, said, positive), peer=grouped.name),
         grouped.name: partial(_give, grouped, names, marks, None, None, peer=labelled.name),
     }
-    found: dict[str, dict[str, float]] = run_threads(roles, WallClock, observe=observe)[labelled.name]
-    return found
+    return run_threads(roles, WallClock, observe=observe)[labelled.name]
 
 
 def _outcomes(party: Party, said: ArrayLike, positive: str | None) -> NDArray[np.int64]:
@@ -219,13 +215,9 @@ def _greet(party: Party, groups: int, peer: str, channel: Channel) -> GroupedTab
     if mine.rows < ROWS:
         raise TableError(f"groups: {ROWS} rows or more were expected, {mine.rows} came; bring more")
     if (groups > 0) == (other.groups > 0):
-        _both(party.name, peer, groups)
+        what = "groups" if groups else "labels"
+        raise PartiesError(f"{party.name} and {peer} both bring {what}; one brings labels and the other groups")
     return other
-
-
-def _both(me: str, peer: str, groups: int) -> NoReturn:
-    what = "groups" if groups else "labels"
-    raise PartiesError(f"{me} and {peer} both bring {what}; one brings labels and the other groups")
 
 
 def _ask(party: Party, marks: NDArray[np.int64], channel: Channel, peer: str) -> dict[str, dict[str, float]]:

@@ -274,18 +274,15 @@ class _Turns:
         for _ in range(_WARM):
             self._echo(other, data[:_SMALL])
         for _ in range(_TRIES):
-            found = self._probe_once(other, data)
+            # measure small and large data. On a busy machine large ones may come out as quicker than small ones
+            small = median(self._echo(other, data[:_SMALL]) for _ in range(_TIMES))
+            size = _FIRST
+            while size < _MOST and self._echo(other, data[:size]) - small < _LONG:
+                size *= 2
+            found = Found(small, median(self._echo(other, data[:size]) for _ in range(_LARGE_TIMES)), size)
             if found.small < found.large:
                 break
         return found
-
-    def _probe_once(self, other: str, data: bytes) -> Found:
-        """Measure small and large data. On a busy machine large ones may come out as quicker than small ones."""
-        small = median(self._echo(other, data[:_SMALL]) for _ in range(_TIMES))
-        size = _FIRST
-        while size < _MOST and self._echo(other, data[:size]) - small < _LONG:
-            size *= 2
-        return Found(small, median(self._echo(other, data[:size]) for _ in range(_LARGE_TIMES)), size)
 
     def _echo(self, other: str, data: bytes) -> float:
         """Seconds until the data are back."""

@@ -108,8 +108,7 @@ class Monitor:
 
     def metrics(self) -> bytes:
         """Return what /metrics says, in the format of Prometheus."""
-        text: bytes = self._text(self._registry)
-        return text
+        return self._text(self._registry)
 
     def page(self) -> str:
         """Return the state as a page for a browser, its figures those of /metrics."""

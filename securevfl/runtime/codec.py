@@ -105,7 +105,7 @@ def encode_message(message: Message) -> bytes:
 def decode_message(kind: type[M], data: bytes | memoryview | msgspec.Raw) -> M:
     """Decode a message. Raises FrameError if `data` is not a well-formed message of exactly this kind."""
     try:
-        return _decoder(kind).decode(data)  # type: ignore[no-any-return]
+        return _decoder(kind).decode(data)
     except (msgspec.DecodeError, ValueError, RecursionError) as cause:
         raise FrameError(f"a {kind.__name__} was expected; what came is malformed ({_where(cause)})") from None
 

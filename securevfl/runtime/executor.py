@@ -158,8 +158,7 @@ class TimedExecutor(Executor):
 
     def _pieces(self) -> list[float]:
         """Seconds of each piece that came back for this thread."""
-        pieces: list[float] = self._mine.__dict__.setdefault("pieces", [])
-        return pieces
+        return self._mine.__dict__.setdefault("pieces", [])
 
     def _report(self, error: str) -> None:
         if error not in self._reported:
@@ -205,8 +204,7 @@ def process_pool(workers: int) -> Pool:
         # loky starts them without running the caller's script again
         from joblib.externals.loky import ProcessPoolExecutor
 
-        pool: Executor = ProcessPoolExecutor(max_workers=workers, initializer=_begin, initargs=(os.getpid(),))
-        return pool
+        return ProcessPoolExecutor(max_workers=workers, initializer=_begin, initargs=(os.getpid(),))
 
     return Pool(made, workers)
 

@@ -144,8 +144,7 @@ class ModelPart:
         """Its weights (d x c), an intercept as the last row; DataError of a model that keeps none of this kind."""
         if "theta" not in self.state:
             raise DataError(f"{self.name}: weights were expected in its part of the model, it has {self.state!r}")
-        theta: Floats = self.state["theta"]
-        return theta
+        return self.state["theta"]
 
     def coefficients(self) -> dict[str, list[float]]:
         """Return what f (c) gains by one unit of each of its features, as the columns come: weights over deviations.

@@ -89,7 +89,10 @@ class _Graph:
                 if step.high is not None:
                     filled = self.op("Min", filled, self.const([[step.high]]))
                 if step.spread is not None:
-                    filled = self._asinh(filled, step.centre, step.spread)
+                    z = self.op("Div", self.op("Sub", filled, self.const([[step.centre]])), self.const([[step.spread]]))
+                    size = self.op("Abs", z)
+                    root = self.op("Sqrt", self.op("Add", self.op("Mul", z, z), self.const(1.0)))
+                    filled = self.op("Mul", self.op("Sign", z), self.op("Log", self.op("Add", size, root)))
                 return [filled, *([self._cast(lacks)] if step.indicator else [])]
             case Bins():
                 filled = x if step.fill is None else self.op("Where", lacks, self.const([[step.fill]]), x)
@@ -119,12 +122,6 @@ class _Graph:
         grid = self.const(2.0**GRID_BITS)
         return self.op("Div", self.op("Round", self.op("Mul", cut, grid)), grid)
 
-    def _asinh(self, x: str, centre: float, spread: float) -> str:
-        z = self.op("Div", self.op("Sub", x, self.const([[centre]])), self.const([[spread]]))
-        size = self.op("Abs", z)
-        root = self.op("Sqrt", self.op("Add", self.op("Mul", z, z), self.const(1.0)))
-        return self.op("Mul", self.op("Sign", z), self.op("Log", self.op("Add", size, root)))
-
     def made(self, columns: int, outputs: int, name: str) -> bytes:
         """Assemble and check the whole graph."""
         onnx = self._onnx
@@ -138,5 +135,4 @@ class _Graph:
         )
         model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", OPSET)], ir_version=IR)
         onnx.checker.check_model(model)
-        found: bytes = model.SerializeToString()
-        return found
+        return model.SerializeToString()

@@ -67,8 +67,7 @@ class ScorecardScale:
 
     def of(self, f: Floats) -> Floats:
         """Convert log odds f (n,) to points (n,)."""
-        found: Floats = self.points - self.factor * (f + math.log(self.odds))
-        return found
+        return self.points - self.factor * (f + math.log(self.odds))
 
 
 @dataclass(frozen=True)

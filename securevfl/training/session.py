@@ -406,17 +406,13 @@ def _take_up(checkpoints: Checkpoints, key: bytes, saved: Saved | None, channel:
     checkpoints.reopen(key)
     if not saved.constant:
         checkpoints.forget_after(key, saved.round)
-    _recognise(channel.me, saved, channel.keys)
-
-
-def _recognise(me: str, saved: Saved, keys: Mapping[str, str]) -> None:
-    """Tells from where the run goes on, and whose certificate key is not the one of that state."""
-    eventlog.emit(me, "resumed", {"round": saved.round})
+    # tell from where the run goes on, and whose certificate key is not the one of that state
+    eventlog.emit(channel.me, "resumed", {"round": saved.round})
     for name, before in saved.identities.items():
-        if keys.get(name, before) != before:
+        if channel.keys.get(name, before) != before:
             why = f"{name} shows another key than up to round {saved.round}; if it has not renewed it, stop and ask it"
-            facts = {"peer": name, "before": before, "now": keys[name], "reason": why}
-            eventlog.emit(me, "key changed", facts, logging.ERROR)
+            facts = {"peer": name, "before": before, "now": channel.keys[name], "reason": why}
+            eventlog.emit(channel.me, "key changed", facts, logging.ERROR)
 
 
 def _taken_up(saved: Saved, visits: int) -> tuple[int, str]:

@@ -85,7 +85,15 @@ class Endpoint:
         if self._hall is not None:
             self._hall.enter(self._conversation, self.lines)
         elif self._peers.listens(self.me):
-            self._acceptor = self._listen()
+            self._acceptor = Acceptor(
+                self._credentials,
+                self.lines,
+                self._peers.address[self.me],
+                lambda conversation, name: self.lines[name],
+                refused=self._refused,
+                listen=self._at,
+                streams=2 * len(self.lines) + 2,
+            )
         for name, line in self.lines.items():
             if self._peers.calls(self.me, name):
                 threading.Thread(target=self._call, args=(line,), name=f"call {name}", daemon=True).start()
@@ -125,17 +133,6 @@ class Endpoint:
 
     def _quiet(self) -> bool:
         return all(line.finished for line in self.lines.values())
-
-    def _listen(self) -> Acceptor:
-        return Acceptor(
-            self._credentials,
-            self.lines,
-            self._peers.address[self.me],
-            lambda conversation, name: self.lines[name],
-            refused=self._refused,
-            listen=self._at,
-            streams=2 * len(self.lines) + 2,
-        )
 
     def _refused(self, name: str, error: SecureVFLError) -> None:
         line = self.lines.get(name)

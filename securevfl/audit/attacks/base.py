@@ -187,8 +187,7 @@ def mean_by_row(estimates: list[tuple[NDArray[np.intp], Floats]], m: int, c: int
     for rows, values in estimates:
         total[rows] += values
         count[rows] += 1
-    mean: Floats = np.divide(total, count, out=np.full((m, c), np.nan), where=count > 0)
-    return mean
+    return np.divide(total, count, out=np.full((m, c), np.nan), where=count > 0)
 
 
 def known_rows(worlds: Worlds, share: float = 0.1, *, at_least: int = 5) -> NDArray[np.intp]:

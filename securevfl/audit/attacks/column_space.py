@@ -75,8 +75,7 @@ def space(batch: Received) -> Floats:
     centred = batch.numbers - batch.numbers.mean(axis=0)
     U, sizes, _ = np.linalg.svd(centred, full_matrices=False)
     most = U[:, : batch.dimensions]
-    kept: Floats = most[:, (sizes > FLOOR * max(sizes.max(initial=0.0), 1e-300))[: batch.dimensions]]
-    return kept
+    return most[:, (sizes > FLOOR * max(sizes.max(initial=0.0), 1e-300))[: batch.dimensions]]
 
 
 def shares(truth: Floats, basis: Floats) -> Floats:
@@ -84,8 +83,7 @@ def shares(truth: Floats, basis: Floats) -> Floats:
     centred = truth - truth.mean(axis=0)
     variance = (centred**2).sum(axis=0)
     inside = ((basis.T @ centred) ** 2).sum(axis=0)
-    share: Floats = np.divide(inside, variance, out=np.full(len(variance), np.nan), where=variance > 1e-20)
-    return share
+    return np.divide(inside, variance, out=np.full(len(variance), np.nan), where=variance > 1e-20)
 
 
 def recovery(batch: Received, basis: Floats, known: int) -> float:

@@ -192,8 +192,7 @@ def posterior(rows: EvaluatedRows, times: int, rng: np.random.Generator, *, mark
         log += np.log(count / count.sum(axis=0))[known.astype(int)]
     weight = np.exp(log - log.max(axis=1, keepdims=True))
     weight *= np.bincount(np.abs(rows.told(0)[:, :1] - grid).argmin(axis=1), minlength=len(grid))
-    guess: Floats = weight @ grid / weight.sum(axis=1)
-    return guess
+    return weight @ grid / weight.sum(axis=1)
 
 
 def certain(rows: EvaluatedRows) -> int:

@@ -149,8 +149,7 @@ def subset(A: Floats, total: Floats) -> Integers | None:
         basis[:n, n + 1 :], basis[n, n + 1 :] = np.rint(A.T * 2.0**bits), -np.rint(total * 2.0**bits)
         for row in reduce(basis):
             if abs(row[n]) == 1 and (np.abs(row[:n]) == 1).all():
-                s: Integers = ((row[:n] * row[n] + 1) / 2).astype(np.int64)
-                return s
+                return ((row[:n] * row[n] + 1) / 2).astype(np.int64)
     return None
 
 
@@ -338,8 +337,7 @@ def _towards(g: Floats, examples: Floats, positive: np.ndarray) -> Floats:
         return np.full(len(g), np.nan)
     direction = examples[positive].mean(axis=0) - examples[~positive].mean(axis=0)
     length = np.linalg.norm(g, axis=1) if g.shape[1] > 1 else np.ones(len(g))
-    cosine: Floats = g @ direction / np.maximum(length * np.linalg.norm(direction), 1e-300)
-    return cosine
+    return g @ direction / np.maximum(length * np.linalg.norm(direction), 1e-300)
 
 
 # Labels ranked by what a party knows of residuals that are shared: its own shares, and masked ones that came.

@@ -153,8 +153,7 @@ def _missed(design: Floats, X: Floats, known: int) -> Floats:
     rest = X[known:]
     missed = ((scaled[known:] @ fit - rest) ** 2).mean(axis=0)
     spread = np.maximum(rest.var(axis=0), 1e-300)
-    share: Floats = np.minimum(missed, ((rest - X[:known].mean(axis=0)) ** 2).mean(axis=0)) / spread
-    return share
+    return np.minimum(missed, ((rest - X[:known].mean(axis=0)) ** 2).mean(axis=0)) / spread
 
 
 # Columns of two values from one score a row, without any known row: sums of few weights fall into clusters.

@@ -92,7 +92,11 @@ def record(job: Job, parties: Sequence[Party], executor: Executor | None = None)
     with any_work(executor):
         run = simulate(own, parties, workers=1 if executor is None else None, executor=executor, observe=events.append)
     secrets: dict[str, NDArray[Any]] = {f"the columns of {party.name}": party.X for party in parties}
-    secrets[f"the labels of {lead.name}"] = _targets(job, lead, others)
+    # targets of the training rows (m x c), in the order of the schedule
+    y, loss, rows = np.asarray(lead.y), job.model.loss, job.schedule(register_of([lead, *others])).flow
+    secrets[f"the labels of {lead.name}"] = loss.targets(
+        y[rows], classes_of(lead.name, loss, y if loss.classifies else y[rows], job.positive)
+    )
     transcript = Transcript(
         events,
         roles,
@@ -103,12 +107,6 @@ def record(job: Job, parties: Sequence[Party], executor: Executor | None = None)
         defended=job.protocol.residual is not None and defence_of(job.protocol.residual) is not None,
     )
     return transcript, Run(job, run.parts)
-
-
-def _targets(job: Job, lead: Party, others: Sequence[Party]) -> NDArray[Any]:
-    """Those of the training rows (m x c), in the order of the schedule."""
-    y, loss, rows = np.asarray(lead.y), job.model.loss, job.schedule(register_of([lead, *others])).flow
-    return loss.targets(y[rows], classes_of(lead.name, loss, y if loss.classifies else y[rows], job.positive))
 
 
 def _rotates(residual: ResidualProtocol | None) -> bool:

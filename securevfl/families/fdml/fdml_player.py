@@ -190,7 +190,13 @@ class FdmlWorker(BatchPlayer):
 
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
         if self._optimizer.shows_labels:
-            self._show_labels(data)
+            flow = data.schedule.flow
+            if self._active:
+                assert data.targets is not None, "the active party has labels"
+                shown_labels.show(self._seat, data.targets[flow])
+            else:
+                data.targets = np.zeros((data.rows, self._seat.outputs))
+                data.targets[flow] = shown_labels.seen(self._seat, len(flow))
         self.begin(data, start)
         data.stays = True  # what linear models ask of a batch, rows give where they lie
         if self._fresh:
@@ -214,15 +220,6 @@ class FdmlWorker(BatchPlayer):
         else:
             with PassiveLink(seat, self._sums, residual.passive(seat, agreement)) as up:
                 yield from self._asking(pulls, up)
-
-    def _show_labels(self, data: TrainingData) -> None:
-        flow = data.schedule.flow
-        if self._active:
-            assert data.targets is not None, "the active party has labels"
-            shown_labels.show(self._seat, data.targets[flow])
-        else:
-            data.targets = np.zeros((data.rows, self._seat.outputs))
-            data.targets[flow] = shown_labels.seen(self._seat, len(flow))
 
     def _take_place(self, start: int) -> None:
         """Set where this worker begins: at the iteration it had reached, but before the next joint evaluation, and at

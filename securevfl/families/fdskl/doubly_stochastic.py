@@ -107,8 +107,7 @@ class FDSKL(Optimizer):
             phi = own.phi(batch.index, k)
             gram += phi.T @ phi
             rows += len(phi)
-        P: Floats32 = np.linalg.inv(bound(own.model.loss) / rows * gram + self.rho * np.eye(D)).astype(np.float32)
-        return P
+        return np.linalg.inv(bound(own.model.loss) / rows * gram + self.rho * np.eye(D)).astype(np.float32)
 
 
 def blocks(K: int, seed: int, worker: int) -> Iterator[int]:

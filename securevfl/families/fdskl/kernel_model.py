@@ -126,8 +126,7 @@ class Frequencies(Secret):
 def cosines(phases: Phases, bits: Bits) -> Cosines:
     """Cos of each phase in units of 1 / (2^15 - 1), off by at most pi 2^-16 + 2^-16."""
     steps = phases if bits == 16 else (phases + np.uint32(2**15)) >> np.uint32(16)
-    found: Cosines = np.take(_COSINES, steps, mode="clip")  # always in range; clip spares a check
-    return found
+    return np.take(_COSINES, steps, mode="clip")  # always in range; clip spares a check
 
 
 class Expansion:
@@ -156,8 +155,7 @@ class Expansion:
 
     def phi(self, rows: Hashable, k: int) -> Floats32:
         """phi_k of these rows (n x D)."""
-        phi: Floats32 = np.multiply(self._kept[rows][k], np.float32(math.sqrt(2)) / _COS, dtype=np.float32)
-        return phi
+        return np.multiply(self._kept[rows][k], np.float32(math.sqrt(2)) / _COS, dtype=np.float32)
 
     def forward(self, rows: Hashable) -> Floats:
         """F of this worker's features on these rows (n x 1)."""

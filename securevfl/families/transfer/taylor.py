@@ -98,8 +98,7 @@ def bound(largest: float, gamma: float) -> float:
 
 def upper(symmetric: Floats) -> Floats:
     """Return the upper half of a symmetric matrix (d x d), in the order of `pairs`: d (d + 1) / 2 numbers."""
-    half: Floats = symmetric[pairs(len(symmetric))]
-    return half
+    return symmetric[pairs(len(symmetric))]
 
 
 def from_guest(y: Floats, phi: Floats, U: Floats, gamma: float) -> Floats:
@@ -226,8 +225,7 @@ def guest_own(own: Sparse, U: Floats, gamma: float) -> Floats:
 
 def _squares(own: Sparse, U: Floats, gamma: float) -> Floats:
     n = len(U)
-    total: Floats = 2 * gamma / n * own.backward(U.T.reshape(-1, 1))[:, 0]
-    return total
+    return 2 * gamma / n * own.backward(U.T.reshape(-1, 1))[:, 0]
 
 
 # Local steps on one opening: a party's objective as a quadratic about the weights that it had at the exchange.

@@ -431,8 +431,7 @@ class TransferPlayer(BatchPlayer):
 
     def _mean(self) -> Floats:
         """Phi (d,) over the guest's labelled rows."""
-        phi: Floats = self._labels @ self.network.forward(self._rows) / len(self._labels)
-        return phi
+        return self._labels @ self.network.forward(self._rows) / len(self._labels)
 
     def _slope(self) -> Floats:
         """Return the derivatives of Phi by the parameters of the network (d x p)."""
