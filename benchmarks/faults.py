@@ -46,8 +46,8 @@ from selfcheck.whole_weights import whole_weights
 import securevfl as vfl
 from securevfl.errors import SecureVFLError
 from securevfl.families.fdskl.fdskl import Phases
+from securevfl.families.player import State
 from securevfl.families.shares import shares_player
-from securevfl.families.training_data import State
 from securevfl.job import Job
 from securevfl.models.trees import ForestInputs
 from securevfl.optim.curvature import of_rows

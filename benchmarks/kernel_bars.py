@@ -29,7 +29,7 @@ from securevfl.crypto.scheme import Shape
 from securevfl.data.party import Party
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
-from securevfl.optim.block_descent import BlockDescent
+from securevfl.optim.rules import BlockDescent
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.engines import Ckks, Engine
 from securevfl.protocols.shares.share_products import SHARE_SCHEMES

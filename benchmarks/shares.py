@@ -35,8 +35,8 @@ from securevfl.errors import DataError
 from securevfl.job import Job
 from securevfl.models import metrics
 from securevfl.models.linear import Linear, Logistic, OneVsRest, Square
-from securevfl.optim.block_descent import BlockDescent
 from securevfl.optim.fedbcd import FedSGD
+from securevfl.optim.rules import BlockDescent
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.engines import Ckks
 from securevfl.protocols.notes import SharedResidual

@@ -27,7 +27,7 @@ from securevfl.protocols.seat import Seat
 from securevfl.protocols.sums.base import SumProtocol, SumRole
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import Network, Stage, VirtualClock
-from securevfl.runtime.meter import Meter
+from securevfl.runtime.executor import Meter
 from securevfl.runtime.threads import run_threads
 
 VALUES = 4096

@@ -34,9 +34,9 @@ from benchmarks.shares import read
 from securevfl.base.arrays import Floats
 from securevfl.base.extras import extra, installed
 from securevfl.data.party import Party
-from securevfl.families.known_run import prepare_all
+from securevfl.families.sizes import prepare_all
 from securevfl.job import Job
-from securevfl.models.inputs import Seen, Spread
+from securevfl.models.base import Seen, Spread
 from securevfl.models.metrics import area_under_curve
 from securevfl.models.trees import ForestInputs, Trees
 from securevfl.runtime.clock import Stage

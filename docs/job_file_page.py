@@ -32,9 +32,8 @@ from securevfl.models.row_columns import Weights
 from securevfl.optim import OPTIMIZERS
 from securevfl.optim.rules import RULES, Rule, Training
 from securevfl.options import Patience, Target
-from securevfl.protocols.choice import Protocol
+from securevfl.protocols.choice import RESIDUALS, SUMS, Protocol
 from securevfl.protocols.engines import ENGINES, Engine
-from securevfl.protocols.registry import RESIDUALS, SUMS
 from securevfl.protocols.residuals.base import ResidualProtocol
 from securevfl.protocols.residuals.defences import DEFENCES, Defence
 from securevfl.protocols.shares.shares_options import Shares

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from securevfl.base.config import Named
 from securevfl.base.roles import Role
-from securevfl.runtime.channel import Channel
+from securevfl.runtime.channel import Channel, Entry, Leave
 from securevfl.runtime.codec import Message
-from securevfl.runtime.door import Entry, Leave
 
 # The numbers that a sum is made of: reals up to a bound, or phases of a circle.
 

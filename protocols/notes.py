@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.protocols.differentiable import Jacobian
-from securevfl.runtime.door import Group
+from securevfl.runtime.channel import Group
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from securevfl.base.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, Roles
-from securevfl.protocols.declared import DOUBLES, Reals
-from securevfl.runtime.channel import Channel
-from securevfl.runtime.meter import Meter
+from securevfl.base.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, LEAD, PASSIVE, Roles
+from securevfl.protocols.declared import DOUBLES, Declared, Reals, Reveal, sizes
+from securevfl.runtime.channel import Abort, Channel, Telling
+from securevfl.runtime.executor import Meter
 
 
 @dataclass(frozen=True)
@@ -92,3 +92,71 @@ class Seat:
         """Return this party's seat at a sum for `collector` of the parts of `contributors`, or of everybody else."""
         cast = Roles.sum(collector, contributors or self.roles.others(collector))
         return replace(self, roles=cast, lane=self.lane if lane is None else lane)
+
+
+# How every run begins and how it stops early: parties say who they are, and the leading one whether to go on.
+#
+# 1. all <-> all      Meeting    digest of the job, role, rows, columns, parameters, outputs, keyed digest of the
+#                                row order, what is saved of which training, a name of its columns' content that its own
+#                                ledger gives
+# 2. lead -> all      Verdict    after a joint evaluation: stop, go on or turn back, and whether the model is the best
+#                                so far
+#
+# What stands in a Meeting is no one's secret: sizes, and digests that are keyed or of what all parties have agreed on.
+
+
+_SIZES = (
+    "digests of the job and, keyed by the session, of the row order; role; numbers of rows, columns, parameters, "
+    "outputs and saved rounds; whether its columns are those of its earlier jobs"
+)
+_VERDICT = "whether the training is to stop or to turn back, and whether its model is the best so far"
+_STOPPED = "that the sender has stopped, and which of a few codes fits the error"
+
+
+class Meeting(Telling, frozen=True):
+    """What a party says of itself before anything else. parameters: of a module of its own; 0 where they follow from
+    its columns. saved, run: its states are of these rounds of this training.
+
+    content: the same in two jobs if its columns are the same, by its own ledger, and else random; empty without a
+    ledger.
+    """
+
+    job: bytes
+    role: str
+    rows: int
+    columns: int
+    parameters: int
+    outputs: int
+    order: bytes
+    saved: tuple[int, ...]
+    run: str
+    content: str
+
+
+class Verdict(Telling, frozen=True):
+    """Whether the training stops here, as the target is reached or patience is at its end, whether no evaluation
+    before was better, and whether the training has lost its way: it then goes on from the best model by half the
+    step."""
+
+    stop: bool
+    best: bool
+    back: bool
+
+
+def meet(channel: Channel, parties: Iterable[str], own: Meeting) -> dict[str, Meeting]:
+    """Exchange what every party says of itself, and return it by name, in the order of `parties`."""
+    peers = [name for name in parties if name != channel.me]
+    for peer in peers:
+        channel.send(peer, own, told=sizes(channel, peer))  # 1
+    heard = {peer: channel.recv(peer, Meeting) for peer in peers}  # 1
+    return {name: heard.get(name, own) for name in parties}
+
+
+def declares(roles: Roles) -> list[Declared]:
+    """Declare what these messages reveal, and `Abort`, which any party may send at any time."""
+    rest = dict.fromkeys(roles.role(name) for name in roles.others(roles.lead))
+    return [
+        *(Declared(Meeting, sender, receiver, Reveal("plain", _SIZES)) for sender, receiver in roles.pairs()),
+        *(Declared(Verdict, LEAD, role, Reveal("plain", _VERDICT)) for role in rest),
+        *(Declared(Abort, sender, receiver, Reveal("plain", _STOPPED)) for sender, receiver in roles.pairs()),
+    ]

@@ -51,7 +51,6 @@ if TYPE_CHECKING:  # the one list of public names: type checkers see it here, an
     from securevfl.models.neural import Neural as Neural
     from securevfl.models.torch_model import TorchModel as TorchModel
     from securevfl.models.trees import Trees as Trees
-    from securevfl.optim.block_descent import BlockDescent as BlockDescent
     from securevfl.optim.block_newton import BlockNewton as BlockNewton
     from securevfl.optim.celu import CeluVFL as CeluVFL
     from securevfl.optim.fedbcd import FedBCD as FedBCD
@@ -60,6 +59,7 @@ if TYPE_CHECKING:  # the one list of public names: type checkers see it here, an
     from securevfl.optim.rounds import Pipeline as Pipeline
     from securevfl.optim.rules import AdaGrad as AdaGrad
     from securevfl.optim.rules import Adam as Adam
+    from securevfl.optim.rules import BlockDescent as BlockDescent
     from securevfl.optim.rules import Momentum as Momentum
     from securevfl.optim.rules import Proximal as Proximal
     from securevfl.optim.rules import Sgd as Sgd

@@ -36,8 +36,8 @@ from securevfl.families.fdml.stored_sum import STORED
 from securevfl.models.losses import LOSSES
 from securevfl.optim import OPTIMIZERS
 from securevfl.optim.rules import RULES, Rule, Sgd
+from securevfl.protocols.choice import RESIDUALS, SUMS
 from securevfl.protocols.engines import ENGINES, Engine
-from securevfl.protocols.registry import RESIDUALS, SUMS
 from securevfl.protocols.residuals.defences import DEFENCES
 from securevfl.protocols.sums.base import SumProtocol
 from securevfl.training.checkpoint import Checkpoints

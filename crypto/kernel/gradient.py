@@ -36,23 +36,35 @@ from securevfl.crypto.kernel import residues
 from securevfl.crypto.kernel.ciphertexts import (
     Answering,
     Opener,
+    RingLayout,
     answer_size,
+    choose,
     column_groups,
     dither,
     keypair,
+    named,
     pack,
     packed_size,
     uniform,
     unpack,
 )
-from securevfl.crypto.kernel.residues import DEGREE, Primes, joined, summed
-from securevfl.crypto.kernel.ring_layout import RingLayout, choose, named
-from securevfl.crypto.kernel.transform import transform
+from securevfl.crypto.kernel.residues import DEGREE, Primes, joined, summed, transform
 from securevfl.crypto.lattice import row_products
 from securevfl.crypto.lattice.layout import BLINDED, LEAST, MOST, SEALED, FixedPoint, Profile
 from securevfl.crypto.lattice.polynomial_ring import NOISE_STD
-from securevfl.crypto.lattice.row_encoding import Encoding, checked, g_scale, scaled, span, with_checks
-from securevfl.crypto.lattice.row_products import Mask, Product, RowEvaluator, RowWork, answer
+from securevfl.crypto.lattice.row_products import (
+    Encoding,
+    Mask,
+    Product,
+    RowEvaluator,
+    RowWork,
+    answer,
+    checked,
+    g_scale,
+    scaled,
+    span,
+    with_checks,
+)
 from securevfl.crypto.prg import KEY_BYTES as SEED_BYTES
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.scheme import Evaluator, KeyHolder, LinearScheme, Shape, header, sized

@@ -35,18 +35,20 @@ from securevfl.crypto.kernel.ciphertexts import (
     NOISE_STD,
     Answering,
     Opener,
+    RingLayout,
     answer_size,
+    choose,
     column_groups,
     keypair,
+    milliseconds,
+    named,
     pack,
     packed_size,
     second_polynomial,
     uniform,
     unpack,
 )
-from securevfl.crypto.kernel.residues import DEGREE, Floats, Primes, Residues, summed
-from securevfl.crypto.kernel.ring_layout import RingLayout, choose, milliseconds, named
-from securevfl.crypto.kernel.transform import transform
+from securevfl.crypto.kernel.residues import DEGREE, Floats, Primes, Residues, summed, transform
 from securevfl.crypto.prg import KEY_BYTES as SEED_BYTES
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.scheme import header, sized

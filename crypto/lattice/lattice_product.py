@@ -29,7 +29,7 @@ the expansion (Blake2xb) as a random oracle a is uniform. Then:
   c1(g) are, to everyone, the holder included. The first half leaves under the mask. So a reply is as good as uniform
   for any b and any [[g]]: nothing else is asked of the holder's key or of its ciphertexts.
 - A wrong b makes the opened values wrong: they hold b u at the wanted positions. That is found by the checks beside
-  them (`row_encoding`), as any value is that the holder does not open as it decrypts.
+  them (`row_products`), as any value is that the holder does not open as it decrypts.
 - A holder may try Q seeds and take the best: its advantage is at most Q times that against one uniform a, as for any
   scheme that expands its key. A nonce from the evaluator would take the factor away. It costs a message before every
   key and a key for each evaluator, and SEAL encrypts under no given a, so it is left out.
@@ -74,8 +74,19 @@ from securevfl.crypto.lattice.layout import (
     fingerprint,
 )
 from securevfl.crypto.lattice.polynomial_ring import dither_residues, fraction_of_modulus, uniform_residues
-from securevfl.crypto.lattice.row_encoding import Encoding, checked, g_scale, scaled, span, with_checks
-from securevfl.crypto.lattice.row_products import Mask, Product, RowEvaluator, RowWork, answer
+from securevfl.crypto.lattice.row_products import (
+    Encoding,
+    Mask,
+    Product,
+    RowEvaluator,
+    RowWork,
+    answer,
+    checked,
+    g_scale,
+    scaled,
+    span,
+    with_checks,
+)
 from securevfl.crypto.scheme import Evaluator, KeyHolder, LinearScheme, Shape, header, sized
 from securevfl.errors import ConfigError, CryptoError, RangeError
 

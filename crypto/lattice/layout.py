@@ -30,7 +30,7 @@ from securevfl.errors import CryptoError
 # load, decrypt, decode) and one product. Only their ratios matter.
 UP, DOWN, PRODUCT = 1.8, 3.8, 0.08
 
-LEAST, MOST = 3, 20  # check columns beside those of J (`row_encoding.checked`)
+LEAST, MOST = 3, 20  # check columns beside those of J (`row_products.checked`)
 
 
 class Blocked(Protocol):

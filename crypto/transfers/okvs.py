@@ -90,7 +90,7 @@ def decode(seed: bytes, keys: Words, *tables: Words) -> list[Words]:
     """Return the values (k, 2) of k keys (k, 2) in each of the tables (m, 2), all as long: what was encoded, noise for
     keys that were not.
 
-    A value is a sum of rows of the table, on which crypto/transfers/vole_prf.py relies.
+    A value is a sum of rows of the table, on which crypto/transfers/vole.py relies.
     """
     found = [np.empty((len(keys), 2), np.uint64) for _ in tables]
     third = (len(tables[0]) - _DENSE) // 3

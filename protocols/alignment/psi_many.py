@@ -54,8 +54,8 @@ from securevfl.protocols.alignment.psi_work import (
     words,
 )
 from securevfl.protocols.declared import Declared, Reveal
+from securevfl.runtime.channel import Telling
 from securevfl.runtime.codec import Message
-from securevfl.runtime.door import Telling
 
 
 class Values(Telling, frozen=True):

@@ -1,7 +1,7 @@
-"""The oblivious PRF of alignment by vector OLE (crypto/transfers/vole_prf.py): for all but small sets.
+"""The oblivious PRF of alignment by vector OLE (crypto/transfers/vole.py): for all but small sets.
 
 P_1 is the evaluator and the taker, P_i the holder of F_i and the giver; a, b, c, d, Delta and P are those of
-crypto/transfers/vole.py and vole_prf.py.
+crypto/transfers/vole.py.
 
 0. P_1 -> P_i  the offer of the base transfers;  P_i -> P_1  128 choices, the bits of Delta
 1. P_1 -> P_i  the seed of P, a store of x -> h(x) for x in X_1;  what a vector OLE as long as it asks for
@@ -27,12 +27,19 @@ from functools import partial
 import numpy as np
 
 from securevfl.crypto.prg import KEY_BYTES, encode_context
-from securevfl.crypto.transfers import okvs, vole_prf
-from securevfl.crypto.transfers.base_ot import POINT_BYTES, Offerer, choose
+from securevfl.crypto.transfers import okvs, vole
 from securevfl.crypto.transfers.okvs import Words
-from securevfl.crypto.transfers.ot_rows import COLUMNS, SECRET_BYTES, fresh_secret
-from securevfl.crypto.transfers.vole import DIGEST_BYTES, SUM_BYTES, GivenPiece, Giver, Taker, choice_bytes, sizes
-from securevfl.crypto.transfers.vole_prf import PrfHash
+from securevfl.crypto.transfers.ot_rows import COLUMNS, POINT_BYTES, SECRET_BYTES, Offerer, choose, fresh_secret
+from securevfl.crypto.transfers.vole import (
+    DIGEST_BYTES,
+    SUM_BYTES,
+    GivenPiece,
+    Giver,
+    PrfHash,
+    Taker,
+    choice_bytes,
+    sizes,
+)
 from securevfl.errors import CryptoError, ProtocolError
 from securevfl.protocols import declared
 from securevfl.protocols.alignment.psi_work import (
@@ -46,8 +53,8 @@ from securevfl.protocols.alignment.psi_work import (
     words,
 )
 from securevfl.protocols.declared import Declared, Reveal
+from securevfl.runtime.channel import Telling
 from securevfl.runtime.codec import Message
-from securevfl.runtime.door import Telling
 
 
 class Offer(Message, frozen=True):
@@ -160,7 +167,7 @@ def ask(work: AlignmentWork, done: dict[str, int]) -> Callable[[str], Words]:
             if len(pieces) + 1 + number >= done[passive]:
                 work.channel.send(passive, Masked(a[number * CHUNK : (number + 1) * CHUNK].tobytes()))  # 5
             work.did(chunk_rows(len(store), number))
-        answers[passive] = vole_prf.evaluated(hashing, seed, c, work.keys)
+        answers[passive] = vole.evaluated(hashing, seed, c, work.keys)
         work.did(work.rows)
     return answers.__getitem__
 
@@ -252,7 +259,7 @@ def _given(work: AlignmentWork, giver: Giver, slots: int, first: int) -> list[Gi
 def _values(work: AlignmentWork, seed: bytes, giver: Giver, given: list[GivenPiece]) -> Words:
     b = np.concatenate([piece.outcome() for piece in given])
     d = words(b"".join(work.journal.chunk("theirs", len(given) + 1 + at) for at in range(chunks(len(b)))))
-    values = vole_prf.held(PrfHash(_coin(work, "all")), seed, b, d, giver.times, work.keys)
+    values = vole.held(PrfHash(_coin(work, "all")), seed, b, d, giver.times, work.keys)
     work.did(work.rows)
     return values
 

@@ -27,9 +27,8 @@ from securevfl.crypto.masking import KeyPair
 from securevfl.crypto.prg import KEY_BYTES, encode_context
 from securevfl.crypto.transfers.okvs import Words
 from securevfl.errors import LeakageError, ProtocolError
-from securevfl.runtime.channel import Channel
+from securevfl.runtime.channel import Channel, Entry, Leave, Telling
 from securevfl.runtime.codec import Message
-from securevfl.runtime.door import Entry, Leave, Telling
 
 CHUNK = 1 << 16  # points, slots or tags in one message
 TAG_BYTES = 16

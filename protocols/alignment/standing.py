@@ -33,9 +33,8 @@ from numpy.typing import NDArray
 from securevfl.crypto.curve import POINT_BYTES, Blinder, canonical_ids, hash_to_group
 from securevfl.errors import LeakageError, ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
-from securevfl.runtime.channel import Channel
+from securevfl.runtime.channel import Channel, Entry, Telling
 from securevfl.runtime.codec import Message
-from securevfl.runtime.door import Entry, Telling
 
 __all__ = ["StandingTable", "TableAsker", "declares"]
 

@@ -21,8 +21,7 @@ from securevfl.protocols.declared import Declared, MessageProtocol, Release, Rev
 from securevfl.protocols.differentiable import Differentiable, Jacobian
 from securevfl.protocols.notes import Learned
 from securevfl.protocols.seat import Seat
-from securevfl.runtime.channel import Channel
-from securevfl.runtime.door import Entry, Group, Telling
+from securevfl.runtime.channel import Channel, Entry, Group, Telling
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,8 @@ from securevfl.protocols.residuals.base import (
 )
 from securevfl.protocols.residuals.defences import AnyDefence, Defence, Noise
 from securevfl.protocols.seat import Seat
+from securevfl.runtime.channel import Telling
 from securevfl.runtime.codec import Numbers, carried, check_bits
-from securevfl.runtime.door import Telling
 
 
 class Residual(Telling, frozen=True):

@@ -59,8 +59,8 @@ from securevfl.protocols.residuals.base import (
 )
 from securevfl.protocols.residuals.defences import AnyDefence, Defence, Noise
 from securevfl.protocols.seat import Seat
+from securevfl.runtime.channel import Telling
 from securevfl.runtime.codec import Message
-from securevfl.runtime.door import Telling
 from securevfl.runtime.threads import Beside
 
 # An exchange at both its ends: what the key holder may still open of it, and the pieces of [[g]] where it goes to.

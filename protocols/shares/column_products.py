@@ -33,7 +33,7 @@ from securevfl.protocols.shares import summed_products as summed_products_of
 from securevfl.protocols.shares.new_sums import words
 from securevfl.protocols.shares.share_products import Products
 from securevfl.protocols.shares.summed_products import summed_products
-from securevfl.runtime.door import Entry, Telling
+from securevfl.runtime.channel import Entry, Telling
 
 __all__ = ["BITS", "FEWEST", "LEVELS", "NOISE", "ROWS_PER_COLUMN", "ProductNumbers", "declares", "told_products"]
 

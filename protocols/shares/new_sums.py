@@ -28,8 +28,8 @@ from securevfl.protocols.shares.share_products import Products, Query
 from securevfl.protocols.shares.table_transfers import Transfers
 from securevfl.protocols.shares.visits import SharedState
 from securevfl.protocols.shares.work_ahead import Terms
+from securevfl.runtime.channel import Entry, Telling
 from securevfl.runtime.codec import Message
-from securevfl.runtime.door import Entry, Telling
 
 __all__ = ["BITS", "MOST", "NewSums", "SumPart", "counted", "declares", "declares_tables", "looked_up"]
 

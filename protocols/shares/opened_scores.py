@@ -51,8 +51,8 @@ from securevfl.protocols.shares.share_products import Products
 from securevfl.protocols.shares.table_transfers import Transfers
 from securevfl.protocols.shares.visits import SharedState
 from securevfl.protocols.shares.work_ahead import Terms
+from securevfl.runtime.channel import Entry, Telling
 from securevfl.runtime.codec import Message
-from securevfl.runtime.door import Entry, Telling
 
 __all__ = ["Asking", "QueriedRows", "Scores", "declares"]
 

@@ -30,7 +30,7 @@ from securevfl.protocols.shares.new_sums import words
 from securevfl.protocols.shares.share_numbers import Numbers
 from securevfl.protocols.shares.visits import SharedState
 from securevfl.protocols.shares.work_ahead import Terms
-from securevfl.runtime.door import Entry, Leave, Telling
+from securevfl.runtime.channel import Entry, Leave, Telling
 
 __all__ = ["FINE", "WeightLevels", "declares", "enter", "opened"]
 

@@ -9,7 +9,7 @@ Everything is an integer modulo 2^L, at a public scale of so many fractional bit
     sums    H = X theta              f_x + f_W + f_g + m
 
 f_W comes from n, eta and public bounds, never from the data; columns come clipped and rounded
-(`securevfl.data.scaled_columns`), and are so here once more, which changes none of a table. L is filled up to whole
+(`securevfl.data.scaling`), and are so here once more, which changes none of a table. L is filled up to whole
 bytes, and w takes some of the bits that this adds; where P is about 1 / c, of a loss of curvature c, w begins log2(c)
 higher. Where L would be more than there are, w gives up bits down to three and then f_g one (`Numbers.fitting`): an
 entry of W is off by 2^-w / sqrt(12) of a column's spread at most, row by row another way, so what W^T g is off by falls
@@ -42,7 +42,7 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import Integers, ShareRing, Words
-from securevfl.data.scaled_columns import GRID_BITS
+from securevfl.data.scaling import GRID_BITS
 from securevfl.errors import ConfigError, RangeError
 
 __all__ = ["Descent", "FixedCoefficients", "Levels", "LinearRule", "LookUp", "Numbers", "Paced"]

@@ -46,9 +46,9 @@ from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.engines import Library
 from securevfl.protocols.seat import Seat
+from securevfl.runtime.channel import Leave
 from securevfl.runtime.codec import M, Message
-from securevfl.runtime.door import Leave
-from securevfl.runtime.meter import Meter
+from securevfl.runtime.executor import Meter
 
 __all__ = ["SHARE_SCHEMES", "WORTH", "Evaluators", "Products", "Work", "declares"]
 

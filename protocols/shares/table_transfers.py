@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.crypto.share_ring import ShareRing, ShareScheme, Words
-from securevfl.crypto.transfers import base_ot
+from securevfl.crypto.transfers import ot_rows
 from securevfl.crypto.transfers.ot_rows import COLUMNS, Chooser, Offered, RowOfferer, fresh_secret
 from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
@@ -79,7 +79,7 @@ class ActiveTransfers(Transfers):
     def __init__(self, seat: Seat, peer: str, coin: bytes, bits: int) -> None:
         super().__init__(seat, peer, coin, bits)
         secret, choices = fresh_secret()
-        points, seeds = base_ot.choose(seat.channel.recv(peer, TransferOffer, seat.lane).public, choices)  # 0
+        points, seeds = ot_rows.choose(seat.channel.recv(peer, TransferOffer, seat.lane).public, choices)  # 0
         seat.channel.send(peer, TransferChoices(points), seat.lane)  # 0
         self._offerer = RowOfferer(secret, seeds, coin, bits)
 
@@ -98,10 +98,10 @@ class PartnerTransfers(Transfers):
 
     def __init__(self, seat: Seat, peer: str, coin: bytes, bits: int) -> None:
         super().__init__(seat, peer, coin, bits)
-        offerer = base_ot.Offerer()
+        offerer = ot_rows.Offerer()
         seat.channel.send(peer, TransferOffer(offerer.offer), seat.lane)  # 0
         points = seat.channel.recv(peer, TransferChoices, seat.lane).points  # 0
-        if len(points) != COLUMNS * base_ot.POINT_BYTES:
+        if len(points) != COLUMNS * ot_rows.POINT_BYTES:
             raise ProtocolError(f"{peer} was expected to send {COLUMNS} choices, {len(points)} bytes came")
         self._chooser = Chooser(offerer.pairs(points), coin, bits)
 

@@ -18,7 +18,7 @@ from securevfl.crypto.masking import SumTree, balanced, build_trees, chain, lear
 from securevfl.errors import ConfigError
 from securevfl.protocols.declared import Circle, Declared, MessageProtocol, Phases, Reveal, Space
 from securevfl.protocols.seat import Seat
-from securevfl.runtime.door import Entry, Leave
+from securevfl.runtime.channel import Entry, Leave
 
 TOTAL = Reveal("output", "the sum of the parts; of a linear model these span their columns over a run")
 

@@ -30,8 +30,8 @@ from securevfl.protocols.declared import Circle, Declared, Phases, Reveal, Space
 from securevfl.protocols.engines import ENGINES, AnyEngine, Ckks, Encrypted
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.sums.base import TOTAL, SumProtocol, SumRole, one_pass, part_of_sum
+from securevfl.runtime.channel import Telling
 from securevfl.runtime.codec import Message
-from securevfl.runtime.door import Telling
 
 
 class SumKey(Message, frozen=True):

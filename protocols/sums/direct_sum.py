@@ -22,8 +22,8 @@ from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Circle, Declared, Phases, Reals, Reveal, Space
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.sums.base import SumProtocol, SumRole, part_of_sum
+from securevfl.runtime.channel import Telling
 from securevfl.runtime.codec import Numbers, carried, check_bits
-from securevfl.runtime.door import Telling
 
 
 class Part(Telling, frozen=True):

@@ -41,7 +41,7 @@ from securevfl.protocols.sums.sum_masks import (
     to_residues,
     unpack,
 )
-from securevfl.runtime.door import Telling
+from securevfl.runtime.channel import Telling
 
 
 class PairMasked(Telling, frozen=True):

@@ -23,8 +23,8 @@ from securevfl.crypto.prg import KEY_BYTES, derive_key, unwrap, wrap
 from securevfl.errors import PartiesError, ProtocolError
 from securevfl.protocols.declared import Declared, Phases, Reals, Reveal, Space
 from securevfl.protocols.seat import Seat
+from securevfl.runtime.channel import Entry, Telling
 from securevfl.runtime.codec import Message
-from securevfl.runtime.door import Entry, Telling
 
 
 class SumPublic(Message, frozen=True):

@@ -37,8 +37,8 @@ from securevfl.protocols.declared import Declared, Phases, Reveal, Space
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.sums.base import TOTAL, SumProtocol, SumRole, Topology, part_of_sum, two_passes
 from securevfl.protocols.sums.sum_masks import Residues, from_residues, pack, residue_type, to_residues, unpack
+from securevfl.runtime.channel import Leave, Telling
 from securevfl.runtime.codec import Message
-from securevfl.runtime.door import Leave, Telling
 
 
 class MaskedPartial(Message, frozen=True):

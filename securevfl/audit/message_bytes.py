@@ -20,12 +20,11 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.crypto.kernel import gradient
 from securevfl.crypto.kernel import shares as kernel
-from securevfl.crypto.kernel.ciphertexts import column_groups, packed_size, unpack
+from securevfl.crypto.kernel.ciphertexts import RingLayout, column_groups, named, packed_size, unpack
 from securevfl.crypto.kernel.residues import DEGREE, Primes
-from securevfl.crypto.kernel.ring_layout import RingLayout, named
 from securevfl.crypto.lattice import bfv_product, polynomial_ring
 from securevfl.crypto.lattice.layout import BLINDED, OPENED, SEALED, FixedPoint, Parameters
-from securevfl.crypto.lattice.row_encoding import checked
+from securevfl.crypto.lattice.row_products import checked
 from securevfl.crypto.paillier import packing
 from securevfl.crypto.paillier.packing import layout
 from securevfl.crypto.paillier.paillier_product import CHECKS

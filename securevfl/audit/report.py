@@ -36,15 +36,15 @@ from securevfl.audit.transcripts import Outcome, check_transcript
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import Roles
 from securevfl.base.version import __version__
-from securevfl.consent.allowance import settled
 from securevfl.consent.booking import leaks
+from securevfl.consent.consent_sheet import settled
 from securevfl.data.party import Party, check_parties
 from securevfl.errors import SecureVFLError
 from securevfl.families import leak_kinds
 from securevfl.families.base import Known
-from securevfl.families.known_run import as_prepared, known_run, prepare
+from securevfl.families.sizes import as_prepared, known_run, prepare
 from securevfl.job import Job
-from securevfl.runtime.door import Entry
+from securevfl.runtime.channel import Entry
 
 MARGIN = 0.03
 

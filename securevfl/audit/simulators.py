@@ -34,8 +34,8 @@ from securevfl.audit.statistics import Battery, alike, told_apart
 from securevfl.audit.transcripts import Outcome
 from securevfl.base.arrays import Floats
 from securevfl.errors import ConfigError
+from securevfl.protocols.choice import RESIDUALS, SUMS
 from securevfl.protocols.declared import Circle, Reals, Space
-from securevfl.protocols.registry import RESIDUALS, SUMS
 from securevfl.protocols.residuals.base import ResidualProtocol
 from securevfl.protocols.sums.base import SumProtocol
 

@@ -42,7 +42,7 @@ from securevfl.audit.recording.transcript import Transcript
 from securevfl.audit.statistics import Battery, uniform
 from securevfl.protocols.bin_classes import LANE
 from securevfl.protocols.declared import Circle, Declared, Reveal
-from securevfl.protocols.meeting import Meeting
+from securevfl.protocols.seat import Meeting
 from securevfl.runtime.channel import Event
 from securevfl.runtime.codec import Message, encode_message
 

@@ -16,7 +16,7 @@ from securevfl.data.datasets import loans
 from securevfl.data.party import Party
 from securevfl.display.progress import progress
 from securevfl.errors import DataNotice, StorageError
-from securevfl.families.known_run import known_run
+from securevfl.families.sizes import known_run
 from securevfl.job import Job, Protocol
 from securevfl.models.linear import Logistic
 from securevfl.protocols.engines import Ckks, Paillier

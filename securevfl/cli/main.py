@@ -17,7 +17,6 @@ from typer.core import TyperCommand, TyperGroup
 
 from securevfl.base.extensions import load, named
 from securevfl.base.files import check_writable
-from securevfl.base.machine import one_heap
 from securevfl.base.version import __version__
 from securevfl.cli import certs_commands
 from securevfl.cli import ledger_command as cli_ledger
@@ -32,6 +31,7 @@ from securevfl.cli import serve_commands as cli_serve
 from securevfl.cli.bench import bench
 from securevfl.cli.party_options import Digest, MeetingOptions, PeersByJob, expanded
 from securevfl.errors import ConfigError, DataNotice, SecureVFLError, StorageError
+from securevfl.runtime.threads import one_heap
 
 if TYPE_CHECKING:
     from securevfl.data.party import Party
@@ -352,7 +352,7 @@ app.command()(expanded(compare))
 def _show(job: Job, run: Run) -> None:
     """Print the metrics and costs of a run, and how many epochs it had where the job leaves that open."""
     from securevfl.cli.show import console, costs_table, figures
-    from securevfl.consent.allowance import most_epochs
+    from securevfl.consent.consent_sheet import most_epochs
 
     out = console()
     out.print(f"{figures(run.metrics, run.positive, run.spread)} on the {run.evaluated_on}", soft_wrap=True)

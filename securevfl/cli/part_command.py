@@ -141,7 +141,7 @@ def reasons(
     import sys
 
     from securevfl.data.readers import read_table
-    from securevfl.disclosure.holds import code_bits
+    from securevfl.disclosure.exposure import code_bits
     from securevfl.training import explanations
     from securevfl.training.model_part import ModelPart
 

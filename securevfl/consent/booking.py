@@ -23,8 +23,8 @@ from securevfl.families.sizes import verdicts
 from securevfl.job import Job
 from securevfl.protocols.declared import VERDICT
 from securevfl.protocols.residuals.defences import zcdp_epsilon
-from securevfl.runtime.door import Door
-from securevfl.runtime.door import Entry as Told
+from securevfl.runtime.channel import Door
+from securevfl.runtime.channel import Entry as Told
 
 # What a job gives away beyond its protocol's declaration, and the guard that refuses what it does not accept.
 #

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.base.config import Config
 from securevfl.data.columns import Columns
-from securevfl.data.scaled_columns import Outside
+from securevfl.data.scaling import Outside
 from securevfl.data.schedule import Rows
 from securevfl.errors import TableError
 

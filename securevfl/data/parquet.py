@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.data.columns import check_extremes, check_finite, check_labels
-from securevfl.data.id_key import key_columns
 from securevfl.data.readers import (
     arrow,
     arrow_ids,
     check_chosen,
     check_kind,
+    key_columns,
     labels_of,
     named,
     open_parquet,

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.base.tall import BLOCK, Stretch, Tall
-from securevfl.data.scaled_columns import Outside, ScaledOutsideRows, Scaling, runs
+from securevfl.data.scaling import Outside, ScaledOutsideRows, Scaling, runs
 from securevfl.data.schedule import Rows
 from securevfl.data.store import Head, StoredParty, StoredTable, check_whole, read_head
 from securevfl.errors import TableError

@@ -42,7 +42,7 @@ from securevfl.data.parquet import ParquetSource
 from securevfl.data.party import ColumnSums, Party, row_weights, split
 from securevfl.data.readers import named
 from securevfl.data.register import ID_DIGEST, PIECE, Keys, Register, order_digest
-from securevfl.data.scaled_columns import Outside, ScaledOutsideRows, Scaling
+from securevfl.data.scaling import Outside, ScaledOutsideRows, Scaling
 from securevfl.data.schedule import Batched, Rows
 from securevfl.errors import DataError, TableError
 

@@ -6,7 +6,7 @@ labels    A passive party that opens J^T g learns p_k equations about the n c re
           partition repeats the same equations every epoch, so they count once; rows reshuffled every epoch bring new
           ones. A residual that is not sealed shows all n c. Where columns become weights of evidence it learns counts
           of the positive class in its bins as well, which are counted in bits of the labels of all training rows
-          (`securevfl.disclosure.holds`) and add up with the equations by their shares.
+          (`securevfl.disclosure.exposure`) and add up with the equations by their shares.
 columns   Whoever collects a sum learns c numbers a row in every exchange, each a linear combination of the columns
           that are added up in it, with weights that move from one exchange to the next. From as many numbers a row as
           columns on, they span these columns. A sum in the clear shows the d_k columns of one party at a time; one
@@ -29,9 +29,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from securevfl.disclosure.exposure import HALF
-from securevfl.disclosure.holds import Holds
-from securevfl.runtime.door import Group
+from securevfl.disclosure.exposure import HALF, Holds
+from securevfl.runtime.channel import Group
 
 Kind = Literal["labels", "columns", "scores", "ids"]
 IN_BITS: frozenset[Group] = frozenset({"bins", "weights", "verdicts"})  # of which a count about labels is of bits

@@ -121,7 +121,7 @@ def _fewer(job: JobOptions, sizes: Sizes, own: Disclosure) -> str:
 #
 # *Bins.* Weights of evidence tell a party how many rows of each of its bins are of the positive class. These counts are
 # bits about the labels of all rows, which add up with the equations by their shares
-# (`securevfl.disclosure.holds`); where columns nearly repeat each other, bins differ by one row and name its
+# (`securevfl.disclosure.exposure`); where columns nearly repeat each other, bins differ by one row and name its
 # label, which the party itself sees.
 #
 # *Label AUC.* A job may set `max_label_auc`: what columns of noise may tell of the labels through opened gradients

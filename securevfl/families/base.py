@@ -42,8 +42,7 @@ from securevfl.disclosure.leaks import (
     single_passive,
 )
 from securevfl.errors import PartiesError
-from securevfl.families.player import Player
-from securevfl.families.training_data import State
+from securevfl.families.player import Player, State
 from securevfl.models.base import Model
 from securevfl.models.rounded_sums import RoundedSums
 from securevfl.optim.rules import Training

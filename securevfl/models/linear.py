@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, ConfigDict, Field
 
 from securevfl.base.arrays import Floats, normal_quantile
-from securevfl.models.base import BlockModel, Place
-from securevfl.models.inputs import Asis, Inputs, Making, Spread, own_stream
+from securevfl.models.base import Asis, BlockModel, Inputs, Making, Place, Spread, own_stream
 from securevfl.models.loss import Loss
 from securevfl.models.losses import LOSSES, HuberLoss, NegativeBinomialLoss, QuantileLoss, TweedieLoss, known_loss
 from securevfl.protocols.differentiable import Jacobian

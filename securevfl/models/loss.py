@@ -8,13 +8,14 @@ Square, logistic and smooth hinge are FDSKL 2020, Table 1; softmax is multinomia
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.errors import LabelError
+from securevfl.errors import ClassError, LabelError
 
 
 def logistic(x: Floats) -> Floats:
@@ -352,3 +353,67 @@ class RowLoss(Loss):
 
     def proba(self, f: Floats) -> Floats:
         return self._loss.proba(f)
+
+
+# Which of two classes is the positive one: the one that probabilities, AUC, lift, odds and points are of.
+#
+# A job may name it. Without that it is 1, true or yes against 0, -1, false or no, and else the rarer one, of classes
+# that are as rare the later. The order of the classes says it: the positive one is the second. The party with labels
+# alone knows; no message has a class or its name.
+
+
+__all__ = ["class_name", "class_names", "classes_of", "positive_of"]
+
+AFFIRMED = frozenset({"1", "true", "yes"})
+DENIED = frozenset({"0", "-1", "false", "no"})
+SHOWN = 8  # names of classes in an error
+
+
+def class_name(label: Any) -> str:
+    """How a class is called in a job and on the screen: a whole number without its point."""
+    value = label.item() if isinstance(label, np.generic) else label
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def class_names(classes: NDArray[Any]) -> list[str]:
+    """Return the names of all these classes, in their order."""
+    return [class_name(each) for each in classes.tolist()]
+
+
+def classes_of(name: str, loss: Loss, y: NDArray[Any], positive: str | None = None) -> NDArray[Any]:
+    """Return the classes of party `name` by its labels (n,), as the loss has them; of two the positive one last.
+
+    ClassError if the job names one that is not among them, LabelError if the loss cannot use the labels.
+    """
+    found = loss.classes(y)
+    if not (loss.classifies and loss.single):
+        return found
+    names = class_names(found)
+    if positive is None:
+        place = _usual(names, [int((y == each).sum()) for each in found])
+    elif positive in names:
+        place = names.index(positive)
+    else:
+        raise unknown_class(name, "positive", [positive], names)
+    return found if place else found[::-1]
+
+
+def positive_of(loss: Loss, classes: NDArray[Any] | None) -> str | None:
+    """Return the name of the positive class, of a loss of two."""
+    return class_names(classes)[1] if classes is not None and loss.classifies and loss.single else None
+
+
+def unknown_class(name: str, key: str, given: Sequence[str], names: Sequence[str]) -> ClassError:
+    """Make the error of a key that names classes which party `name` does not have; it lists those that the party
+    has."""
+    shown = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+    return ClassError(f"party {name}: {key}: of the classes {shown} was expected, {', '.join(given)} came; correct it")
+
+
+def _usual(names: Sequence[str], counts: Sequence[int]) -> int:
+    """Choose the place of the positive one of two classes, if nobody names it."""
+    words = [each.lower() for each in names]
+    for place in (0, 1):
+        if words[place] in AFFIRMED and words[1 - place] in DENIED:
+            return place
+    return 0 if counts[0] < counts[1] else 1

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.base.extras import installed
 from securevfl.crypto.prg import Prg
-from securevfl.data.scaled_columns import on_grid
+from securevfl.data.scaling import on_grid
 from securevfl.errors import ConfigError
 
 __all__ = ["Boosted", "BoostedTree", "check_installed", "out_of_fold"]

@@ -20,9 +20,8 @@ from securevfl.base.arrays import Floats
 from securevfl.base.config import Config
 from securevfl.data.schedule import Rows
 from securevfl.errors import ClassError, DataNotice, LabelError, TableError
-from securevfl.models.loss import Loss, RowLoss, Undone
+from securevfl.models.loss import Loss, RowLoss, Undone, class_names, unknown_class
 from securevfl.models.losses import LogLinkLoss
-from securevfl.models.positive import class_names, unknown_class
 
 ROOM = 4.0  # times their mean, where a job says nothing of it
 

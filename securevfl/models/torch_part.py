@@ -18,7 +18,7 @@ import numpy as np
 from securevfl.base.arrays import Floats
 from securevfl.base.tall import made
 from securevfl.errors import ConfigError
-from securevfl.models.inputs import own_stream
+from securevfl.models.base import own_stream
 from securevfl.models.linear import Summand
 from securevfl.models.torch_model import PROBE, TorchModel, torch
 from securevfl.protocols.differentiable import Jacobian

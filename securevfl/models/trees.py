@@ -10,7 +10,7 @@ pairs of them, as an exclusive or does, is not learnt. It is an additive ensembl
 
 The party with labels has one more column of its own: what boosted trees say of the labels by its columns alone
 (`securevfl.models.own_score`). Nothing is sent for it, as it has both. Parties without such a score have cosines of
-their columns beside the leaves (`securevfl.data.cosines`), but where their weights are told to them: what these say is
+their columns beside the leaves (`securevfl.data.forest`), but where their weights are told to them: what these say is
 of single columns.
 """
 
@@ -27,10 +27,9 @@ from pydantic import ConfigDict, Field, model_validator
 
 from securevfl.base.arrays import Floats
 from securevfl.data.bins import decimal
-from securevfl.data.cosines import Cosines
-from securevfl.data.forest import DEEPEST, FARTHEST, MOST_BINS, Forest, Lines, two_valued
-from securevfl.data.scaled_columns import on_grid
-from securevfl.models.inputs import Inputs, Making, Spread
+from securevfl.data.forest import DEEPEST, FARTHEST, MOST_BINS, Cosines, Forest, Lines, two_valued
+from securevfl.data.scaling import on_grid
+from securevfl.models.base import Inputs, Making, Spread
 from securevfl.models.linear import LinearModel
 from securevfl.models.loss import Loss
 from securevfl.models.losses import LOSSES

@@ -21,10 +21,9 @@ from securevfl.models.base import Model
 from securevfl.models.linear import LinearModel
 from securevfl.models.row_columns import ROOM
 from securevfl.optim import OPTIMIZERS
-from securevfl.optim.block_descent import BlockDescent
 from securevfl.optim.block_newton import BlockNewton
 from securevfl.optim.fedbcd import FedBCD
-from securevfl.optim.rules import Adam, Training
+from securevfl.optim.rules import Adam, BlockDescent, Training
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.engines import Ckks
 from securevfl.protocols.shares.shares_options import Shares

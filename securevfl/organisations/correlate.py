@@ -26,7 +26,7 @@ from securevfl.consent.consent_sheet import ASSUMPTIONS, Consent, Sheet, book_lo
 from securevfl.data.correlations import Correlations, OwnColumns
 from securevfl.data.party import Party
 from securevfl.disclosure.counts import Disclosure
-from securevfl.disclosure.holds import Holds, entropies
+from securevfl.disclosure.exposure import Holds, entropies
 from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry
 from securevfl.disclosure.summed_bits import MOST, summed, told_before
 from securevfl.errors import IdError, PartiesError, TableError
@@ -37,10 +37,9 @@ from securevfl.protocols.shares import column_products
 from securevfl.protocols.shares.column_products import BITS, FEWEST, LEVELS, NOISE, ROWS_PER_COLUMN, told_products
 from securevfl.protocols.shares.share_products import SHARE_SCHEMES
 from securevfl.runtime import eventlog
-from securevfl.runtime.channel import Channel, Observer
+from securevfl.runtime.channel import Channel, Observer, Telling
 from securevfl.runtime.clock import WallClock
-from securevfl.runtime.door import Telling
-from securevfl.runtime.meter import Meter
+from securevfl.runtime.executor import Meter
 from securevfl.runtime.threads import run_threads
 from securevfl.transport.peers import Peers
 

@@ -32,9 +32,8 @@ from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry
 from securevfl.disclosure.summed_bits import MOST, summed, told_before
 from securevfl.errors import IdError, LabelError, PartiesError, TableError
-from securevfl.models.loss import LogisticLoss
+from securevfl.models.loss import LogisticLoss, class_name, classes_of
 from securevfl.models.metrics import rates_of_counts
-from securevfl.models.positive import class_name, classes_of
 from securevfl.organisations.conversation import Venue, converse
 from securevfl.protocols.declared import Declared, Reveal, sizes
 from securevfl.protocols.seat import Seat
@@ -48,10 +47,9 @@ from securevfl.protocols.shares.group_counts import (
     numbers_told,
     tell_groups,
 )
-from securevfl.runtime.channel import Channel, Observer
+from securevfl.runtime.channel import Channel, Observer, Telling
 from securevfl.runtime.clock import WallClock
-from securevfl.runtime.door import Telling
-from securevfl.runtime.meter import Meter
+from securevfl.runtime.executor import Meter
 from securevfl.runtime.threads import run_threads
 from securevfl.transport.peers import Peers
 
@@ -109,7 +107,7 @@ def ask_groups(
     """Return figures by group (`securevfl.models.metrics.rates_of_counts`), at the party with labels of two classes.
 
     said: the name of the class that each row was said to be of (n,), as predictions have it. positive: the class that
-    the job of the model names (`securevfl.models.positive`); the usual one if it names none. keys: as `give_groups`,
+    the job of the model names (`securevfl.models.loss`); the usual one if it names none. keys: as `give_groups`,
     but for its ledger.
     """
     marks = _outcomes(party, said, positive)

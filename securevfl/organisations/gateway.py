@@ -39,13 +39,64 @@ from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, DataError, IdError, SecureVFLError, TableError
 from securevfl.organisations.conversation import Venue, converse
 from securevfl.organisations.predict import check_parties_of, predicted
-from securevfl.organisations.prompt_http import prompt
 from securevfl.organisations.scoring import ScoreAsker, terms, venue_of
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
 from securevfl.training.model_part import ModelPart
 from securevfl.training.new_rows import HeldRows
 from securevfl.transport.peers import split_address
+
+# HTTP connections that get so many seconds for a request to come whole, and so many at once.
+#
+# uvicorn bounds neither: whoever reaches a port, token or not, could hold each connection by a byte now and then until
+# the process has no descriptor left. A request that has not come whole between one and two spans of time after the
+# last, its body too, is hung up on. Where more than so many are open, those that wait longest for their requests go.
+
+
+def prompt(protocol: type[Any], *, seconds: float, connections: int) -> type[Any]:
+    """Return uvicorn's HTTP protocol of h11 with these bounds."""
+    import h11
+
+    class Prompt(protocol):  # type: ignore[misc]
+        _requests = 0
+
+        @property
+        def _waits(self) -> bool:
+            """Whether a request is to come, or has not come whole."""
+            return self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._since = self.loop.time()
+            self._check = self.loop.call_later(seconds, self._hurry, 0)
+            waiting = sorted((each for each in self.connections if each._waits), key=lambda each: each._since)
+            for each in waiting[: max(0, len(self.connections) - connections)]:
+                each.transport.abort()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._check.cancel()
+            super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            waited = self._waits
+            super().data_received(data)
+            if waited and not self._waits:
+                self._requests += 1
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            self._since = self.loop.time()
+            self._requests += 1
+
+        def _hurry(self, requests: int) -> None:
+            """Hang up if no request has come whole since the last look, at which there were so many."""
+            if self._waits and self._requests == requests:
+                self.transport.abort()
+            else:
+                self._check = self.loop.call_later(seconds, self._hurry, self._requests)
+
+    return Prompt
+
 
 __all__ = ["Gateway", "HttpPlace", "serve_http"]
 

@@ -8,8 +8,7 @@ from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
 
-from securevfl.consent.allowance import check_settled
-from securevfl.consent.consent_sheet import Sheet
+from securevfl.consent.consent_sheet import Sheet, check_settled
 from securevfl.data.party import Party
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.display.progress import watched

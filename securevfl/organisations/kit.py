@@ -19,7 +19,7 @@ from typing import Any
 
 from securevfl.base.config import plain
 from securevfl.base.files import write_whole
-from securevfl.consent.allowance import check_settled
+from securevfl.consent.consent_sheet import check_settled
 from securevfl.errors import ConfigError
 from securevfl.job import Job
 from securevfl.transport import certs

@@ -31,10 +31,9 @@ from securevfl.errors import PartiesError, ProtocolError, TransportError
 from securevfl.organisations.conversation import Venue, converse
 from securevfl.protocols.declared import Declared, Reveal, sizes
 from securevfl.runtime import eventlog
-from securevfl.runtime.channel import Channel
+from securevfl.runtime.channel import Channel, Telling
 from securevfl.runtime.clock import Network
 from securevfl.runtime.codec import Message
-from securevfl.runtime.door import Telling
 from securevfl.transport.certs import check_peer, server_name
 from securevfl.transport.peers import Peers, split_address
 from securevfl.transport.tls import Credentials

@@ -38,9 +38,8 @@ from securevfl.protocols.declared import Declared, Reveal, sizes
 from securevfl.protocols.seat import Desk, Seat
 from securevfl.protocols.shares.score_ledger import Ledger
 from securevfl.runtime import eventlog
-from securevfl.runtime.channel import Channel
-from securevfl.runtime.door import Telling
-from securevfl.runtime.meter import Meter
+from securevfl.runtime.channel import Channel, Telling
+from securevfl.runtime.executor import Meter
 from securevfl.training.model_part import ModelPart
 from securevfl.training.new_rows import NONE, NewRows, no_rows, rows_of_array
 from securevfl.transport.peers import Peers

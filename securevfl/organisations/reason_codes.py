@@ -28,13 +28,12 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import Roles
 from securevfl.data.register import id_digest
-from securevfl.disclosure.holds import code_bits
+from securevfl.disclosure.exposure import code_bits
 from securevfl.errors import ConfigError, ProtocolError
 from securevfl.job import Job
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.shares.score_ledger import Ledger
-from securevfl.runtime.channel import Channel
-from securevfl.runtime.door import Entry, Telling
+from securevfl.runtime.channel import Channel, Entry, Telling
 from securevfl.training.explanations import check_single, check_weights, heaviest
 from securevfl.training.model_part import ModelPart
 

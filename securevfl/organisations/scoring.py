@@ -53,9 +53,8 @@ from securevfl.organisations.reason_codes import GivenCodes
 from securevfl.protocols.alignment.standing import StandingTable, TableAsker
 from securevfl.protocols.declared import Declared, Reveal, sizes
 from securevfl.runtime import eventlog
-from securevfl.runtime.channel import Channel
+from securevfl.runtime.channel import Channel, Telling
 from securevfl.runtime.codec import Message
-from securevfl.runtime.door import Telling
 from securevfl.training.model_part import ModelPart
 from securevfl.training.new_rows import BLOCK, HeldRows
 

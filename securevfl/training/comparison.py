@@ -24,14 +24,14 @@ from securevfl.data.party import Party, check_parties, register_of
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.display import html
 from securevfl.errors import ConfigError
-from securevfl.families.known_run import known_run, prepare
-from securevfl.families.training_data import TrainingData
+from securevfl.families.player import TrainingData
+from securevfl.families.sizes import known_run, prepare
 from securevfl.job import Job
 from securevfl.models import metrics
-from securevfl.models.inputs import Seen, Spread, own_stream
+from securevfl.models.base import Seen, Spread, own_stream
 from securevfl.models.linear import LinearModel, Logistic
 from securevfl.models.trees import Trees
-from securevfl.optim.block_descent import BlockDescent
+from securevfl.optim.rules import BlockDescent
 from securevfl.options import JobOptions
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.shares.score_ledger import Ledger
@@ -75,7 +75,7 @@ def own_metrics(job: JobOptions, party: Party) -> dict[str, float]:
     """Return the metrics on the job's held-out rows of its model trained on this party's columns alone.
 
     The columns are prepared and the steps are those of a training on shares, in floats; nothing is sent. The party has
-    the labels, the model is linear in inputs of the columns (`models.inputs`), as logistic regression and trees are.
+    the labels, the model is linear in inputs of the columns (`models.base`), as logistic regression and trees are.
     """
     party, model, options = prepare(job, party, party.register), job.model, job.protocol.shares
     assert isinstance(model, LinearModel), "shares train no other"

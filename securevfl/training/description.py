@@ -32,9 +32,8 @@ from securevfl.data.party import Party
 from securevfl.data.preparation import HEAVY
 from securevfl.data.steps import MISSING
 from securevfl.display import html
-from securevfl.models.loss import LogisticLoss
+from securevfl.models.loss import LogisticLoss, class_name, classes_of
 from securevfl.models.metrics import area_under_curve
-from securevfl.models.positive import class_name, classes_of
 
 __all__ = ["ColumnFigures", "Description", "describe"]
 

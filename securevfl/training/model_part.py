@@ -18,12 +18,12 @@ from securevfl.base.files import DamagedFileError, read_checked_json, write_chec
 from securevfl.data.columns import Columns, check_finite, columns_of, has_names
 from securevfl.data.drift import Baseline
 from securevfl.data.preparation import Prepared
-from securevfl.data.scaled_columns import Scaling
+from securevfl.data.scaling import Scaling
 from securevfl.errors import ConfigError, DataError, TableError
-from securevfl.families.training_data import State
+from securevfl.families.player import State
 from securevfl.job import Job
-from securevfl.models import level_metrics
-from securevfl.models.positive import positive_of
+from securevfl.models import metrics
+from securevfl.models.loss import positive_of
 from securevfl.models.shapley import Explained, explained
 from securevfl.models.trees import ForestInputs, TreeViews, trees_of
 from securevfl.runtime.clock import Books, Kind, Stage
@@ -136,7 +136,7 @@ class ModelPart:
         rows = "held-out rows" if job.test_fraction else "training rows"
         if job.weights is None or job.weights.column is None:
             return rows
-        alike = job.protocol.shares is not None and level_metrics.fits(job.model.loss)
+        alike = job.protocol.shares is not None and metrics.fits(job.model.loss)
         return f"{rows}, each counted once" if alike else f"{rows}, counted by {job.weights.column}"
 
     @property

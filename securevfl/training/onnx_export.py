@@ -15,7 +15,7 @@ import numpy as np
 from securevfl.base.extras import extra
 from securevfl.base.files import write_whole
 from securevfl.data.evidence import NumberEvidence
-from securevfl.data.scaled_columns import GRID_BITS, Scaling
+from securevfl.data.scaling import GRID_BITS, Scaling
 from securevfl.data.steps import Bins, ColumnStep, Number
 from securevfl.errors import ConfigError
 from securevfl.training.explanations import check_weights

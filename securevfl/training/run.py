@@ -27,7 +27,7 @@ from securevfl.models.shapley import Explained
 from securevfl.protocols.seat import Desk, Seat
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import Books, Network, Stage, Tally, WallClock
-from securevfl.runtime.meter import Meter
+from securevfl.runtime.executor import Meter
 from securevfl.runtime.threads import run_threads
 from securevfl.training.costs import Costs
 from securevfl.training.model_part import ModelPart

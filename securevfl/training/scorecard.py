@@ -3,7 +3,7 @@
     score = points - double / ln 2 (f + ln odds)        f: log odds of the positive class, from columns of all parties
 
 So a row whose odds against the positive class are `odds` to 1 has `points`, and each `double` more points double them.
-What counts as bad has to be the positive class, which a job may name (`securevfl.models.positive`). Each party makes
+What counts as bad has to be the positive class, which a job may name (`securevfl.models.loss`). Each party makes
 the lines of its own columns from its own part; the party with labels has the intercept, as the base. Nobody needs
 another's part.
 
@@ -27,7 +27,7 @@ from securevfl.base.arrays import Floats
 from securevfl.base.files import write_whole
 from securevfl.data.bins import decimal
 from securevfl.data.evidence import NumberEvidence, TextEvidence
-from securevfl.data.scaled_columns import Scaling
+from securevfl.data.scaling import Scaling
 from securevfl.data.steps import MISSING, OTHER, Bins, ColumnStep, Number, Texts
 from securevfl.display import html
 from securevfl.errors import ConfigError

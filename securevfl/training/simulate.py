@@ -8,7 +8,7 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 from functools import partial
 
-from securevfl.consent.allowance import settled
+from securevfl.consent.consent_sheet import settled
 from securevfl.data.party import Party, check_parties
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.display.progress import watched

@@ -14,16 +14,15 @@ from typer.testing import CliRunner, Result
 
 import securevfl as vfl
 from securevfl.audit.report import with_stand_ins
-from securevfl.cli.ask_consent import agree, check_agreed, check_digest
 from securevfl.cli.main import app
+from securevfl.cli.party_options import agree, check_agreed, check_digest
 from securevfl.consent.consent_sheet import AgreedSheets, Sheet
 from securevfl.data.load import read_aligned
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, ConsentError
 from securevfl.families import METHODS
-from securevfl.families.known_run import prepare
-from securevfl.families.sizes import declared_of
-from securevfl.protocols.meeting import Meeting
+from securevfl.families.sizes import declared_of, prepare
+from securevfl.protocols.seat import Meeting
 from securevfl.runtime.clock import Network, VirtualClock
 from securevfl.runtime.threads import run_threads
 from securevfl.training.session import take_part
@@ -184,7 +183,7 @@ def test_without_a_terminal_a_digest_is_required_and_the_error_has_all_that_is_n
 ASKED = """
 import sys
 from pathlib import Path
-from securevfl.cli.ask_consent import agree
+from securevfl.cli.party_options import agree
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.consent.consent_sheet import AgreedSheets
 from securevfl.consent.consent_sheet import Sheet

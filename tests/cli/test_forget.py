@@ -18,7 +18,7 @@ from securevfl.data.register import Register
 from securevfl.data.store import table_path
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger, default_ledger
-from securevfl.families.training_data import State
+from securevfl.families.player import State
 from securevfl.organisations import forget
 from securevfl.organisations.align import FolderJournal
 from securevfl.protocols.shares.chunk_store import OnDisk, SpentNames

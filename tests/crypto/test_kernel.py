@@ -16,6 +16,8 @@ from scipy import stats
 from securevfl.crypto.kernel import residues
 from securevfl.crypto.kernel.ciphertexts import (
     NOISE_STD,
+    RingLayout,
+    choose,
     errors,
     keypair,
     pack,
@@ -25,10 +27,8 @@ from securevfl.crypto.kernel.ciphertexts import (
     uniform,
     unpack,
 )
-from securevfl.crypto.kernel.residues import DEGREE, Primes, multiplied
-from securevfl.crypto.kernel.ring_layout import RingLayout, choose
+from securevfl.crypto.kernel.residues import DEGREE, Primes, Transform, multiplied, multiplier
 from securevfl.crypto.kernel.shares import KernelShares, primes_for
-from securevfl.crypto.kernel.transform import Transform, multiplier
 from securevfl.crypto.prg import Prg
 from securevfl.errors import ConfigError, CryptoError
 

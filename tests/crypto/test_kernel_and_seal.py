@@ -12,11 +12,9 @@ import numpy as np
 import pytest
 import tenseal.sealapi as seal
 
-from securevfl.crypto.kernel.ciphertexts import NOISE_STD, pack, packed_size, uniform, unpack
-from securevfl.crypto.kernel.residues import DEGREE, multiplied
-from securevfl.crypto.kernel.ring_layout import RingLayout
+from securevfl.crypto.kernel.ciphertexts import NOISE_STD, RingLayout, pack, packed_size, uniform, unpack
+from securevfl.crypto.kernel.residues import DEGREE, multiplied, multiplier, transform
 from securevfl.crypto.kernel.shares import REPLY, SEALED, SECONDS, KernelShares, ShareParameters
-from securevfl.crypto.kernel.transform import multiplier, transform
 from securevfl.crypto.lattice.bfv import BfvIO
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import common_coin

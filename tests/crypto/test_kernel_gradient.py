@@ -11,15 +11,13 @@ import tenseal.sealapi as seal
 
 from securevfl.base.tall import Here, Sparse, Tall
 from securevfl.crypto.kernel import gradient
-from securevfl.crypto.kernel.ciphertexts import dither, uniform, unpack
+from securevfl.crypto.kernel.ciphertexts import choose, dither, named, uniform, unpack
 from securevfl.crypto.kernel.gradient import GradientParameters, KernelGradient
-from securevfl.crypto.kernel.residues import DEGREE, multiplied, summed
-from securevfl.crypto.kernel.ring_layout import choose, named
-from securevfl.crypto.kernel.transform import transform
+from securevfl.crypto.kernel.residues import DEGREE, multiplied, summed, transform
 from securevfl.crypto.lattice.lattice_product import LatticeScheme
 from securevfl.crypto.lattice.layout import BLINDED, SEALED
 from securevfl.crypto.lattice.polynomial_ring import SealIO
-from securevfl.crypto.lattice.row_encoding import g_scale
+from securevfl.crypto.lattice.row_products import g_scale
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.scheme import Shape
 from securevfl.errors import ConfigError, CryptoError, KeyMismatch, RangeError, ShapeMismatch

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securevfl.crypto.transfers import base_ot, ot_rows
+from securevfl.crypto.transfers import ot_rows
 from securevfl.crypto.transfers.ot_rows import (
     COLUMNS,
     Chooser,
@@ -30,8 +30,8 @@ from securevfl.errors import ConfigError, CryptoError
 
 def meet(bits=6, chooser=Chooser, offerer=RowOfferer):
     secret, choices = fresh_secret()
-    base = base_ot.Offerer()
-    points, seeds = base_ot.choose(base.offer, choices)
+    base = ot_rows.Offerer()
+    points, seeds = ot_rows.choose(base.offer, choices)
     coin = os.urandom(32)
     return chooser(base.pairs(points), coin, bits), offerer(secret, seeds, coin, bits)
 
@@ -74,7 +74,7 @@ def test_tweaks_broadcast_and_keys_matter():
 def test_columns_become_rows(octets, count, at_once):
     """However many words are swapped at a time."""
     columns = np.frombuffer(os.urandom(count * octets), np.uint8).reshape(count, octets)
-    with mock.patch.object(base_ot, "_AT_ONCE", at_once):
+    with mock.patch.object(ot_rows, "_WORDS_AT_ONCE", at_once):
         rows = transposed(columns)
     slow = np.packbits(np.unpackbits(columns, axis=1, bitorder="little").T, axis=1, bitorder="little")
     np.testing.assert_array_equal(rows.view(np.uint8).reshape(slow.shape), slow)
@@ -121,7 +121,7 @@ def test_pads_are_those_of_the_docstring(bits):
 
 
 def test_blocks_follow_each_other_and_rows_are_numbered_through(monkeypatch):
-    monkeypatch.setattr(ot_rows, "_AT_ONCE", 17)
+    monkeypatch.setattr(ot_rows, "_WORDS_AT_ONCE", 17)
     chooser, offerer = meet()
     seen = []
     for rows in (40, 3, 64):

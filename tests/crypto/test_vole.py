@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securevfl.crypto.transfers import okvs, vole, vole_prf
+from securevfl.crypto.transfers import okvs, vole
 from securevfl.crypto.transfers.binary_field import Multiplier, ghash, packed, rows_of
 from securevfl.crypto.transfers.ot_rows import fresh_secret
-from securevfl.crypto.transfers.vole import Giver, Size, Taker, choice_bytes, sizes
-from securevfl.crypto.transfers.vole_prf import PrfHash
+from securevfl.crypto.transfers.vole import Giver, PrfHash, Size, Taker, choice_bytes, sizes
 from securevfl.errors import CryptoError
 
 X7 = 1 << 7 | 1 << 2 | 1 << 1 | 1  # x^128 in the field
@@ -198,8 +197,8 @@ def meet(keys: np.ndarray, asked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     a, b = words(os.urandom(16 * len(P))), words(os.urandom(16 * len(P)))
     c = b ^ Multiplier(delta)(a)
     return (
-        vole_prf.evaluated(hashing, seed, c, asked),
-        vole_prf.held(hashing, seed, b, P ^ a, Multiplier(delta), asked),
+        vole.evaluated(hashing, seed, c, asked),
+        vole.held(hashing, seed, b, P ^ a, Multiplier(delta), asked),
     )
 
 

@@ -7,8 +7,8 @@ import math
 
 import numpy as np
 
-from securevfl.data.cosines import REACH, Cosines
-from securevfl.families.training_data import State
+from securevfl.data.forest import REACH, Cosines
+from securevfl.families.player import State
 
 RNG = np.random.default_rng(5)
 X = np.column_stack([RNG.normal(3, 2, 400), RNG.normal(size=400), np.full(400, 7.0), RNG.normal(-1, 0.1, 400)])

@@ -13,7 +13,7 @@ from pyarrow import parquet
 
 import securevfl as vfl
 from securevfl.data.partitions import partition_party
-from securevfl.data.scaled_columns import Scaling
+from securevfl.data.scaling import Scaling
 from securevfl.data.store import open_table, store_table
 from securevfl.errors import ConfigError, TransportError
 from securevfl.runtime.placing import DaskPlacing

@@ -16,8 +16,7 @@ from securevfl.base.tall import Tall
 from securevfl.crypto.kernel import gradient
 from securevfl.data import store
 from securevfl.data.partitions import PartitionedParty, PartitionedTable, partition_party
-from securevfl.data.scaled_columns import Scaling
-from securevfl.data.scaling import moments
+from securevfl.data.scaling import Scaling, moments
 from securevfl.data.store import open_table, store_table
 from securevfl.errors import ConfigError, DataError, TableError
 from securevfl.protocols.engines import Engine

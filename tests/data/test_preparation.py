@@ -18,8 +18,8 @@ from securevfl.data.evidence import Woe, number_bins
 from securevfl.data.preparation import Preparation, Prepared, fit
 from securevfl.data.scaling import quartiles
 from securevfl.data.steps import Bins
-from securevfl.families.known_run import as_prepared, known_run, prepare
-from securevfl.families.training_data import TrainingData
+from securevfl.families.player import TrainingData
+from securevfl.families.sizes import as_prepared, known_run, prepare
 from securevfl.training.model_part import ModelPart
 
 N = 400

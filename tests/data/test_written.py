@@ -13,7 +13,7 @@ from securevfl.data.columns import columns_of, days_written, meant, numbers_writ
 from securevfl.data.preparation import Preparation, fit
 from securevfl.data.readers import read_table
 from securevfl.errors import TableError
-from securevfl.families.known_run import prepare
+from securevfl.families.sizes import prepare
 
 DAYS = ["2024-02-29", "1970-01-01", "2023-12-31"]
 EXPECTED = [19_782.0, 0.0, 19_722.0]

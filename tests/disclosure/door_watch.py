@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from securevfl.protocols.residuals.sealed_residual import Opened
+from securevfl.runtime.channel import Door, Entry, Leave, Telling
 from securevfl.runtime.codec import Message
-from securevfl.runtime.door import Door, Entry, Leave, Telling
 
 NUMBERS = {"labels", "columns", "scores", "phases", "losses"}
 MARK = 128  # bits of what says whose a stored payload is

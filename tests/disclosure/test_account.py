@@ -18,8 +18,7 @@ from securevfl.disclosure.limits import Limit
 from securevfl.errors import LeakageError
 from securevfl.families import METHODS, leak_kinds
 from securevfl.families.fdml.pulls import Labels
-from securevfl.families.known_run import known_run
-from securevfl.families.sizes import verdicts
+from securevfl.families.sizes import known_run, verdicts
 from securevfl.protocols.residuals.open_residual import Residual
 from securevfl.protocols.residuals.sealed_residual import Exchanges, Opened
 from securevfl.protocols.sums.direct_sum import Part

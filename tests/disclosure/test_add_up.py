@@ -14,7 +14,7 @@ from securevfl.disclosure.counts import Disclosure, earlier
 from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry
 from securevfl.disclosure.limits import Limit, total
 from securevfl.errors import LeakageError
-from securevfl.runtime.door import Door, Entry
+from securevfl.runtime.channel import Door, Entry
 
 
 def told(*about: str, count: int = 5, **keys: Any) -> Disclosure:

@@ -19,9 +19,8 @@ from securevfl.disclosure.ledger import DisclosureLedger, told_to
 from securevfl.disclosure.limits import KINDS
 from securevfl.protocols.shares.opened_scores import OpenedScores
 from securevfl.protocols.shares.share_measures import ShuffledWords
-from securevfl.runtime.channel import Event, Observer
+from securevfl.runtime.channel import Entry, Event, Observer
 from securevfl.runtime.codec import Message
-from securevfl.runtime.door import Entry
 from securevfl.training.checkpoint import Checkpoints
 from tests.disclosure.test_account import EXAMPLES, WIDEST, Cut, entered, example, kept, sealed, tables
 from tests.forked import run_forked
@@ -103,7 +102,7 @@ import securevfl as vfl
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.runtime.channel import Event, Observer
 from securevfl.runtime.codec import Message
-from securevfl.runtime.door import Entry
+from securevfl.runtime.channel import Entry
 from securevfl.training.checkpoint import Checkpoints
 folder = Path(sys.argv[1])
 parties = [each.take(range(120)) for each in vfl.datasets.breast_cancer()]

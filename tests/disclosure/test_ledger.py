@@ -14,8 +14,7 @@ from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.disclosure.ledger import DisclosureLedger, told_to
 from securevfl.disclosure.limits import Limit, ToldTotal
 from securevfl.errors import LeakageError
-from securevfl.runtime.channel import Event
-from securevfl.runtime.door import Door
+from securevfl.runtime.channel import Door, Event
 from securevfl.training.checkpoint import Checkpoints
 
 EPOCHS = 4

@@ -9,7 +9,7 @@ import pytest
 
 import securevfl as vfl
 from securevfl.data.party import Helper
-from securevfl.disclosure.holds import Holds
+from securevfl.disclosure.exposure import Holds
 from securevfl.families import METHODS, leak_kinds
 
 EXAMPLES = {name: options for kind in METHODS.values() for name, options in kind().examples().items()}

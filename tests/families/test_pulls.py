@@ -30,7 +30,7 @@ from securevfl.protocols.declared import sizes
 from securevfl.protocols.seat import Seat
 from securevfl.runtime.channel import Channel, Event, Observer
 from securevfl.runtime.clock import Kind, VirtualClock, WallClock
-from securevfl.runtime.meter import Meter
+from securevfl.runtime.executor import Meter
 from securevfl.runtime.threads import run_threads
 
 WORKERS = ("bank", "shop", "telco", "post")

@@ -12,7 +12,7 @@ from selfcheck.whole_weights import whole_weights
 
 import securevfl as vfl
 from securevfl.families.shares.shares_plan import on_shares, plan
-from securevfl.protocols.meeting import Verdict
+from securevfl.protocols.seat import Verdict
 from securevfl.protocols.shares.share_products import Products
 from securevfl.runtime.channel import Event
 from securevfl.training.checkpoint import Checkpoints

@@ -22,7 +22,7 @@ from securevfl.families.fdml.stored_sum import SPACE, STORED, StoredServer, Stor
 from securevfl.protocols.seat import Seat
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import VirtualClock
-from securevfl.runtime.meter import Meter
+from securevfl.runtime.executor import Meter
 from securevfl.runtime.threads import run_threads
 
 SUMS: list[StoredSum] = [

@@ -13,7 +13,7 @@ import pytest
 from securevfl.data.columns import columns_of
 from securevfl.data.forest import Forest, Lines, _merged, asked
 from securevfl.data.preparation import Preparation, Prepared, fit
-from securevfl.families.training_data import State
+from securevfl.families.player import State
 
 sys.path.insert(0, str(Path(__file__).parent))
 oracle = importlib.import_module("forest_oracle")

@@ -20,8 +20,8 @@ from securevfl.protocols.declared import Declared, Release, Reveal
 from securevfl.protocols.residuals.base import ActiveResidual, Agreement, PassiveResidual, Reply, ResidualProtocol
 from securevfl.protocols.residuals.open_residual import OpenReply
 from securevfl.protocols.seat import Seat
+from securevfl.runtime.channel import Telling
 from securevfl.runtime.codec import Message
-from securevfl.runtime.door import Telling
 
 
 class Announced(Message, frozen=True):

@@ -14,8 +14,8 @@ from securevfl.protocols.declared import Declared, Phases, Reveal, Space
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.sums.base import SumProtocol, SumRole, part_of_sum
 from securevfl.protocols.sums.sum_masks import from_residues, pack, residue_type, to_residues, unpack
+from securevfl.runtime.channel import Telling
 from securevfl.runtime.codec import Message
-from securevfl.runtime.door import Telling
 
 
 class EchoPart(Telling, frozen=True):

@@ -21,8 +21,7 @@ from securevfl.base.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, SERVER
 from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.disclosure.leaks import Leak, LeakKind
 from securevfl.families.base import J, Known, MessageProtocol, Method, Told
-from securevfl.families.player import AskedRows, BatchPlayer, OwnRows, Player, Round
-from securevfl.families.training_data import State, TrainingData
+from securevfl.families.player import AskedRows, BatchPlayer, OwnRows, Player, Round, State, TrainingData
 from securevfl.models.base import Model
 from securevfl.models.loss import Loss
 from securevfl.models.losses import LOSSES
@@ -34,7 +33,7 @@ from securevfl.protocols.notes import Summed
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.sums.direct_sum import DirectSum
 from securevfl.protocols.sums.tree_sum import TreeSum
-from securevfl.runtime.door import Entry, Telling
+from securevfl.runtime.channel import Entry, Telling
 
 
 class Total(Telling, frozen=True):

@@ -18,9 +18,8 @@ from securevfl.organisations.scoring import ScoreAsker, ServedTable, Serves, ans
 from securevfl.protocols.alignment.standing import TableTags
 from securevfl.protocols.shares.score_ledger import Ledger
 from securevfl.protocols.sums.direct_sum import Part
-from securevfl.runtime.channel import Channel, Event
+from securevfl.runtime.channel import Channel, Event, Telling
 from securevfl.runtime.clock import WallClock
-from securevfl.runtime.door import Telling
 from securevfl.runtime.threads import run_threads
 from securevfl.training.model_part import ModelPart
 from securevfl.training.new_rows import HeldRows, NewRows

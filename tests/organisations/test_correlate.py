@@ -24,8 +24,7 @@ from securevfl.organisations.correlate import correlate, correlate_with
 from securevfl.protocols.declared import Declared
 from securevfl.protocols.shares import column_products, summed_products
 from securevfl.protocols.shares.column_products import LEVELS, ProductNumbers, RoundedProducts
-from securevfl.runtime.channel import Event, Observer
-from securevfl.runtime.door import Entry
+from securevfl.runtime.channel import Entry, Event, Observer
 from tests.transport.at_once import each
 from tests.transport.conftest import meet as meet
 

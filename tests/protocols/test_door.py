@@ -13,11 +13,10 @@ from securevfl.data.party import Helper
 from securevfl.errors import LeakageError, ProtocolError
 from securevfl.families import METHODS, leak_kinds
 from securevfl.protocols.declared import Declared
-from securevfl.protocols.meeting import Verdict
-from securevfl.runtime.channel import Channel, Event, Observer
+from securevfl.protocols.seat import Verdict
+from securevfl.runtime.channel import Channel, Door, Entry, Event, Observer, Telling
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.codec import Message
-from securevfl.runtime.door import Door, Entry, Telling
 from securevfl.runtime.threads import run_threads
 
 DECLARED: list[Declared] = [item for section in sections() for item in section.declared]

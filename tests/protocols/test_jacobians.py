@@ -22,7 +22,7 @@ from securevfl.protocols.residuals.sealed_residual import Blinded, SealedResidua
 from securevfl.protocols.seat import Seat
 from securevfl.runtime.channel import Channel, Event
 from securevfl.runtime.clock import WallClock
-from securevfl.runtime.meter import Meter
+from securevfl.runtime.executor import Meter
 from securevfl.runtime.threads import run_threads
 from tests.small_keys import SMALL
 

@@ -16,7 +16,7 @@ from securevfl.protocols.seat import Seat
 from securevfl.protocols.sums.pairwise_sum import PairwiseMember, PairwiseSum
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import VirtualClock
-from securevfl.runtime.meter import Meter
+from securevfl.runtime.executor import Meter
 from securevfl.runtime.threads import run_threads
 
 

@@ -18,7 +18,7 @@ from securevfl.protocols.sums.pairwise_sum import PairwiseSum
 from securevfl.protocols.sums.tree_sum import TreeSum
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import VirtualClock
-from securevfl.runtime.meter import Meter
+from securevfl.runtime.executor import Meter
 from securevfl.runtime.threads import run_threads
 
 NAMES = ["bank", "shop", "post"]

@@ -19,7 +19,7 @@ from securevfl.protocols.sums.tree_sum import MaskedPartial
 from securevfl.runtime.channel import Channel, Event
 from securevfl.runtime.clock import VirtualClock
 from securevfl.runtime.codec import decode_message, encode_message
-from securevfl.runtime.meter import Meter
+from securevfl.runtime.executor import Meter
 from securevfl.runtime.threads import run_threads
 
 NAMES = ("a", "b", "c", "d")

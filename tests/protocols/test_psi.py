@@ -17,10 +17,9 @@ from securevfl.data.party import check_parties
 from securevfl.errors import IdError, PartiesError
 from securevfl.organisations.align import align_privately
 from securevfl.protocols.alignment import psi, psi_many, psi_points, psi_transfers, psi_work
-from securevfl.runtime.channel import Abort, Channel, Event
+from securevfl.runtime.channel import Abort, Channel, Event, Leave
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.codec import Message
-from securevfl.runtime.door import Leave
 from securevfl.runtime.threads import run_threads
 
 Twist = Callable[[Message], Message]

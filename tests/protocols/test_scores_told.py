@@ -10,8 +10,8 @@ from selfcheck.checks import draws
 from securevfl.protocols.shares.opened_scores import OpenedScores, ScoreShare, ShareKept
 from securevfl.protocols.shares.score_ledger import FEWEST_VISITS, Ledger
 from securevfl.protocols.shares.share_products import Products
+from securevfl.runtime.channel import Leave
 from securevfl.runtime.codec import Message
-from securevfl.runtime.door import Leave
 from tests.disclosure.door_watch import watched
 from tests.protocols.test_shares_predict import HALVES, Model, names
 

@@ -35,7 +35,7 @@ from securevfl.protocols.shares.visits import (
 from securevfl.protocols.shares.work_ahead import BLOCK, Ahead, Terms
 from securevfl.runtime.channel import Event
 from securevfl.runtime.clock import Network, VirtualClock
-from securevfl.runtime.meter import Meter
+from securevfl.runtime.executor import Meter
 from securevfl.runtime.threads import run_threads
 
 RATE = 0.3

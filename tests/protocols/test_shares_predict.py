@@ -28,10 +28,9 @@ from securevfl.protocols.shares.share_numbers import Descent, Levels, Numbers
 from securevfl.protocols.shares.table_transfers import Met
 from securevfl.protocols.shares.visits import SharedState
 from securevfl.protocols.shares.work_ahead import Terms
-from securevfl.runtime.channel import Event, Observer
+from securevfl.runtime.channel import Entry, Event, Observer
 from securevfl.runtime.clock import Network, VirtualClock
-from securevfl.runtime.door import Entry
-from securevfl.runtime.meter import Meter
+from securevfl.runtime.executor import Meter
 from securevfl.runtime.threads import run_threads
 
 NUMBERS = Numbers(256, 0.1)

@@ -20,8 +20,7 @@ from securevfl.errors import CryptoError
 from securevfl.protocols.shares import share_products
 from securevfl.protocols.shares.share_products import Work
 from securevfl.runtime.clock import Books, Kind, Network, Stage, VirtualClock
-from securevfl.runtime.executor import process_pool
-from securevfl.runtime.meter import Meter
+from securevfl.runtime.executor import Meter, process_pool
 
 
 @pytest.fixture(scope="module", params=[LatticeShares, KernelShares], ids=lambda engine: engine.name)

@@ -10,13 +10,13 @@ import pytest
 import securevfl as vfl
 from securevfl.base.roles import Roles
 from securevfl.errors import ConfigError, LeakageError, ProtocolError
+from securevfl.protocols.choice import auto_sum
 from securevfl.protocols.declared import Circle, Reals, Space
-from securevfl.protocols.registry import auto_sum
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.sums.base import SumProtocol
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import VirtualClock
-from securevfl.runtime.meter import Meter
+from securevfl.runtime.executor import Meter
 from securevfl.runtime.threads import run_threads
 from tests.small_keys import SMALL
 

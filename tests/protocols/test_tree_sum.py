@@ -15,7 +15,7 @@ from securevfl.protocols.sums.base import Topology, one_pass, protects, two_pass
 from securevfl.protocols.sums.sum_masks import unpack
 from securevfl.runtime.channel import Channel, Event
 from securevfl.runtime.clock import Stage, VirtualClock
-from securevfl.runtime.meter import Meter
+from securevfl.runtime.executor import Meter
 from securevfl.runtime.threads import run_threads
 
 TOPOLOGIES: list[Topology] = ["tree", "star", "ring"]

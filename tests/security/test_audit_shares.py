@@ -15,7 +15,7 @@ from securevfl.audit.attacks import ATTACKS, LabelAttack, label_auc
 from securevfl.audit.recording.views import Worlds
 from securevfl.audit.report import run_audit
 from securevfl.consent.booking import guard
-from securevfl.families.known_run import known_run
+from securevfl.families.sizes import known_run
 
 BLIND = ("shared_residual", "own_part", "residual_sign", "residual_norm", "residual_direction", "batch_inversion")
 

@@ -12,10 +12,10 @@ import pytest
 
 import securevfl as vfl
 from securevfl.crypto.kernel.gradient import KernelGradientHolder
-from securevfl.crypto.lattice import row_encoding, row_products
+from securevfl.crypto.lattice import row_products
 from securevfl.crypto.lattice.lattice_product import LatticeHolder, LatticeScheme
 from securevfl.crypto.lattice.layout import LEAST, MOST, OPENED, Parameters, choose
-from securevfl.crypto.lattice.row_encoding import checked
+from securevfl.crypto.lattice.row_products import checked
 from securevfl.crypto.paillier.paillier_product import CHECKS, PaillierChecks, PaillierHolder
 from securevfl.crypto.scheme import Shape
 from securevfl.errors import ProtocolError
@@ -145,8 +145,8 @@ def test_honest_openings_are_within_the_noise_that_the_tolerance_is_sized_for(mo
     def noted(opened: np.ndarray, rho: np.ndarray, levels: float, within: np.ndarray) -> bool:
         rest = opened[len(rho) :] - rho.T @ opened[: len(rho)]
         rest -= levels * np.rint(rest / levels)
-        found.append(rest / within[:, None] * row_encoding.DEVIATIONS)
-        return row_encoding.fits(opened, rho, levels, within)
+        found.append(rest / within[:, None] * row_products.DEVIATIONS)
+        return row_products.fits(opened, rho, levels, within)
 
     monkeypatch.setattr(row_products, "fits", noted)
     rng = np.random.default_rng(0)
@@ -170,8 +170,8 @@ def test_a_change_passes_a_test_as_rarely_as_stated(times: int) -> None:
     opened = np.zeros((d + 1, 1))
     opened[3] = times * 200.0 * np.sqrt(d / 3)
     for _ in range(draws):
-        rho = row_encoding.combinations(d, 1)
-        passed += row_encoding.fits(opened, rho, levels, np.array([200.0]))
+        rho = row_products.combinations(d, 1)
+        passed += row_products.fits(opened, rho, levels, np.array([200.0]))
     assert passed / draws <= 1 / times + 6 * np.sqrt(1 / times / draws)  # standard errors, at most
 
 

@@ -25,7 +25,7 @@ from securevfl.protocols.sums.pairwise_sum import PairMasked
 from securevfl.protocols.sums.tree_sum import MaskedPartial, MaskPartial
 from securevfl.runtime.channel import Channel, Event
 from securevfl.runtime.clock import VirtualClock
-from securevfl.runtime.meter import Meter
+from securevfl.runtime.executor import Meter
 from securevfl.runtime.threads import run_threads
 from tests.small_keys import SMALL
 

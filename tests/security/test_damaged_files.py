@@ -23,8 +23,8 @@ from securevfl.data.register import Register, id_keys
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import SecureVFLError
+from securevfl.families.player import State
 from securevfl.families.shares.shares_player import _read_inputs
-from securevfl.families.training_data import State
 from securevfl.organisations.align import FolderJournal
 from securevfl.protocols.shares.chunk_store import OnDisk, SpentNames
 from securevfl.training.checkpoint import Checkpoints, Saved

@@ -15,7 +15,7 @@ from securevfl.crypto.lattice import polynomial_ring
 from securevfl.crypto.lattice.lattice_product import LatticeHolder, unsealed
 from securevfl.crypto.lattice.layout import BLINDED, OPENED, SEALED, Parameters
 from securevfl.crypto.lattice.polynomial_ring import Ring
-from securevfl.crypto.lattice.row_encoding import checked, g_scale
+from securevfl.crypto.lattice.row_products import checked, g_scale
 from securevfl.crypto.paillier.paillier_keys import SecretKey
 from securevfl.crypto.paillier.paillier_product import PaillierEvaluator, PaillierHolder
 from securevfl.crypto.scheme import Shape
@@ -23,8 +23,7 @@ from securevfl.data.party import register_of
 from securevfl.errors import LimitError, ProtocolError, ShapeMismatch
 from securevfl.protocols.engines import Engine
 from securevfl.protocols.residuals.sealed_residual import Opened, SealedActive, SealedG, SealedPassive, product_of
-from securevfl.runtime.channel import Event
-from securevfl.runtime.door import Door
+from securevfl.runtime.channel import Door, Event
 from tests.small_keys import SMALL
 
 ENGINES = [vfl.Ckks(), SMALL]

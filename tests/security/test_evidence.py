@@ -18,10 +18,10 @@ from securevfl.crypto.paillier.packing import _HEAD as HEAD
 from securevfl.crypto.scheme import Shape
 from securevfl.data.evidence import BinRows, Woe
 from securevfl.data.party import register_of
-from securevfl.disclosure.holds import alone, label_entropy
+from securevfl.disclosure.exposure import alone, label_entropy
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import LeakageError, LimitError, OpeningMismatch, ProtocolError
-from securevfl.families.known_run import known_run
+from securevfl.families.sizes import known_run
 from securevfl.protocols import bin_classes
 from securevfl.protocols.differentiable import FixedJacobian
 from securevfl.protocols.residuals.base import Agreement, Batch

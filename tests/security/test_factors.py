@@ -26,7 +26,7 @@ from securevfl.data.party import Helper
 from securevfl.disclosure.counts import Disclosure
 from securevfl.errors import ProtocolError, SecureVFLError, TransportError
 from securevfl.families.fdml import fdml
-from securevfl.families.known_run import known_run
+from securevfl.families.sizes import known_run
 from securevfl.families.transfer.transfer import TransferLearning
 from securevfl.organisations import predict
 from securevfl.organisations.reason_codes import GivenCodes

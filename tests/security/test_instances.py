@@ -18,9 +18,8 @@ from selfcheck.mutants.mutant import Edit, edited
 import securevfl as vfl
 from securevfl.base.arrays import Floats
 from securevfl.crypto.kernel import ciphertexts
-from securevfl.crypto.kernel.ciphertexts import Answering
+from securevfl.crypto.kernel.ciphertexts import Answering, choose
 from securevfl.crypto.kernel.gradient import KernelGradient
-from securevfl.crypto.kernel.ring_layout import choose
 from securevfl.crypto.kernel.shares import KernelShares, PreparedWords
 from securevfl.crypto.lattice.layout import OPENED
 from securevfl.crypto.paillier.paillier_product import CHECKS, PaillierEvaluator

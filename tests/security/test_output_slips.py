@@ -25,7 +25,7 @@ from securevfl.protocols.shares.opened_scores import Scores
 from securevfl.protocols.shares.score_ledger import COMMITMENT, KEPT, NEW, REFUSED, Ledger
 from securevfl.protocols.shares.share_measures import Shuffle
 from securevfl.protocols.shares.share_numbers import Levels
-from securevfl.runtime.door import Door, Entry, Telling
+from securevfl.runtime.channel import Door, Entry, Telling
 
 PROTOCOLS = Path(__file__).parents[1] / "protocols"
 SHUFFLES, SCORES = (

@@ -8,12 +8,12 @@ import pytest
 
 from securevfl.crypto.curve import canonical_ids, id_keys
 from securevfl.crypto.transfers import okvs, vole
-from securevfl.crypto.transfers.vole_prf import PrfHash
+from securevfl.crypto.transfers.vole import PrfHash
 from securevfl.protocols.alignment import psi_many, psi_transfers, psi_work
 from securevfl.protocols.alignment.psi import AlignmentWork, Journal
 from securevfl.protocols.alignment.psi_many import Store
 from securevfl.protocols.alignment.psi_transfers import Masked, Question
-from securevfl.runtime.door import Entry, Leave
+from securevfl.runtime.channel import Entry, Leave
 from tests.security.test_psi_leaks import SETS, View, evaluated
 
 UNIVERSE = list(range(200))

@@ -21,10 +21,10 @@ from securevfl.audit import transcripts
 from securevfl.audit.recording.recorded_runs import record_sum
 from securevfl.audit.recording.transcript import Transcript
 from securevfl.audit.transcripts import same_shape
-from securevfl.families import training_data
+from securevfl.families import player
 from securevfl.families.fdml.fdml_player import FdmlWorker
+from securevfl.families.player import TrainingData
 from securevfl.families.rounds import rounds
-from securevfl.families.training_data import TrainingData
 from securevfl.models import row_columns
 from securevfl.optim.fedbcd import FedBCD
 from securevfl.protocols.declared import Reals
@@ -40,7 +40,7 @@ def body_of(path: str, name: str) -> Callable[..., None]:
 HELD_OUT, BALANCED = "training/test_held_out.py", {"classes": "balanced"}
 SLIPS: dict[str, tuple[Callable[[], Patch], str, str, dict[str, Any]]] = {
     "robust scaling by all rows": (
-        lambda: edited(training_data, "_scaling", ("(party.X, train)", "(party.X, np.arange(len(party)))")),
+        lambda: edited(player, "_scaling", ("(party.X, train)", "(party.X, np.arange(len(party)))")),
         HELD_OUT,
         "test_no_bit_of_a_weight",
         {"method": "FedSGD", "scale": "robust", "weights": None},

@@ -16,10 +16,10 @@ from securevfl.cli.main import app
 from securevfl.consent.booking import Booking, Sitting
 from securevfl.disclosure.ledger import TRIES, DisclosureLedger
 from securevfl.errors import OF_DATA, LeakageError, StorageError, code_of
-from securevfl.families.known_run import known_run
+from securevfl.families.sizes import known_run
 from securevfl.organisations import conversation
 from securevfl.organisations.conversation import Venue, converse
-from securevfl.runtime.door import Door
+from securevfl.runtime.channel import Door
 from securevfl.transport.peers import Peers
 from tests.transport.test_aborts import KINDS, made
 

@@ -18,7 +18,7 @@ from securevfl.protocols.seat import Seat
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.codec import Message
-from securevfl.runtime.meter import Meter
+from securevfl.runtime.executor import Meter
 from securevfl.runtime.threads import run_threads
 
 WORKERS = ("P1", "P2", "P3")

@@ -16,10 +16,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import securevfl as vfl
-from securevfl.consent.allowance import MOST, settled
+from securevfl.consent.consent_sheet import MOST, settled
 from securevfl.data.scaling import QUARTILES
 from securevfl.errors import ConfigError, DataNotice, LeakageError
-from securevfl.families.known_run import prepare_all
+from securevfl.families.sizes import prepare_all
 from securevfl.optim.defaults import EVALUATE_EVERY, HELD_OUT, LONG_VISITS, why_sealed
 from securevfl.organisations.join import check_role
 from securevfl.transport.peers import Peers

@@ -18,10 +18,9 @@ from securevfl.data.party import Helper
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import DataError
 from securevfl.families import METHODS, leak_kinds
-from securevfl.runtime.channel import Abort, Channel
+from securevfl.runtime.channel import Abort, Channel, Leave
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.codec import Message
-from securevfl.runtime.door import Leave
 from securevfl.runtime.threads import run_threads
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart

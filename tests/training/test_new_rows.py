@@ -15,8 +15,8 @@ from securevfl import errors
 from securevfl.data import parquet as parquet_source
 from securevfl.data.load import write_rows
 from securevfl.data.preparation import Prepared
-from securevfl.data.scaled_columns import Scaling
-from securevfl.families.training_data import State
+from securevfl.data.scaling import Scaling
+from securevfl.families.player import State
 from securevfl.training import new_rows
 from securevfl.training.model_part import ModelPart
 from securevfl.training.new_rows import NewRows, rows_of_array, rows_of_file
@@ -143,7 +143,7 @@ import sys
 from pathlib import Path
 from securevfl.training import new_rows
 from securevfl.data import parquet as parquet_source, store
-from securevfl.families.training_data import State
+from securevfl.families.player import State
 from securevfl.training.model_part import ModelPart
 
 def peak():

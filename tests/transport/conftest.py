@@ -13,7 +13,7 @@ import pytest
 import securevfl as vfl
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.families.fdskl.fdskl import Phases
-from securevfl.families.training_data import State
+from securevfl.families.player import State
 from securevfl.organisations.kit import init_certs, write_kit
 from securevfl.training.model_part import ModelPart
 from securevfl.transport.peers import Peers

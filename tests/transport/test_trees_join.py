@@ -13,7 +13,7 @@ import pytest
 import securevfl as vfl
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.limits import Limit
-from securevfl.families.training_data import State
+from securevfl.families.player import State
 from securevfl.organisations.conversation import Venue
 from securevfl.organisations.join import join, prepare
 from securevfl.organisations.predict import Answered, predict_with

@@ -20,7 +20,7 @@ from securevfl.data.schedule import Rows
 from securevfl.families.base import Known
 from securevfl.families.shares.shares_plan import on_shares, plan
 from securevfl.job import Job
-from securevfl.models import level_metrics
+from securevfl.models import metrics
 from securevfl.protocols.shares.score_ledger import ROWS_PER_MEASURE
 from securevfl.protocols.shares.share_measures import MOST
 from securevfl.protocols.shares.share_numbers import Levels
@@ -65,7 +65,7 @@ def unmeasured(job: Job) -> str:
     """Say why there are no pairs in this job; empty where there are."""
     if job.protocol.shares is None:
         return "no pairs of a level and a label are told but on shares"
-    if not level_metrics.fits(job.model.loss):
+    if not metrics.fits(job.model.loss):
         return "one sum of losses is told, and no pairs"
     return "" if job.model.by_column else BY_COLUMN
 

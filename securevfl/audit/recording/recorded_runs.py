@@ -18,7 +18,7 @@ from securevfl.base.roles import CONTRIBUTOR, Roles
 from securevfl.data.party import Party, check_parties, register_of
 from securevfl.families.sizes import declared_of
 from securevfl.job import Job
-from securevfl.models.positive import classes_of
+from securevfl.models.loss import classes_of
 from securevfl.protocols.declared import Space
 from securevfl.protocols.differentiable import FixedJacobian
 from securevfl.protocols.residuals.base import Agreement, Batch, ResidualProtocol
@@ -27,7 +27,7 @@ from securevfl.protocols.shares import share_products
 from securevfl.protocols.sums.base import SumProtocol
 from securevfl.runtime.channel import Channel, Event
 from securevfl.runtime.clock import WallClock
-from securevfl.runtime.meter import Meter
+from securevfl.runtime.executor import Meter
 from securevfl.runtime.threads import run_threads
 from securevfl.training.run import Run
 from securevfl.training.simulate import simulate

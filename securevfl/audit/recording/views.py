@@ -35,16 +35,14 @@ from securevfl.data.party import Party, check_parties, register_of
 from securevfl.data.schedule import Rows, Schedule
 from securevfl.families import leak_kinds
 from securevfl.families.base import Method
-from securevfl.families.player import Player
-from securevfl.families.training_data import State
+from securevfl.families.player import Player, State
 from securevfl.job import Job
 from securevfl.protocols.declared import Phases
 from securevfl.protocols.notes import Began, Learned, LearnedPhases, Pushed, SharedResidual, Summed, ToldSum
 from securevfl.protocols.residuals.open_residual import OpenResidual
 from securevfl.protocols.seat import Seat
-from securevfl.runtime.channel import Event, Observer
+from securevfl.runtime.channel import Entry, Event, Observer
 from securevfl.runtime.codec import Message
-from securevfl.runtime.door import Entry
 from securevfl.training.run import Run
 from securevfl.training.simulate import simulate
 

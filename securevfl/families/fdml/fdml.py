@@ -22,10 +22,9 @@ from securevfl.families.base import J, Known, MessageProtocol, Method, Told
 from securevfl.families.fdml import pulls
 from securevfl.families.fdml.fdml_player import FDML, FdmlJob, FdmlServer, FdmlWorker, stored_of
 from securevfl.families.fdml.stored_sum import StoredOpen
-from securevfl.families.player import Player
+from securevfl.families.player import Player, State
 from securevfl.families.rounds.rounds_counts import added_up, classifier_kept, columns_lines, equations, labels_told
 from securevfl.families.sizes import evaluated, evaluations, scores
-from securevfl.families.training_data import State
 from securevfl.models.base import BlockModel, Model
 from securevfl.models.linear import Logistic
 from securevfl.optim.rules import Training
@@ -36,7 +35,7 @@ from securevfl.protocols.engines import Ckks
 from securevfl.protocols.residuals.open_residual import OpenResidual
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.sums.direct_sum import DirectSum
-from securevfl.runtime.door import Group
+from securevfl.runtime.channel import Group
 
 # What training at everyone's own pace (FDML) adds up to, counted, and what each role can tell from it, in words.
 #

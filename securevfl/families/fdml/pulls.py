@@ -36,8 +36,7 @@ from securevfl.errors import ProtocolError
 from securevfl.families.fdml.stored_sum import StoredOpen, StoredServer, StoredSum, StoredWorker
 from securevfl.protocols.declared import Declared, Reveal, sizes
 from securevfl.protocols.seat import Seat
-from securevfl.runtime.channel import Channel
-from securevfl.runtime.door import Entry, Leave, Telling
+from securevfl.runtime.channel import Channel, Entry, Leave, Telling
 
 
 class Restored(Telling, frozen=True):

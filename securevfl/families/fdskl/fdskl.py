@@ -27,9 +27,8 @@ from securevfl.families.fdskl import phase_sums
 from securevfl.families.fdskl.doubly_stochastic import FDSKL
 from securevfl.families.fdskl.kernel_model import Expansion, Frequencies, Kernel, KernelShare
 from securevfl.families.fdskl.phase_sums import PhaseSums
-from securevfl.families.player import AskedRows, BatchPlayer, OwnRows, Player, Round
+from securevfl.families.player import AskedRows, BatchPlayer, OwnRows, Player, Round, State, TrainingData
 from securevfl.families.sizes import scores
-from securevfl.families.training_data import State, TrainingData
 from securevfl.models.base import Model
 from securevfl.optim.rules import Training
 from securevfl.options import JobOptions

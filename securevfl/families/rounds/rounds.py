@@ -23,9 +23,8 @@ from securevfl.data.evidence import Woe
 from securevfl.data.preparation import Preparation
 from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.families.base import J, Known, MessageProtocol, Method, Told
-from securevfl.families.player import AskedRows, BatchPlayer, OwnRows, Player, Round, step_for
+from securevfl.families.player import AskedRows, BatchPlayer, OwnRows, Player, Round, State, TrainingData, step_for
 from securevfl.families.rounds.rounds_counts import RoundsJob, active_learns, counts, passive_learns
-from securevfl.families.training_data import State, TrainingData
 from securevfl.models.base import BlockModel, Model, Place
 from securevfl.models.linear import Logistic
 from securevfl.models.neural import Neural

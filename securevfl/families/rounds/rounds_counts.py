@@ -20,7 +20,7 @@ from securevfl.protocols.bin_classes import word_bits
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.residuals.base import ResidualProtocol
 from securevfl.protocols.residuals.defences import Gaussian
-from securevfl.runtime.door import Group
+from securevfl.runtime.channel import Group
 
 # What the options of a job by rounds hold.
 

@@ -21,12 +21,11 @@ from collections.abc import Iterator, Sequence
 from math import ceil, inf, log2
 
 from securevfl.disclosure.counts import Disclosure, Sizes, earlier
-from securevfl.disclosure.exposure import HALF
-from securevfl.disclosure.holds import code_bits
+from securevfl.disclosure.exposure import HALF, code_bits
 from securevfl.disclosure.leaks import RANK, Leak, LeakKind
 from securevfl.families.shares.shares_plan import SharesJob, weight_levels
-from securevfl.models import level_metrics
-from securevfl.models.inputs import Spread
+from securevfl.models import metrics
+from securevfl.models.base import Spread
 from securevfl.options import JobOptions
 from securevfl.protocols.shares.score_ledger import BUDGET, ROWS_PER_MEASURE
 from securevfl.protocols.shares.share_measures import FEW_ALIKE, FEW_ROWS, FEWEST, MOST
@@ -181,7 +180,7 @@ def _small_metrics(job: JobOptions, sizes: Sizes) -> Iterator[Leak]:
     rows, times = measured(sizes), measures(job, sizes)
     if not rows:
         return
-    few, pairs = [], level_metrics.fits(job.model.loss)  # where not, one sum of losses is told
+    few, pairs = [], metrics.fits(job.model.loss)  # where not, one sum of losses is told
     if pairs and rows < FEW_ROWS:
         few.append(f"metrics are of {rows} rows, fewer than {FEW_ROWS}")
     if pairs and sizes.alike is not None and sizes.alike < FEW_ALIKE:

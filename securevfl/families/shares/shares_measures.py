@@ -21,10 +21,9 @@ from securevfl.base.roles import PARTNER
 from securevfl.data.schedule import Rows, Visit
 from securevfl.errors import DataNotice
 from securevfl.families.player import FAR as FAR_ABOVE
-from securevfl.families.player import diverged
+from securevfl.families.player import ScaledRows, TrainingData, diverged
 from securevfl.families.shares.shares_plan import Plan, SharesJob, Turned, turns_back
-from securevfl.families.training_data import ScaledRows, TrainingData
-from securevfl.models import level_metrics, metrics
+from securevfl.models import metrics
 from securevfl.models.loss import Loss
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.shares.new_sums import MOST as COUNTED
@@ -89,8 +88,8 @@ class MeasuredLabels:
     def metrics(self, found: LevelPairs) -> tuple[dict[str, float], list[list[float]]]:
         """All metrics that pairs tell, and of two classes the calibration."""
         if self.less is not None:
-            return level_metrics.of_residuals(self.loss, self._residuals(found), self.targets, self.classes), []
-        told = level_metrics.of_classes(self.loss, found.f, found.marked, self.classes)
+            return metrics.of_residuals(self.loss, self._residuals(found), self.targets, self.classes), []
+        told = metrics.of_classes(self.loss, found.f, found.marked, self.classes)
         if not self.loss.single:
             return told, []
         proba = self.loss.proba(found.f)[:, 1]
@@ -99,8 +98,8 @@ class MeasuredLabels:
     def spread(self, found: LevelPairs) -> dict[str, float]:
         """Return the standard errors of the metrics that pairs tell."""
         if self.less is not None:
-            return level_metrics.spread_of_residuals(self.loss, self._residuals(found), self.targets, self.classes)
-        return level_metrics.spread_of_classes(self.loss, found.f, found.marked, self.classes)
+            return metrics.spread_of_residuals(self.loss, self._residuals(found), self.targets, self.classes)
+        return metrics.spread_of_classes(self.loss, found.f, found.marked, self.classes)
 
     def _residuals(self, found: LevelPairs) -> Floats:
         """Read the residuals (n x c) off the levels."""
@@ -181,7 +180,7 @@ class Measures:
                 warnings.warn(f"party {self._seat.me}: {what}; hold out more (test_fraction)", DataNotice, stacklevel=2)
             return {}
         self._note_measure(data, rows)
-        if not level_metrics.fits(loss):
+        if not metrics.fits(loss):
             return self._sum_of_losses(data, rows, state, rounds)
         labels, classes = data.labels(rows.rows), data.classes
         own, levels = None, self._levels(loss)
@@ -297,7 +296,7 @@ class Measures:
         every, rows, last = self._job.evaluation_interval, len(self._evaluated(data)), first + visits
         due = {number for number in range(first + 1, last + 1) if every and number % every == 0}
         due |= {last} if last == total else set()
-        count = min(len(due), AHEAD) if rows >= FEWEST and level_metrics.fits(self._job.model.loss) else 0
+        count = min(len(due), AHEAD) if rows >= FEWEST and metrics.fits(self._job.model.loss) else 0
         made = (self._prepared(met, rows) for _ in range(count))
         self._shuffles[first] = deque(shuffle for shuffle in made if shuffle is not None)
 
@@ -311,7 +310,7 @@ class Measures:
     def check(self, data: TrainingData, start: int) -> None:
         """Raise LeakageError if the evaluations of the run from round `start` on would be too many. A DataNotice says
         where rows that count more or less than others are measured alike."""
-        if data.counts(data.evaluated.rows) is not None and level_metrics.fits(self._job.model.loss):
+        if data.counts(data.evaluated.rows) is not None and metrics.fits(self._job.model.loss):
             what = "on shares metrics count every row alike, as nobody knows which row a score is of"
             why = "weights.column counts in the training alone"
             warnings.warn(f"party {self._seat.me}: {what}; {why}", DataNotice, stacklevel=2)

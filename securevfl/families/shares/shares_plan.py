@@ -31,11 +31,11 @@ from securevfl.data.load import LARGE
 from securevfl.data.schedule import Schedule, Visit
 from securevfl.disclosure.counts import Sizes
 from securevfl.errors import ConfigError
-from securevfl.models.inputs import Spread
+from securevfl.models.base import Spread
 from securevfl.models.linear import LinearModel
 from securevfl.models.rounded_sums import RoundedSums
-from securevfl.optim.block_descent import BlockDescent
 from securevfl.optim.fedbcd import FedBCD
+from securevfl.optim.rules import BlockDescent
 from securevfl.options import JobOptions
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.shares.opened_weights import WeightLevels

@@ -14,14 +14,22 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.base.files import read_checked_json, write_checked_json
-from securevfl.base.machine import give_back, one_thread
 from securevfl.base.roles import PARTNER
 from securevfl.crypto.share_ring import ShareScheme
 from securevfl.data.schedule import Rows, Visit
-from securevfl.disclosure.exposure import ROWS
-from securevfl.disclosure.holds import Holds
+from securevfl.disclosure.exposure import ROWS, Holds
 from securevfl.errors import ConfigError, LeakageError
-from securevfl.families.player import AnsweredRows, AskedRows, KnownRows, OwnRows, Player, Round
+from securevfl.families.player import (
+    AnsweredRows,
+    AskedRows,
+    KnownRows,
+    OwnRows,
+    Player,
+    Round,
+    ScaledRows,
+    State,
+    TrainingData,
+)
 from securevfl.families.shares.shares_leaks import bits_of_codes
 from securevfl.families.shares.shares_measures import Found, InputRows, MeasuredModel, Measures
 from securevfl.families.shares.shares_plan import (
@@ -35,12 +43,11 @@ from securevfl.families.shares.shares_plan import (
     turns_back,
     weight_levels,
 )
-from securevfl.families.training_data import ScaledRows, State, TrainingData
-from securevfl.models.inputs import Inputs, Seen, Spread, own_stream
+from securevfl.models.base import Inputs, Seen, Spread, own_stream
 from securevfl.models.linear import LinearModel
 from securevfl.models.loss import Loss
-from securevfl.optim.block_descent import BlockDescent
 from securevfl.optim.curvature import of_rows
+from securevfl.optim.rules import BlockDescent
 from securevfl.protocols.notes import Began
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.shares import opened_scores, opened_weights
@@ -56,6 +63,7 @@ from securevfl.protocols.shares.visits import SharesActive, SharesPartner, Share
 from securevfl.protocols.shares.work_ahead import Ahead, RowBlock, Terms, all_ended, is_ready
 from securevfl.runtime import eventlog
 from securevfl.runtime.clock import Stage
+from securevfl.runtime.threads import give_back, one_thread
 
 BLOCK = 16_384  # rows that are scored at a time
 STRETCH = 4096  # rows of which inputs are made at a time

@@ -35,10 +35,9 @@ from securevfl.base.tall import Sparse, made
 from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.errors import ProtocolError
 from securevfl.families.base import J, Known, MessageProtocol, Method, Told
-from securevfl.families.player import AskedRows, BatchPlayer, OwnRows, Player, Round
+from securevfl.families.player import AskedRows, BatchPlayer, OwnRows, Player, Round, State, TrainingData
 from securevfl.families.rounds.rounds_counts import ResidualGoesDown
 from securevfl.families.sizes import evaluated, evaluations, scores
-from securevfl.families.training_data import State, TrainingData
 from securevfl.families.transfer import taylor
 from securevfl.families.transfer.taylor import GuestQuadratic, HostQuadratic, Quadratic
 from securevfl.families.transfer.transfer_model import DenseNetwork, Transfer
@@ -55,8 +54,8 @@ from securevfl.protocols.residuals.base import Agreement, Batch, Reply, Residual
 from securevfl.protocols.residuals.open_residual import OpenResidual, Residual
 from securevfl.protocols.residuals.sealed_residual import Opened
 from securevfl.protocols.seat import Seat
+from securevfl.runtime.channel import Entry, Group, Telling
 from securevfl.runtime.codec import Numbers
-from securevfl.runtime.door import Entry, Group, Telling
 
 # What the two parties of transfer learning send each other: a sealed vector each way, products of it, moments.
 #

@@ -29,7 +29,7 @@ from securevfl.consent import consent_sheet
 from securevfl.consent.consent_sheet import AgreedSheets, Sheet
 from securevfl.data import datasets
 from securevfl.data.party import Party
-from securevfl.disclosure.holds import code_bits
+from securevfl.disclosure.exposure import code_bits
 from securevfl.disclosure.ledger import TRIES, DisclosureLedger
 from securevfl.errors import LeakageError
 from securevfl.families.shares.shares_player import SharesPlayer
@@ -48,10 +48,9 @@ from securevfl.protocols.shares.score_ledger import COMMITMENT, NEW
 from securevfl.protocols.shares.score_ledger import Ledger as ScoreLedger
 from securevfl.protocols.shares.share_numbers import Numbers
 from securevfl.protocols.shares.shares_options import Shares
-from securevfl.runtime.channel import Channel, Event, Observer
+from securevfl.runtime.channel import Channel, Entry, Event, Observer
 from securevfl.runtime.clock import WallClock
-from securevfl.runtime.door import Entry
-from securevfl.runtime.meter import Meter
+from securevfl.runtime.executor import Meter
 from securevfl.runtime.threads import run_threads
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.simulate import simulate

@@ -19,9 +19,8 @@ from securevfl.audit.transcripts import Outcome, check_transcript
 from securevfl.base.roles import Roles
 from securevfl.crypto import curve
 from securevfl.crypto.curve import POINT_BYTES, canonical_ids, hash_to_group, id_keys
-from securevfl.crypto.transfers import base_ot, okvs, ot_rows, vole
-from securevfl.crypto.transfers.vole import Giver, Size, Taker
-from securevfl.crypto.transfers.vole_prf import PrfHash
+from securevfl.crypto.transfers import okvs, ot_rows, vole
+from securevfl.crypto.transfers.vole import Giver, PrfHash, Size, Taker
 from securevfl.errors import CryptoError, LeakageError, PeerLost
 from securevfl.protocols.alignment import psi
 from securevfl.protocols.alignment.psi_work import AlignmentHello, Points
@@ -170,11 +169,11 @@ def base_transfers() -> Outcome:
     """Check that the chooser has the key it chose and no other, that its points are fresh, and that points outside the
     group are refused."""
     outcome = Outcome()
-    offerer = base_ot.Offerer()
+    offerer = ot_rows.Offerer()
     secrets = [ot_rows.fresh_secret()[1] for _ in range(2)]
     if secrets[0] == secrets[1] or not 24 < sum(secrets[0]) < 104:  # 7 standard errors
         outcome.add("fresh", "transfers", "the holder's choices are not random bits")
-    points, keys = base_ot.choose(offerer.offer, secrets[0][:32])
+    points, keys = ot_rows.choose(offerer.offer, secrets[0][:32])
     pairs = offerer.pairs(points)
     for choice, key, pair in zip(secrets[0], keys, pairs, strict=False):
         if key != pair[choice] or key == pair[not choice]:
@@ -184,7 +183,7 @@ def base_transfers() -> Outcome:
         outcome.add("hidden", "transfers", "equal choices send equal points: what comes back shows them")
     for what, point in (("a point of small order", bytes(32)), ("the neutral point", b"\x01" + bytes(31))):
         try:
-            base_ot.choose(point, [True])
+            ot_rows.choose(point, [True])
         except CryptoError:
             continue
         except RuntimeError:  # libsodium's own refusal comes too late to name the sender
@@ -238,9 +237,9 @@ def strays() -> Outcome:
 
 def ends() -> tuple[Giver, Taker]:
     """Both ends of a vector OLE, by base transfers."""
-    offerer, coin = base_ot.Offerer(), os.urandom(32)
+    offerer, coin = ot_rows.Offerer(), os.urandom(32)
     secret, bits = ot_rows.fresh_secret()
-    points, seeds = base_ot.choose(offerer.offer, bits)
+    points, seeds = ot_rows.choose(offerer.offer, bits)
     return Giver(secret, seeds, os.urandom(32), coin), Taker(offerer.pairs(points), coin)
 
 

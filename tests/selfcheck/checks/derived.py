@@ -21,7 +21,7 @@ from securevfl.crypto import share_ring
 from securevfl.crypto.masking import KeyPair
 from securevfl.crypto.prg import Prg, derive_key
 from securevfl.crypto.transfers.ot_rows import RowHash, RowOfferer, tweaks
-from securevfl.crypto.transfers.vole_prf import PrfHash
+from securevfl.crypto.transfers.vole import PrfHash
 from securevfl.data.register import Register
 from securevfl.job import Job, Protocol
 from securevfl.models.linear import Logistic

@@ -15,7 +15,7 @@ from unittest import mock
 import numpy as np
 
 from securevfl.audit.transcripts import Outcome
-from securevfl.crypto.transfers import base_ot, okvs, ot_rows
+from securevfl.crypto.transfers import okvs, ot_rows
 from securevfl.crypto.transfers.ot_rows import COLUMNS, Chooser, RowOfferer
 from securevfl.data import datasets
 from securevfl.data.party import Party
@@ -24,8 +24,8 @@ from securevfl.job import Job, Protocol
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedSGD
 from securevfl.protocols.engines import Ckks, Engine, Paillier
-from securevfl.protocols.meeting import Meeting
 from securevfl.protocols.residuals.sealed_residual import Blinded, Opened, SealedG
+from securevfl.protocols.seat import Meeting
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.codec import Message
 from securevfl.training.simulate import simulate
@@ -163,8 +163,8 @@ def columns() -> Outcome:
     """Check that the tags of columns of transfers, 16 bytes for each column, are compared to their last byte."""
     outcome = Outcome()
     secret, choices = ot_rows.fresh_secret()
-    base, coin = base_ot.Offerer(), os.urandom(32)
-    points, seeds = base_ot.choose(base.offer, choices)
+    base, coin = ot_rows.Offerer(), os.urandom(32)
+    points, seeds = ot_rows.choose(base.offer, choices)
     message, _ = Chooser(base.pairs(points), coin, 2).extend(_ROWS)
     size = ot_rows._TAG * (COLUMNS + 1)
     RowOfferer(secret, seeds, coin, 2).extend(_ROWS, message)

@@ -25,7 +25,7 @@ from securevfl.crypto.lattice import bfv_product, polynomial_ring
 from securevfl.crypto.lattice.bfv_product import LatticeShares
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing, Words, common_coin
-from securevfl.crypto.transfers import base_ot, ot_rows
+from securevfl.crypto.transfers import ot_rows
 from securevfl.crypto.transfers.ot_rows import Chooser, RowHash, RowOfferer
 from securevfl.families.fdml.local_noise import Blur, LocalNoise
 from securevfl.protocols.residuals.defences import Gaussian, Marvell, MaxNorm
@@ -86,8 +86,8 @@ def blocks() -> Outcome:
     """Over several blocks of transfers each choice is opened, and no tweak comes twice at the end that chooses."""
     outcome = Outcome()
     secret, choices = ot_rows.fresh_secret()
-    base, coin = base_ot.Offerer(), os.urandom(32)
-    points, seeds = base_ot.choose(base.offer, choices)
+    base, coin = ot_rows.Offerer(), os.urandom(32)
+    points, seeds = ot_rows.choose(base.offer, choices)
     chooser, offerer = Chooser(base.pairs(points), coin, _BITS), RowOfferer(secret, seeds, coin, _BITS)
     tweaks: list[bytes] = []
     for number, rows in enumerate(_BLOCKS):

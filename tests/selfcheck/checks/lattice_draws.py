@@ -27,7 +27,7 @@ from securevfl.crypto.lattice.lattice_product import LatticeEvaluator, LatticeHo
 from securevfl.crypto.lattice.lattice_sum import _SUM, LatticeSum
 from securevfl.crypto.lattice.layout import BLINDED, FISHER, OPENINGS, Parameters
 from securevfl.crypto.lattice.polynomial_ring import NOISE_STD, Residues, Ring
-from securevfl.crypto.lattice.row_encoding import checked
+from securevfl.crypto.lattice.row_products import checked
 from securevfl.crypto.scheme import Shape
 from selfcheck.bits import bits_of, bits_of_numbers, bitwise
 from selfcheck.entropy import recorded

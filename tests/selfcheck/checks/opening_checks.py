@@ -21,7 +21,7 @@ from securevfl.crypto.kernel import gradient
 from securevfl.crypto.kernel.gradient import KernelGradient
 from securevfl.crypto.lattice.lattice_product import LatticeScheme
 from securevfl.crypto.lattice.layout import OPENED, Parameters
-from securevfl.crypto.lattice.row_encoding import DEVIATIONS
+from securevfl.crypto.lattice.row_products import DEVIATIONS
 from securevfl.crypto.paillier.packing import layout
 from securevfl.crypto.paillier.paillier_product import CHECKS as PAILLIER_CHECKS
 from securevfl.crypto.paillier.paillier_product import PaillierScheme

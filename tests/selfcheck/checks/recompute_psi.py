@@ -29,7 +29,7 @@ from securevfl.audit.statistics import Battery
 from securevfl.audit.transcripts import Outcome
 from securevfl.crypto import curve
 from securevfl.crypto.curve import canonical_ids, hash_to_group, id_keys
-from securevfl.crypto.transfers import base_ot, okvs, ot_rows, vole, vole_prf
+from securevfl.crypto.transfers import okvs, ot_rows, vole
 from securevfl.crypto.transfers.binary_field import Multiplier
 from securevfl.crypto.transfers.okvs import Words
 from securevfl.protocols.alignment import psi_transfers
@@ -44,7 +44,7 @@ from selfcheck.entropy import Drawn, recorded
 _ROWS = 40
 _TRANSFERS = 64  # of 128: those that are worked out once more
 _OUTCOMES = 2000  # of a vector OLE: fewer are made of less noise than the battery takes for uniform
-_ORDER = base_ot._ORDER
+_ORDER = ot_rows._ORDER
 _USED: Any = psi_transfers  # what the protocol calls, by the names that it has for it
 
 
@@ -137,7 +137,7 @@ def _base(outcome: Outcome, bits: list[bool]) -> tuple[list[tuple[bytes, bytes]]
     """Check the base transfers: A = a G, B_j = b_j G + c_j A, and keys that are hashes of j, A, B_j and the shared
     point."""
     with recorded() as drawn:
-        offerer = base_ot.Offerer()
+        offerer = ot_rows.Offerer()
         points, seeds = _USED.choose(offerer.offer, bits)
     pairs, draws = offerer.pairs(points), iter(drawn.here())
     scalars = [1 + slow_reference.below(draws, _ORDER - 1) for _ in range(1 + len(bits))]
@@ -209,8 +209,8 @@ def _prf(outcome: Outcome, secret: bytes) -> None:
     known = np.concatenate(
         [slow_reference.blocks(key, inner ^ keys ^ np.uint64(half) * last) ^ inner for half in (0, 1)], axis=1
     )
-    at_evaluator = vole_prf.evaluated(hashing, seed, c, keys)
-    at_holder = vole_prf.held(hashing, seed, b, P ^ a, times, keys)
+    at_evaluator = vole.evaluated(hashing, seed, c, keys)
+    at_holder = vole.held(hashing, seed, b, P ^ a, times, keys)
     if not np.array_equal(at_evaluator, known) or not np.array_equal(at_holder, known):
         outcome.add("derived", "transfers", "F(x) is not the hash of x and its sum")
     battery = Battery()

@@ -22,8 +22,7 @@ from securevfl.job import Job, Protocol
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedBCD
 from securevfl.protocols.engines import Ckks
-from securevfl.protocols.meeting import Meeting, Verdict
-from securevfl.protocols.seat import Seat
+from securevfl.protocols.seat import Meeting, Seat, Verdict
 from securevfl.protocols.sums.cipher_sum import CipherSum
 from securevfl.protocols.sums.pairwise_sum import PairwiseSum
 from securevfl.protocols.sums.sum_masks import SumPublic
@@ -31,7 +30,7 @@ from securevfl.protocols.sums.tree_sum import TreeSum
 from securevfl.runtime.channel import Channel, Event, Inbox
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.codec import encode_frame
-from securevfl.runtime.meter import Meter
+from securevfl.runtime.executor import Meter
 from securevfl.runtime.threads import run_threads
 from securevfl.training.session import take_part
 from securevfl.training.simulate import simulate

@@ -31,12 +31,11 @@ from securevfl.crypto.lattice import bfv_product
 from securevfl.crypto.lattice.bfv_product import LatticeShares
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing, Words, common_coin
-from securevfl.crypto.transfers import base_ot, ot_rows
-from securevfl.crypto.transfers.base_ot import transposed
-from securevfl.crypto.transfers.ot_rows import COLUMNS, Chooser, RowOfferer
+from securevfl.crypto.transfers import ot_rows
+from securevfl.crypto.transfers.ot_rows import COLUMNS, Chooser, RowOfferer, transposed
 from securevfl.data import datasets
 from securevfl.errors import CryptoError, DivergenceError, LeakageError, ProtocolError
-from securevfl.families.training_data import State
+from securevfl.families.player import State
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedSGD
@@ -48,8 +47,7 @@ from securevfl.protocols.shares.score_ledger import COMMITMENT, NEW, Ledger
 from securevfl.protocols.shares.share_numbers import Numbers
 from securevfl.protocols.shares.shares_options import Shares
 from securevfl.protocols.shares.visits import Turn
-from securevfl.runtime.channel import Event, Observer
-from securevfl.runtime.door import Entry
+from securevfl.runtime.channel import Entry, Event, Observer
 from securevfl.training.checkpoint import Checkpoints, Saved
 from securevfl.training.simulate import simulate
 
@@ -183,8 +181,8 @@ def _odd_columns() -> Outcome:
 
 def _met() -> tuple[Any, Any]:
     secret, choices = ot_rows.fresh_secret()
-    base, coin = base_ot.Offerer(), os.urandom(32)
-    points, seeds = base_ot.choose(base.offer, choices)
+    base, coin = ot_rows.Offerer(), os.urandom(32)
+    points, seeds = ot_rows.choose(base.offer, choices)
     return Chooser(base.pairs(points), coin, _BITS), RowOfferer(secret, seeds, coin, _BITS)
 
 

@@ -10,10 +10,10 @@ import numpy as np
 from securevfl.audit.transcripts import Outcome
 from securevfl.data.party import Party
 from securevfl.data.preparation import Source
-from securevfl.data.scaled_columns import on_grid
+from securevfl.data.scaling import on_grid
 from securevfl.errors import ConfigError
 from securevfl.job import Job
-from securevfl.models.inputs import Seen, Spread
+from securevfl.models.base import Seen, Spread
 from securevfl.models.metrics import area_under_curve
 from securevfl.models.trees import ForestInputs, Trees
 from securevfl.training.simulate import simulate

@@ -14,7 +14,7 @@ from securevfl.protocols.declared import verdict
 from securevfl.protocols.shares import column_products, group_counts
 from securevfl.protocols.shares.opened_scores import Scores
 from securevfl.protocols.shares.shares_options import Shares
-from securevfl.training import trainee
+from securevfl.training import session
 from selfcheck.mutants.mutant import Mutant, Patch, edited, patched
 
 _join = join.join
@@ -189,7 +189,7 @@ MUTANTS = [
         "whether to go on is told after each evaluation, and the ledger of the party with labels has none of it",
         "verdicts of early stopping",
         "count",
-        (trainee, "tell_verdict", verdict),
+        (session, "tell_verdict", verdict),
     ),
     _mutant(
         "ends: not entered",

@@ -11,7 +11,7 @@ import numpy as np
 
 from securevfl.crypto import curve
 from securevfl.crypto.curve import Blinder
-from securevfl.crypto.transfers import base_ot, ot_rows, vole
+from securevfl.crypto.transfers import ot_rows, vole
 from securevfl.protocols.alignment import psi, psi_points, psi_work
 from selfcheck.mutants.mutant import Mutant, patched
 
@@ -74,11 +74,11 @@ def _any_point(point: bytes) -> None:
 
 def _unshifted(offer: bytes, choices: list[bool]) -> tuple[bytes, list[bytes]]:
     """Make the choice show: its scalar follows from its bit."""
-    with mock.patch.object(base_ot, "_scalar", return_value=(7).to_bytes(32, "little")):
+    with mock.patch.object(ot_rows, "_scalar", return_value=(7).to_bytes(32, "little")):
         return _choose(offer, choices)
 
 
-_choose = base_ot.choose
+_choose = ot_rows.choose
 
 
 def _any_number(work: Any, begin: Any) -> None:
@@ -168,13 +168,13 @@ MUTANTS = [
         "what comes back shows each choice",
         "transfers hide the other key",
         "hidden",
-        patched((base_ot, "choose", _unshifted)),
+        patched((ot_rows, "choose", _unshifted)),
     ),
     Mutant(
         "transfers: any point",
         "points of small order pass as offers and choices",
         "transfers hide the other key",
         "refusal",
-        patched((base_ot, "_check", _any_point)),
+        patched((ot_rows, "_check", _any_point)),
     ),
 ]

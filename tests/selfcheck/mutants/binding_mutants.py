@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from securevfl.crypto import masking, prg
-from securevfl.crypto.transfers import base_ot
-from securevfl.crypto.transfers.vole_prf import PrfHash
-from securevfl.models import inputs
+from securevfl.crypto.transfers import ot_rows
+from securevfl.crypto.transfers.vole import PrfHash
+from securevfl.models import base
 from securevfl.protocols.alignment.psi_work import AlignmentWork
 from securevfl.transport import seal, session_wire
 from securevfl.transport.seal import Seal
@@ -135,14 +135,14 @@ MUTANTS = [
         "neither the number of a transfer nor its points enter its keys",
         "transfers are known answers",
         "derived",
-        patched((base_ot, "_key", _key_of_point)),
+        patched((ot_rows, "_key", _key_of_point)),
     ),
     Mutant(
         "start: weights of the seed and the shape",
         "anyone can compute the active party's first weights",
         "first weights follow the table",
         "derived",
-        patched((inputs, "hashlib", Stand(hashlib, shake_256=_OfItsName))),
+        patched((base, "hashlib", Stand(hashlib, shake_256=_OfItsName))),
     ),
     Mutant(
         "agreement: names not bound",

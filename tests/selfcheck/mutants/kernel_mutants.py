@@ -7,19 +7,19 @@ from unittest import mock
 
 import numpy as np
 
-from securevfl.crypto.kernel import ciphertexts, residues, shares, transform
+from securevfl.crypto.kernel import ciphertexts, residues, shares
+from securevfl.crypto.kernel.ciphertexts import RingLayout
 from securevfl.crypto.kernel.residues import Primes
-from securevfl.crypto.kernel.ring_layout import RingLayout
 from securevfl.crypto.kernel.shares import KernelEvaluator, ShareParameters
 from selfcheck.mutants.mutant import Mutant, patched
 
 _second, _pack, _powers, _zero = (
     ciphertexts.second_polynomial,
     ciphertexts.pack,
-    transform._powers,
+    residues._powers,
     KernelEvaluator._zero,
 )
-_squares = transform._squares
+_squares = residues._squares
 
 
 def _modulo(prg: Any, primes: Any, shape: Any) -> Any:
@@ -174,14 +174,14 @@ MUTANTS = [
         "powers of the root are one place further",
         "kernel: arithmetic",
         "exact",
-        patched((transform, "_powers", _off_by_one)),
+        patched((residues, "_powers", _off_by_one)),
     ),
     Mutant(
         "squares on their side",
         "rows and columns change places where few long polynomials are transformed as squares",
         "kernel: arithmetic",
         "exact",
-        patched((transform, "_squares", _on_their_side)),
+        patched((residues, "_squares", _on_their_side)),
     ),
     Mutant(
         "half bytes swapped",

@@ -12,7 +12,7 @@ import tenseal.sealapi as seal
 from securevfl.crypto.lattice.lattice_product import LatticeEvaluator
 from securevfl.crypto.lattice.lattice_sum import LatticeAdder
 from securevfl.crypto.paillier.paillier_keys import SecretKey
-from securevfl.crypto.transfers import base_ot, ot_rows
+from securevfl.crypto.transfers import ot_rows
 from securevfl.protocols.alignment import psi_transfers
 from securevfl.protocols.sums.tree_sum import TreeSumRole
 from selfcheck.mutants.mutant import Mutant, patched
@@ -25,7 +25,7 @@ def _opposite_neighbours(self: Any, part: Any) -> Any:
     return mask
 
 
-_scalar = base_ot._scalar
+_scalar = ot_rows._scalar
 _last = threading.local()
 
 
@@ -125,7 +125,7 @@ MUTANTS = [
         "b_(j+1) = b_j + 1, so that differences of points show the choices",
         "transfers are known answers",
         "derived",
-        patched((base_ot, "_scalar", _next_scalar)),
+        patched((ot_rows, "_scalar", _next_scalar)),
     ),
     Mutant(
         "transfers: choices repeat",

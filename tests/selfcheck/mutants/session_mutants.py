@@ -13,7 +13,7 @@ from securevfl.crypto import prg, scheme
 from securevfl.crypto.paillier.paillier_keys import SecretKey
 from securevfl.crypto.prg import Prg
 from securevfl.families import sizes
-from securevfl.protocols import meeting
+from securevfl.protocols import seat
 from securevfl.protocols.sums.sum_masks import SumPublic
 from securevfl.runtime import channel, codec
 from securevfl.runtime.channel import Channel, Inbox
@@ -29,9 +29,9 @@ def _meeting_with(**forged: Any) -> Iterator[None]:
 
     def accept(self: Any, sender: str, kind: Any, lane: str = "", **keys: Any) -> Any:
         message = recv(self, sender, kind, lane, **keys)
-        if isinstance(message, meeting.Meeting):
+        if isinstance(message, seat.Meeting):
             values = {name: getattr(message, name) for name in message.__struct_fields__}
-            return meeting.Meeting(**(values | {name: value(self) for name, value in forged.items()}))
+            return seat.Meeting(**(values | {name: value(self) for name, value in forged.items()}))
         return message
 
     with mock.patch.object(Channel, "recv", accept):
