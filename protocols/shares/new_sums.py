@@ -24,6 +24,7 @@ from securevfl.crypto.share_ring import Factor, Integers, ShareRing, Words, narr
 from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.shares import share_products, table_transfers
+from securevfl.protocols.shares.share_numbers import away
 from securevfl.protocols.shares.share_products import Products, Query
 from securevfl.protocols.shares.table_transfers import Transfers
 from securevfl.protocols.shares.visits import SharedState
@@ -134,7 +135,7 @@ def words(name: str, data: bytes, ring: ShareRing, shape: tuple[int, ...]) -> Wo
 # 2. B, A     transfers for every row (table_transfers.py), B's choices chi
 # 3. B -> A   place = (i_B - chi) mod 2^b          i_B = top bits of its share
 # 4. A -> B   far(i_A + place + j) - mask - pad(j)  for each row and j < 2^b, modulo 2^11
-#    B        entry chi + pad(chi): a share of whether |H| is beyond the table's reach, uniform by the mask
+#    B        entry chi + pad(chi): a share of whether H is beyond the row's table, uniform by the mask
 # 5. B -> A   the sum of its shares, modulo 2^11
 #    A        adds the sum of its masks: how many are beyond
 #
@@ -199,22 +200,23 @@ def counted(
     state: SharedState,
     number: int,
     X: Floats,
+    centres: Floats,
     *,
     allowed: Callable[[], bool],
 ) -> int | None:
     """One party's side, with its columns X (n x d); the count of sums that are far at the active party, None elsewhere
     and where the partner tells none.
 
-    transfers: at the two holders, those of the session. number: no two of a session are equal. allowed: whether the
-    partner may tell one more count of these rows, which it notes. ProtocolError if a peer sends something of another
-    size.
+    transfers: at the two holders, those of the session. number: no two of a session are equal. centres: of the tables
+    of these rows (n c,), of which the active party's are used. allowed: whether the partner may tell one more count of
+    these rows, which it notes. ProtocolError if a peer sends something of another size.
     """
     seat, numbers, ring = products.seat, terms.numbers, ShareRing(terms.numbers.bits)
     h = NewSums(products, terms, state, "range", number, len(X)).block(0, X)  # 1
     if h is None or transfers is None:
         return None
     end = numbers.reach if numbers.roomy else numbers.reach / 2
-    far = (np.abs(numbers.top_knots) > end).astype(np.uint64)
+    far = (np.abs(away(numbers.top_knots, centres)) > end).astype(np.uint64)
     total = looked_up(products, transfers, terms, ring.reduce(h), far, _RING).sum(dtype=np.uint64)  # 2 to 4
     if seat.me == terms.partner:
         about = tuple(name for name in seat.parties if name != seat.active)
@@ -231,8 +233,9 @@ def counted(
 def looked_up(products: Products, transfers: Transfers, terms: Terms, h: Words, table: Words, ring: ShareRing) -> Words:
     """One holder's share, in `ring` and uniform, of the entry of a table (2^top_bits,) that each sum falls to.
 
-    h: its shares of the sums (any shape), which is that of what comes back. table: the active party's is used.
-    transfers: of top_bits. ProtocolError if a peer sends something of another size.
+    h: its shares of the sums (any shape), which is that of what comes back. table: the active party's is used, one for
+    all sums or one for each (2^top_bits x n). transfers: of top_bits. ProtocolError if a peer sends something of
+    another size.
     """
     seat, numbers = products.seat, terms.numbers
     (stored,) = transfers.made([h.size])  # 2
@@ -246,7 +249,7 @@ def looked_up(products: Products, transfers: Transfers, terms: Terms, h: Words, 
     places = _places(terms.partner, products.recv(terms.partner, FarPlaces).places, h.size, entries)  # 3
     mask = ring.uniform(Prg.fresh("masks of entries by the highest bits"), h.size)
     at = (index + places + np.arange(entries, dtype=np.uint8)[:, None]) & last
-    masked = table[at] - mask - table_transfers.pads(stored, ring)
+    masked = np.take_along_axis(table.reshape(entries, -1), at, axis=0) - mask - table_transfers.pads(stored, ring)
     products.send(terms.partner, FarTables(ring.pack(ring.reduce(masked))))  # 4
     return mask.reshape(h.shape)
 

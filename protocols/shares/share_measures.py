@@ -32,7 +32,7 @@ from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.shares import new_sums, table_transfers
 from securevfl.protocols.shares.new_sums import NewSums, looked_up, words
-from securevfl.protocols.shares.share_numbers import Levels, Numbers
+from securevfl.protocols.shares.share_numbers import Levels, Numbers, away
 from securevfl.protocols.shares.share_products import Products
 from securevfl.protocols.shares.table_transfers import Transfers
 from securevfl.protocols.shares.visits import SharedState
@@ -47,9 +47,9 @@ __all__ = [
     "MOST",
     "MOST_BITS",
     "LevelPairs",
+    "LossTable",
     "Measured",
     "Shuffle",
-    "Values",
     "declares",
     "measure",
     "pairs",
@@ -63,7 +63,14 @@ _LOSS_BITS = 44
 _FRACTION = 16  # bits of a loss below one
 _RING = ShareRing(64)
 
-Values = Callable[[Floats, Floats], Floats]  # the loss of each of f (m x 1) and targets (m x k)
+
+class LossTable(NamedTuple):
+    """What the active party takes the loss of rows from: the loss of each of f (m x 1) and targets (m x k), the targets
+    of each row and output (n c x k), and the f of their least losses (n c x 1)."""
+
+    values: Callable[[Floats, Floats], Floats]
+    targets: Floats
+    least: Floats
 
 
 class MeasuredPlaces(Message, frozen=True):
@@ -111,14 +118,14 @@ def measure(
     state: SharedState,
     number: int,
     X: Floats,
-    table: tuple[Values, Floats] | None,
+    table: LossTable | None,
     *,
     occasion: str = "measure",
 ) -> Measured | None:
     """One party's side, with its columns X (n x d); what the active party learns, None elsewhere.
 
     transfers: at the two holders, those of the session. occasion, number: no two of a session are equal in both.
-    table: at the active party the loss and the targets (n c x k) of each row and output. ProtocolError if a peer sends
+    table: at the active party. ProtocolError if a peer sends
     something of another size.
     """
     seat, numbers, ring = products.seat, terms.numbers, ShareRing(terms.numbers.bits)
@@ -140,7 +147,7 @@ def measure(
     places = _places(terms.partner, products.recv(terms.partner, MeasuredPlaces).places, h.size, numbers)  # 3
     mask = _RING.uniform(Prg.fresh("masks of a measurement"), h.size)
     at = (index + places + np.arange(numbers.entries, dtype=np.uint8)[:, None]) & np.uint8(numbers.entries - 1)
-    entries = _entries(numbers, *table)[at, np.arange(h.size)] - mask - table_transfers.pads(stored, _RING)
+    entries = _entries(numbers, table)[at, np.arange(h.size)] - mask - table_transfers.pads(stored, _RING)
     products.send(terms.partner, MeasuredTables(_RING.pack(entries)))  # 4
     (theirs,) = words(terms.partner, products.recv(terms.partner, MeasuredSum).total, _RING, (1,))  # 5
     return _read((int(theirs) + int(mask.sum(dtype=np.uint64))) % 2**64, h.size)
@@ -155,19 +162,16 @@ def _places(name: str, data: bytes, rows: int, numbers: Numbers) -> np.ndarray[t
     return places
 
 
-def _entries(numbers: Numbers, values: Values, targets: Floats) -> Words:
-    """Pack the loss of each entry (2^b x n c) and whether its sum is far out into one word each.
-
-    targets: (n x c x k), those of each row and output.
-    """
-    knots = numbers.knots
-    f, of = np.repeat(knots, len(targets)), np.tile(targets, (len(knots), 1))
+def _entries(numbers: Numbers, table: LossTable) -> Words:
+    """Pack the loss of each entry (2^b x n c) and whether its sum is far out into one word each."""
+    centres = numbers.centres(table.least)
+    distances = away(numbers.knots, centres)
+    f, of = (distances + centres).reshape(-1, 1), np.tile(table.targets, (numbers.entries, 1))
     most = 2.0 ** (_LOSS_BITS - _FRACTION) / MOST
-    loss = np.clip(values(f[:, None], of).ravel(), 0, most - 1)
-    far = np.abs(f) > numbers.reach / 2
+    loss = np.clip(table.values(f, of), 0, most - 1).reshape(distances.shape)
     packed = np.rint(np.ldexp(loss, _FRACTION)).astype(np.uint64)
-    packed |= far.astype(np.uint64) << np.uint64(_LOSS_BITS)
-    return packed.reshape(len(knots), len(targets))
+    packed |= (np.abs(distances) > numbers.reach / 2).astype(np.uint64) << np.uint64(_LOSS_BITS)
+    return packed
 
 
 def _read(total: int, rows: int) -> Measured:

@@ -20,7 +20,11 @@ down, and changes are multiplied by 2^k afterwards (`Numbers.lift`): entries of 
 
 A table of 2^b entries, 2^step apart, reads the top bits of H modulo 2^b: of the shares h_A + h_B = H it takes i_k =
 floor(h_k / 2^s) modulo 2^b, s = f_x + f_W + f_g + m + step. A carry out of 2^L vanishes, so nothing can wrap as long as
-|H| is within the table. The ring itself holds sums of four times that size, and of 64 at least (`whole` bits), so that
+H is within the table. As the label picks a row's table, the party with labels centres it where sums of such rows lie:
+half way to the sum of least loss, and by a quarter of the table at most (`Numbers.centres`). So of 64 entries 1 apart
+those of a class cover margins y H from -15 to 48. A margin that wraps there would be taken for a very wrong one, whose
+step makes it larger still; rows that a model is so sure of are common, and those it is so wrong about are not. The ring
+itself holds sums of four times that size, and of 64 at least (`whole` bits), so that
 a sum beyond what a table or levels cover can be told from others by its highest bits; batches of too many rows for that
 have rings that hold the table alone. i_A + i_B + 1 is the entry below H / 2^s with the probability of its distance to
 the one above, and else the one above (the fractional part of h_A is uniform): linear interpolation between the entries,
@@ -45,7 +49,7 @@ from securevfl.crypto.share_ring import Integers, ShareRing, Words
 from securevfl.data.scaling import GRID_BITS
 from securevfl.errors import ConfigError, RangeError
 
-__all__ = ["Descent", "FixedCoefficients", "Levels", "LinearRule", "LookUp", "Numbers", "Paced"]
+__all__ = ["Descent", "FixedCoefficients", "Levels", "LinearRule", "LookUp", "Numbers", "Paced", "away"]
 
 
 _DITHER = 16  # bits below f_g that random rounding looks at
@@ -147,7 +151,7 @@ class Numbers:
 
     @property
     def reach(self) -> float:
-        """The largest |H| that the table covers on either side."""
+        """The largest distance of H from its table's centre that the table covers on either side."""
         return float((self.entries // 2 - 1) * 2.0**self.step)
 
     @property
@@ -166,6 +170,13 @@ class Numbers:
     def top_knots(self) -> Floats:
         """f at each place of a table of all that the ring holds (2^top_bits,)."""
         return _knots(self.top_bits, self.whole - self.top_bits)
+
+    def centres(self, least: Floats) -> Floats:
+        """Return the f that the tables of rows are centred at (n,), from the f of their least losses (n x 1), which may
+        be infinite."""
+        most = float(self.entries // 4)
+        centres: Floats = np.rint(np.clip(np.ldexp(least[:, 0] / 2, -self.step), -most, most))
+        return np.ldexp(centres, self.step)
 
     def columns(self, X: Floats) -> Integers:
         """X (n x d), clipped, at f_x bits. RangeError if it is not finite."""
@@ -220,21 +231,40 @@ def _knots(bits: int, step: int) -> Floats:
     return found
 
 
+def away(knots: Floats, centres: Floats) -> Floats:
+    """Return how far the places of a table with these knots (2^b,) lie from each centre (n,), (2^b x n): a place stands
+    for all sums that are a whole table apart, of which the nearest is taken."""
+    least, apart = float(knots.min()), float(np.ptp(knots)) * len(knots) / (len(knots) - 1)
+    distances: Floats = (knots[:, None] - centres - least) % apart + least
+    return distances
+
+
 class LookUp:
     """The tables of one batch: what g is at each entry, for the label of each row. At the party with the labels."""
 
-    def __init__(self, numbers: Numbers, residual: Callable[[Floats, Floats], Floats], y: Floats) -> None:
-        """residual: g (n x 1) of f and targets y, elementwise; y (n x k), what a row's g goes by beside f."""
+    def __init__(
+        self,
+        numbers: Numbers,
+        residual: Callable[[Floats, Floats], Floats],
+        y: Floats,
+        least: Callable[[Floats], Floats] = np.zeros_like,
+    ) -> None:
+        """residual: g (n x 1) of f and targets y, elementwise; y (n x k), what a row's g goes by beside f. least: the f
+        (n x 1) of least loss of targets, by which their tables are centred; 0 if left out."""
         targets, which = np.unique(y, axis=0, return_inverse=True)
         blocks = (targets[start : start + _AT_ONCE] for start in range(0, len(targets), _AT_ONCE))
-        self._tables = np.concatenate([self._made(numbers, residual, block) for block in blocks])
+        self._tables = np.concatenate(
+            [self._made(numbers, residual, block, numbers.centres(least(block))) for block in blocks]
+        )
         self._start = which.astype(np.int32) << numbers.table_bits
         self._numbers = numbers
 
     @staticmethod
-    def _made(numbers: Numbers, residual: Callable[[Floats, Floats], Floats], targets: Floats) -> NDArray[np.int32]:
-        """Make the look-up tables of these targets (m x k), one behind the other."""
-        f = np.tile(numbers.knots, len(targets))[:, None]
+    def _made(
+        numbers: Numbers, residual: Callable[[Floats, Floats], Floats], targets: Floats, centres: Floats
+    ) -> NDArray[np.int32]:
+        """Make the look-up tables of these targets (m x k), centred at m sums, one behind the other."""
+        f = (away(numbers.knots, centres) + centres).T.reshape(-1, 1)
         g = residual(f, np.repeat(targets, numbers.entries, axis=0))[:, 0]
         most = (2**31 - 2**_DITHER - 1) * 2.0 ** -(numbers.f_g + _DITHER)
         if np.abs(g[np.abs(f[:, 0]) <= _NEAR]).max() > most:  # further out entries end there

@@ -74,6 +74,12 @@ class Loss(ABC):
     def undo(self, g: Floats) -> Undone:
         """Read targets and sums off residuals g (n x c), as one who receives them can: audits attack with it."""
 
+    def least(self, y: Floats) -> Floats:
+        """Return the f at which rows of targets y (n x c) have the least loss (n x c), infinite where it falls for
+        ever."""
+        least: Floats = np.where(y > 0, np.inf, -np.inf)
+        return least
+
     def shown(self, f: Floats) -> Floats:
         """Return the linear map (n x k) of f (n x c) that a residual can tell: all of f, unless g is blind to some of
         it."""
@@ -130,6 +136,9 @@ class NumberLoss(Loss):
     classifies = False
     keeps_targets = True
     spacing = 0.25
+
+    def least(self, y: Floats) -> Floats:
+        return y
 
     def mean(self, f: Floats, classes: NDArray[Any]) -> Floats:
         return f[:, 0] * classes[1] + classes[0]
@@ -325,6 +334,9 @@ class RowLoss(Loss):
         self.spacing, self.spread = loss.spacing, loss.spread  # type: ignore[misc]
         self.estimates, self.slack = loss.estimates, loss.slack  # type: ignore[misc]
         self.keeps_targets, self.guesses = loss.keeps_targets, loss.guesses  # type: ignore[misc]
+
+    def least(self, y: Floats) -> Floats:
+        return self._loss.least(y[:, :-1])
 
     def undo(self, g: Floats) -> Undone:
         return self._loss.undo(g)

@@ -84,6 +84,10 @@ class LogLinkLoss(Loss):
     def targets(self, y: NDArray[Any], classes: NDArray[Any]) -> Floats:
         return (np.asarray(y, np.float64) / classes[1])[:, None]
 
+    def least(self, y: Floats) -> Floats:
+        least: Floats = np.log(np.clip(y, math.exp(-CAP), math.exp(CAP)))
+        return least
+
     def mean(self, f: Floats, classes: NDArray[Any]) -> Floats:
         return growth(f)[:, 0] * classes[1]
 

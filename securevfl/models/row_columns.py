@@ -155,6 +155,9 @@ class OffsetLoss(RowLoss):
         self.keeps_targets = True  # type: ignore[misc]  # of this one
         self._of_unit = loss.of_unit
 
+    def least(self, y: Floats) -> Floats:
+        return self._loss.least(y[:, :-1] / np.exp(y[:, -1:]))
+
     def value(self, f: Floats, y: Floats) -> Floats:
         exposed = np.exp(y[:, -1:])
         loss, counts = self._of_unit(exposed)

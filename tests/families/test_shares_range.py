@@ -1,10 +1,11 @@
-"""How many rows come near the end of the table is counted after every chunk, and nothing else is told by that."""
+"""How many rows come beyond their table is counted after every chunk, and nothing else is told by that."""
 
 from __future__ import annotations
 
 import contextlib
 from typing import Any
 
+import numpy as np
 import pytest
 
 import securevfl as vfl
@@ -20,11 +21,22 @@ from securevfl.training import session
 
 def job(lr: float, **keys: Any) -> vfl.Job:
     shares = vfl.Protocol(shares=vfl.Shares(chunk=2))
-    own = {"batch_size": "all", "epochs": 6, "test_fraction": 0.3, "evaluate_every": 100} | keys
-    return vfl.Job(model=vfl.Logistic(), optimizer=vfl.FedSGD(lr=lr), protocol=shares, **own)
+    own = {"batch_size": "all", "epochs": 6, "test_fraction": 0.3, "evaluate_every": 100, "protocol": shares} | keys
+    return vfl.Job(model=vfl.Logistic(), optimizer=vfl.FedSGD(lr=lr), **own)
 
 
-def played(own: vfl.Job, tmp_path: Any, parties: int = 2) -> tuple[list[str], list[FarCount]]:
+def sure(scale: float) -> list[vfl.Party]:
+    """Tables of which a logistic model is sure: sums reach 30, and `scale` times as far in rows that are large in every
+    column."""
+    draw = np.random.default_rng(1)
+    X = draw.normal(size=(1200, 14)) * np.where(draw.random((1200, 1)) < 0.02, scale, 1.0)
+    y = (X @ np.resize([1.0, -1.0], 14) + 0.1 * draw.normal(size=1200) > 0).astype(int)
+    return [vfl.Party("bank", X[:, :6], y=y, aligned=True), vfl.Party("shop", X[:, 6:], aligned=True)]
+
+
+def played(
+    own: vfl.Job, tmp_path: Any, parties: int = 2, tables: list[vfl.Party] | None = None
+) -> tuple[list[str], list[FarCount]]:
     """Events `far` as they were logged, and the sums that were opened."""
     opened: list[FarCount] = []
 
@@ -35,7 +47,7 @@ def played(own: vfl.Job, tmp_path: Any, parties: int = 2) -> tuple[list[str], li
     handler = eventlog.write_to(tmp_path / "log")
     try:
         with contextlib.suppress(DivergenceError):  # at its very end
-            vfl.simulate(own, vfl.datasets.breast_cancer(parties), workers=1, observe=watch)
+            vfl.simulate(own, tables or vfl.datasets.breast_cancer(parties), workers=1, observe=watch)
     finally:
         handler.close()
         eventlog.LOGGER.removeHandler(handler)
@@ -56,6 +68,27 @@ def test_a_run_beyond_the_table_is_told_before_its_end(tmp_path: Any) -> None:
     assert len(opened) >= 3
     assert len(far) >= 2
     assert all('"party": "bank"' in line or '"party":"bank"' in line for line in far)
+
+
+@pytest.mark.parametrize(("scale", "warned"), [(1.8, False), (6.0, True)])
+def test_sums_of_rows_that_a_model_is_sure_of_are_covered(scale: float, warned: bool, tmp_path: Any) -> None:
+    """Sums beyond 32, half of the table, of a class's own sign are read as they are, and nothing is said; beyond 48
+    they are taken for others, and the party with labels is told what to do."""
+    own = vfl.Job(model="logistic", test_fraction=0)
+    tables = sure(scale)
+    sums = np.abs(vfl.simulate(own, tables, workers=1).decision({each.name: each.X for each in tables}))
+    assert (sums > 32).any()
+    assert (sums > 49).any() == warned
+    far, _ = played(own, tmp_path, tables=tables)
+    assert bool(far) == warned
+    assert all("table_bits one higher" in line for line in far)
+
+
+def test_a_table_of_half_the_entries_trains_where_sums_reach_thirty() -> None:
+    """15 on either side of 0 lost this training."""
+    shares = vfl.Protocol(shares=vfl.Shares(table_bits=5))
+    run = vfl.simulate(job(0.3, epochs=12, batch_size=128, protocol=shares), vfl.datasets.breast_cancer(), workers=1)
+    assert run.metrics["auc"] > 0.98
 
 
 def test_counts_are_said_and_counted() -> None:

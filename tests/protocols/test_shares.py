@@ -320,6 +320,28 @@ def test_the_residual_is_unbiased():
         assert abs(g.mean() - line) < 6 * max(g.std(), 1e-3) / 4000**0.5
 
 
+@pytest.mark.parametrize("loss", [LOSSES["logistic"], LOSSES["square"], LOSSES["poisson"]], ids=lambda loss: loss.name)
+def test_tables_are_centred_where_sums_of_their_rows_lie(loss):
+    """Of a class from a quarter of the table on the wrong side of 0 to three on the right one, of numbers about half of
+    what they are."""
+    numbers = Numbers(1000, 1.0)
+    y, span = {
+        "logistic": ([-1.0, 1.0], [(-47, 16), (-15, 48)]),
+        "square": ([-3.0, 0.5, 30.0], [(-33, 30), (-31, 32), (-16, 47)]),
+        "poisson": ([0.0, 0.5, 30.0], [(-33, 30), (-31, 32), (-29, 34)]),
+    }[loss.name]
+    look = LookUp(numbers, loss.residual, np.array(y)[:, None], loss.least)
+    entry = numbers.index(np.zeros(1, np.uint64))  # of a share of 0, so that the other holder's is the sum
+    for row, (low, high) in enumerate(span):
+        f = np.arange(low, high + 1)
+        own = numbers.index(
+            ((f.astype(np.int64) - 1) << numbers.shift).astype(np.uint64)
+        )  # a place stands for one more
+        read = np.ldexp(look._tables.reshape(len(y), -1)[row][(own + entry) % numbers.entries], -numbers.f_g - 16)
+        wanted = loss.residual(f[:, None].astype(float), np.full((len(f), 1), y[row]))[:, 0]
+        np.testing.assert_allclose(read, wanted.clip(-128, 127.996), atol=2.0**-8 if wanted.max() > 127 else 2.0**-20)
+
+
 def test_one_round_trip_a_visit_and_two_a_chunk(run):
     sent = defaultdict(int)
     for event in run.events:

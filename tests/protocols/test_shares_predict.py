@@ -24,6 +24,7 @@ from securevfl.protocols.shares import opened_scores, share_measures
 from securevfl.protocols.shares.new_sums import SumPart
 from securevfl.protocols.shares.opened_scores import Asking, Committed, OpenedScores, QueriedRows, Scores, ShareKept
 from securevfl.protocols.shares.score_ledger import COMMITMENT, KEPT, NEW, REFUSED, Ledger
+from securevfl.protocols.shares.share_measures import LossTable
 from securevfl.protocols.shares.share_numbers import Descent, Levels, Numbers
 from securevfl.protocols.shares.table_transfers import Met
 from securevfl.protocols.shares.visits import SharedState
@@ -210,7 +211,7 @@ def test_a_row_with_an_output_beyond_what_levels_cover_is_not_kept_as_known(tmp_
 
 def test_rows_far_out_on_either_side_are_counted_beside_the_loss():
     targets = np.zeros((2, 1))
-    entries = share_measures._entries(NUMBERS, vfl.Logistic().loss.value, targets)
+    entries = share_measures._entries(NUMBERS, LossTable(vfl.Logistic().loss.value, targets, targets))
     far = np.abs(NUMBERS.knots) > NUMBERS.reach / 2
     assert far[NUMBERS.knots > 0].any()
     assert far[NUMBERS.knots < 0].any()

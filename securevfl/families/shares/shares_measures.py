@@ -34,13 +34,14 @@ from securevfl.protocols.shares.share_measures import (
     FEWEST,
     MOST,
     LevelPairs,
+    LossTable,
     Marked,
     Shuffle,
     measure,
     pairs,
     prepared,
 )
-from securevfl.protocols.shares.share_numbers import Levels
+from securevfl.protocols.shares.share_numbers import END, Levels
 from securevfl.protocols.shares.table_transfers import Met
 from securevfl.protocols.shares.visits import SharedState
 from securevfl.protocols.shares.work_ahead import Terms
@@ -108,12 +109,17 @@ class MeasuredLabels:
 
 
 AHEAD = 4  # shuffles of a chunk that are made with it
-NEAR_END = 0.01  # part of the rows beyond half of the table's reach from which a party is warned
+NEAR_END = 0.01  # part of the rows near the end of the table from which a party is warned where none are counted
 OUTER = 0.75  # of what levels cover: sums between this and the end say that others may have wrapped
 
 _FAR = (
-    "so many rows have scores near the largest that the training counts with or beyond, where they are taken for "
-    "others; set a lower lr, or a larger table_bits or step"
+    "so many rows have scores beyond the largest that the training counts with, where they are taken for others and "
+    "draw weights further: set protocol.shares.table_bits one higher, by which scores may be twice as large and almost "
+    "twice as much is sent, or cut values off that lie far out (prepare.clip)"
+)
+_NEAR = (
+    "so many rows have scores near the largest that the training counts with; beyond it they are taken for others, and "
+    "whether some are could not be counted: set protocol.shares.table_bits one higher if metrics get worse"
 )
 _WRAP = (
     "so many rows have scores near the largest that metrics count with or beyond, where they are taken for others: "
@@ -162,6 +168,7 @@ class Measures:
         self._spread: Mapping[str, float] = {}
         self.none = np.inf  # the loss without a model, of the rows last measured; known to the party with labels
         self._far = 0.0  # the part of the rows that was warned of last
+        self._uncounted = False  # whether the partner told no count of rows beyond the table
 
     def measure(self, loss: Loss, data: TrainingData, state: SharedState, rounds: int) -> Found:
         """Return the metrics after so many rounds, points of a calibration curve, and the metrics' standard errors; all
@@ -203,8 +210,8 @@ class Measures:
         told, self._calibration = own.metrics(found)
         self._spread = own.spread(found)
         self._watch(told["loss"], own.none, rounds)
-        if own.less is None:
-            self._warn(float((np.abs(found.f) > self._model.plan().numbers.reach / 2).mean()), NEAR_END)
+        if self._uncounted and own.less is None:
+            self._warn(float((np.abs(found.f) > END * levels.reach).mean()), NEAR_END, _NEAR)
         if not held:
             outer = (np.abs(found.f) > OUTER * own.reach) & ((own.less is None) | ~found.marked)
             self._warn(float(outer.mean()), 0.0, _WRAP)
@@ -215,15 +222,16 @@ class Measures:
         targets = (
             None
             if (rated := data.rated_outputs(rows.rows, self._seat.outputs)) is None
-            else (self._job.loss.value, rated)
+            else LossTable(self._job.loss.value, rated, self._job.loss.least(rated))
         )
         met, own = self._model.met(), self._model.features(data, rows.rows)
         found = measure(met.products, met.transfers, self._model.terms(), state, state.visits, own, targets)
         if found is None or targets is None:
             return {}
-        none = float(self._job.loss.value(np.zeros((len(targets[1]), 1)), targets[1]).mean())
+        none = float(targets.values(np.zeros_like(targets.least), targets.targets).mean())
         self._watch(found.loss * self._seat.outputs, none * self._seat.outputs, rounds)
-        self._warn(found.far, NEAR_END)
+        if self._uncounted:
+            self._warn(found.far, NEAR_END, _NEAR)
         counts = 1.0 if data.weights is None else float(data.weights[rows.rows].mean())
         return {"loss": found.loss * self._seat.outputs / counts}
 
@@ -234,13 +242,14 @@ class Measures:
             raise diverged(rounds)
 
     def count_far(self, data: TrainingData, state: SharedState | None, visit: Visit) -> None:
-        """Count, of some rows of the last visit, those whose sums are beyond the end of the table, as often as the
+        """Count, of some rows of the last visit, those whose sums are beyond the end of their table, as often as the
         partner's ledger lets them be counted; warn of any."""
         rows, met = visit.rows[: COUNTED // self._seat.outputs], self._model.met()
         if len(rows) < FEWEST or state is None:
             return
         self._seat.channel.clock.stage = Stage.EVALUATE
-        X = self._model.features(data, rows)
+        X, numbers = self._model.features(data, rows), self._model.plan().numbers
+        rated = data.rated_outputs(rows, self._seat.outputs)
         limited = not (self._seat.desk.together or "small_metrics" in self._job.accepts)
         found = counted(
             met.products,
@@ -249,13 +258,14 @@ class Measures:
             state,
             state.visits,
             X,
+            np.zeros(0) if rated is None else numbers.centres(self._job.loss.least(rated)),
             allowed=lambda: not limited or self._ledger.count(data.ids(rows)),
         )
+        self._uncounted = found is None
         if found is not None:
-            most = 0.0 if self._model.plan().numbers.roomy else NEAR_END
-            self._warn(found / (len(rows) * self._seat.outputs), most)
+            self._warn(found / (len(rows) * self._seat.outputs), *((0.0, _FAR) if numbers.roomy else (NEAR_END, _NEAR)))
 
-    def _warn(self, far: float, most: float, why: str = _FAR) -> None:
+    def _warn(self, far: float, most: float, why: str) -> None:
         """Warn of a part of the rows, if it is more than `most`."""
         if far > most:
             facts: dict[str, str | int | float] = {"part": round(far, 4), "reason": why}
