@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def _notices() -> Iterator[None]:
-    """Show what is left out of a table as a line on stderr."""
+    """Show what is left out of a table as a line on stderr, once a command, however many models it trains."""
 
-    usual = warnings.showwarning
+    usual, said = warnings.showwarning, set[str]()
 
     def show(
         message: Warning | str,
@@ -55,7 +55,9 @@ def _notices() -> Iterator[None]:
         line: str | None = None,
     ) -> None:
         if issubclass(category, DataNotice):
-            typer.echo(str(message), err=True)
+            if str(message) not in said:
+                typer.echo(str(message), err=True)
+            said.add(str(message))
         else:
             usual(message, category, filename, lineno, file, line)
 
@@ -133,9 +135,12 @@ DataFiles = Annotated[
     ),
 ]
 IdColumn = Annotated[
-    str,
+    list[str] | None,
     typer.Option(
-        "--id", metavar="COLUMN", help="Column that rows are joined on; several, parted by commas, are one key."
+        "--id",
+        metavar="COLUMN",
+        help="Column that rows are joined on, id by default; several, parted by commas, are one key. NAME=COLUMN is "
+        "one party's. Repeatable.",
     ),
 ]
 Sizes = Annotated[
@@ -178,7 +183,7 @@ def demo() -> None:
 def explain(
     job_file: JobFile,
     data: DataFiles = None,
-    id_column: IdColumn = "id",
+    id_column: IdColumn = None,
     label_column: LabelColumn = "y",
     size: Sizes = None,
     classes: Classes = None,
@@ -201,7 +206,8 @@ def explain(
 
     job, out = _load(job_file), console()
     if size or (data and len(data) == 1):
-        own, others = cli_alone.one_side(job, job_file, data, size, id_column=id_column, label_column=label_column)
+        column = _id_columns(id_column, _files(data, job_file))
+        own, others = cli_alone.one_side(job, job_file, data, size, id_column=column, label_column=label_column)
         text = consent_sheet.explain(job, [own], others=others, outputs=classes, ledgers=_ledgers(ledger, [own]))
         out.print(sheet(text if details else text.first, sheet_width(out)), soft_wrap=True)
         out.print(f"\ndigest: {text.digest}   (agree to it with securevfl join ... --accept {text.digest})")
@@ -219,7 +225,7 @@ def explain(
 def train(
     job_file: JobFile,
     data: DataFiles = None,
-    id_column: IdColumn = "id",
+    id_column: IdColumn = None,
     label_column: LabelColumn = "y",
     report_json: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write job, metrics, history and costs here.")
@@ -286,7 +292,7 @@ def train(
     if new:
         from securevfl.cli.predictions import predict_files
 
-        predict_files(run, new, predictions, id_column=id_column)
+        predict_files(run, new, predictions, id_columns=_id_columns(id_column, new))
 
 
 def compare(
@@ -296,7 +302,7 @@ def compare(
         str | None, typer.Option(metavar="NAME", help="Who you are, where the others are on machines of their own.")
     ] = None,
     peers: PeersByJob = None,
-    id_column: IdColumn = "id",
+    id_column: IdColumn = None,
     label_column: LabelColumn = "y",
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page for a browser here.")] = None,
     ledger: Annotated[
@@ -326,7 +332,8 @@ def compare(
         from securevfl.cli.parties import compare_at
 
         check_writable(html)
-        found = compare_at(job_file, party, data or [], peers, id_column, label_column, ledger, accept, meeting)
+        column = _id_columns(id_column, [party])[party]
+        found = compare_at(job_file, party, data or [], peers, column, label_column, ledger, accept, meeting)
         if found is not None and html is not None:
             found.report(html)
         return
@@ -403,7 +410,7 @@ def _load(path: Path) -> Job:
 def audit(
     job_file: JobFile,
     data: DataFiles = None,
-    id_column: IdColumn = "id",
+    id_column: IdColumn = None,
     label_column: LabelColumn = "y",
     size: Sizes = None,
     classes: Classes = None,
@@ -420,7 +427,8 @@ def audit(
     job, made_up = _load(job_file), []
     check_writable(html)
     if size or (data and len(data) == 1):
-        own, others = cli_alone.one_side(job, job_file, data, size, id_column=id_column, label_column=label_column)
+        column = _id_columns(id_column, _files(data, job_file))
+        own, others = cli_alone.one_side(job, job_file, data, size, id_column=column, label_column=label_column)
         parties, made_up = with_stand_ins(job, own, others, classes or 2), list(others)
     else:
         parties = _helped(job, _read(_files(data, job_file), id_column, label_column)[0])
@@ -442,8 +450,20 @@ def _files(data: list[str] | None, job_file: Path) -> dict[str, Path]:
     return files or tables_of(job_file)
 
 
+def _id_columns(given: list[str] | None, names: Collection[str]) -> dict[str, str]:
+    """Return the column of ids of each of these parties: the one given for it, or the one for all."""
+    whole, own = "id", dict[str, str]()
+    for item in given or ():
+        name, equals, column = item.partition("=")
+        if equals and name in names:
+            own[name] = column
+        else:
+            whole = item
+    return dict.fromkeys(names, whole) | own
+
+
 def _read(
-    files: dict[str, Path], id_column: str, label_column: str, job: Job | None = None
+    files: dict[str, Path], id_column: list[str] | None, label_column: str, job: Job | None = None
 ) -> tuple[list[Party], dict[str, list[str]]]:
     """Read the parties; with a job large Parquet files are read from disk as it trains.
 
@@ -457,8 +477,9 @@ def _read(
             f"--data: two or more parties were expected, {len(files)} came; give --data NAME=FILE for each, or name "
             "their files in the job file under data"
         )
+    columns = _id_columns(id_column, files)
     with progress("reading") as on_rows:
-        parties, missing = read_parties(files, id_column=id_column, label_column=label_column, job=job, on_rows=on_rows)
+        parties, missing = read_parties(files, id_column=columns, label_column=label_column, job=job, on_rows=on_rows)
     for name, ids in missing.items():
         if ids:
             typer.echo(f"{name} lacks {len(ids):,} ids that others have; these rows are left out", err=True)

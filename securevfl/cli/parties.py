@@ -97,6 +97,9 @@ def align(
     ):
         count = converse(party, venue, terms, talk, ledger=DisclosureLedger.of(party, None), resumes=True)
     typer.echo(f"{count:,} of {len(ids):,} rows are shared by all; their order is in {data}.rows.npy")
+    if not count:
+        hint = "are ids written alike? --id COLUMN, with a comma behind it, at all parties leaves out capitals, blanks,"
+        typer.echo(f"{hint} hyphens and accents", err=True)
 
 
 def prepare(

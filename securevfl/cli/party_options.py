@@ -9,7 +9,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields, is_dataclass
@@ -234,7 +234,7 @@ def one_side(
     data: Sequence[str] | None,
     size: Sequence[str] | None,
     *,
-    id_column: str,
+    id_column: Mapping[str, str],
     label_column: str,
 ) -> tuple[Party, dict[str, int]]:
     """Return this party, its rows as an alignment has left them, and the columns of the others, the leading one first.
@@ -253,7 +253,7 @@ def one_side(
     beside = job_file.parent / "peers.toml"
     names = Peers.load(beside).parties if beside.exists() else (*sizes, name)
     missing = [other for other in names if other not in sizes and other != name]
-    own = read_aligned(name, Path(path), job, id_column=id_column, label_column=label_column)
+    own = read_aligned(name, Path(path), job, id_column=id_column[name], label_column=label_column)
     if missing or len(names) < 2:
         shown = " ".join(f"--size {other}=COLUMNS" for other in missing) or "--size NAME=COLUMNS"
         raise ConfigError(

@@ -89,9 +89,9 @@ class _CsvWriter:
         self._file.write(text.getvalue().encode())
 
 
-def predict_files(run: Run, files: Mapping[str, Path], out: Path | None, *, id_column: str) -> None:
+def predict_files(run: Run, files: Mapping[str, Path], out: Path | None, *, id_columns: Mapping[str, str]) -> None:
     """Predicts new rows of all parties of a run, a file of each, for the ids that all have, in the order of the first
-    file. PartiesError or DataError if files do not fit."""
+    file. id_columns: by the name of the party. PartiesError or DataError if files do not fit."""
     from securevfl.data.party import join_ids
     from securevfl.data.register import id_keys
     from securevfl.errors import PartiesError
@@ -104,7 +104,7 @@ def predict_files(run: Run, files: Mapping[str, Path], out: Path | None, *, id_c
             f"--predict: files of {', '.join(wanted)} were expected, {', '.join(files)} came; give these"
         )
     held = {
-        name: HeldRows.of(name, rows_of_file(run.parts[name], path, id_column=id_column))
+        name: HeldRows.of(name, rows_of_file(run.parts[name], path, id_column=id_columns[name]))
         for name, path in files.items()
     }
     rows, _ = join_ids({name: (own.ids, id_keys(name, [own.ids])) for name, own in held.items()}, next(iter(files)))

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from securevfl.base.files import read_checked, write_checked
 from securevfl.data.parquet import ParquetSource
 from securevfl.data.party import Party, join_ids
-from securevfl.data.readers import named, open_parquet, read_party
+from securevfl.data.readers import alike, named, open_parquet, read_party
 from securevfl.data.register import Keys
 from securevfl.data.schedule import Batched, Rows
 from securevfl.data.store import OnRows, StoredParty, borrow_table, store_table, table_path
-from securevfl.errors import DataError, PartiesError, TableError
+from securevfl.errors import DataError, IdError, PartiesError, TableError
 
 # The row order that an alignment leaves beside a data file.
 
@@ -116,7 +116,7 @@ def forget(own: Party, data: Path) -> None:
 def read_parties(
     files: Mapping[str, str | Path],
     *,
-    id_column: str = "id",
+    id_column: str | Mapping[str, str] = "id",
     label_column: str = "y",
     job: Batched | None = None,
     on_rows: OnRows | None = None,
@@ -124,15 +124,16 @@ def read_parties(
     """All parties of a job from a file each, joined on their ids.
 
     Returns the parties with the shared rows in the active party's order, and for each party the ids that others have
-    and it lacks. job: large tables are read from disk, where they lie in the order of its batches; in memory without.
-    on_rows(rows read, of) of each large table. PartiesError unless exactly one file has labels,
-    DataError as `read_party` and `align`.
+    and it lacks. id_column: of all files, or by the name of the party. job: large tables are read from disk, where they
+    lie in the order of its batches; in memory without. on_rows(rows read, of) of each large table. PartiesError unless
+    exactly one file has labels, DataError as `read_party` and `align`.
     """
     paths = {name: Path(path) for name, path in files.items()}
+    id_columns = dict.fromkeys(paths, id_column) if isinstance(id_column, str) else id_column
     held: dict[str, Party | ParquetSource] = {
-        name: ParquetSource(name, path, id_column=id_column, label_column=label_column)
+        name: ParquetSource(name, path, id_column=id_columns[name], label_column=label_column)
         if job is not None and large(path)
-        else read_party(name, path, id_column=id_column, label_column=label_column)
+        else read_party(name, path, id_column=id_columns[name], label_column=label_column)
         for name, path in paths.items()
     }
     labelled = [name for name, own in held.items() if (own.active if isinstance(own, Party) else own.labelled)]
@@ -143,7 +144,15 @@ def read_parties(
             f"with labels: {found}; remove it from the others, or name the right column with --label"
         )
     ids = {name: _ids(own) for name, own in held.items()}
-    rows, missing = join_ids(ids, labelled[0])
+    try:
+        rows, missing = join_ids(ids, labelled[0])
+    except IdError:
+        if near := alike(own for own, _ in ids.values()):
+            raise IdError(
+                f"at least one shared id was expected, there is none, but {near:,} that differ by capitals, blanks, "
+                "hyphens or accents alone; --id COLUMN, with a comma behind it leaves these out"
+            ) from None
+        raise
     del ids
     parties = [
         own.take(rows[name])
@@ -153,7 +162,7 @@ def read_parties(
             paths[name],
             rows=rows[name],
             job=job,
-            id_column=id_column,
+            id_column=id_columns[name],
             label_column=label_column,
             on_rows=on_rows,
         )

@@ -15,7 +15,7 @@ from securevfl.data.readers import (
     arrow_ids,
     check_chosen,
     check_kind,
-    key_columns,
+    id_columns,
     labels_of,
     named,
     open_parquet,
@@ -49,10 +49,10 @@ class ParquetSource:
             self._file = open_parquet(self.path, buffer_size=1 << 18, pre_buffer=False)
             schema = self._file.schema_arrow
             names = parquet_names(self._file, self._id)
-            self._key = key_columns(self._id, names)
+            self._key = id_columns(self._id, names)
             if chosen is not None:
                 check_chosen(names, chosen)
-            self.columns = list(chosen or (column for column in names if column not in (*self._key, self._label)))
+            self.columns = list(chosen or (column for column in names if column not in (*self._key.names, self._label)))
             self.labelled = self._label in names
             self.rows = int(self._file.metadata.num_rows)
             if not self.columns:
@@ -68,7 +68,7 @@ class ParquetSource:
     def ids(self) -> Any:
         """Read the ids of all rows as an Arrow array in chunks. IdError if one is missing."""
         with named(self.path):
-            return arrow_ids(read_parquet(self._file, self._key), self._key)
+            return arrow_ids(read_parquet(self._file, self._key.names), self._key)
 
     def keys(self) -> Keys:
         """Digest the ids of all rows. IdError if one is missing, none, or occurs twice."""

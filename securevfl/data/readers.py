@@ -17,7 +17,7 @@ import io
 import os
 import re
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -33,7 +33,8 @@ from securevfl.data.columns import MISSING, Columns, Read, days_of, is_number, j
 from securevfl.data.party import Party
 from securevfl.errors import DataError, IdError, LabelError, TableError
 
-# Ids that are made of several columns, as of a name, a date of birth and a postcode: one text a row, alike everywhere.
+# Ids that are made of several columns, as of a name, a date of birth and a postcode: one text a row, alike everywhere;
+# and ids of one column that are written differently, as "KD-0012" and "kd0012".
 #
 # Parties write the same person differently: in capitals, with blanks, hyphens or accents, in digits of another script.
 # So each value is brought to one form, by a rule whose tables are a file of this package: Python's own differ from
@@ -50,17 +51,29 @@ PARTED = "|"
 _SYLLABLES, _VOWELS, _TAILS = range(0xAC00, 0xD7A4), 21, 28  # of Hangul, which are sums of letters
 
 
-def key_columns(id_column: str, names: Sequence[str]) -> list[str]:
-    """Return the columns that ids are made of: the one of this name, or those that commas part in it. IdError names
-    those that are not there."""
+class IdColumns(NamedTuple):
+    """The columns that ids are made of, and whether by the rule or as they are written in the one column."""
+
+    names: list[str]
+    by_rule: bool
+
+
+def id_columns(id_column: str, names: Sequence[str]) -> IdColumns:
+    """Return the columns that ids are made of: the one of this name, as it is written, or those that commas part in it,
+    by the rule; a comma behind one name brings that to the rule too. IdError names those that are not there."""
     if id_column in names or "," not in id_column:
-        return [id_column]
-    columns = [each.strip() for each in id_column.split(",")]
+        return IdColumns([id_column], by_rule=False)
+    columns = [each.strip() for each in id_column.removesuffix(",").split(",")]
     if lacking := [each for each in columns if each not in names]:
         raise IdError(f"columns of an id were expected, {', '.join(lacking)} are not there; correct --id")
     if len(set(columns)) < len(columns):
         raise IdError("different columns were expected that an id is made of, one came twice; correct --id")
-    return columns
+    return IdColumns(columns, by_rule=True)
+
+
+def alike(ids: Iterable[Iterable[Any]]) -> int:
+    """Count the ids that all parties would share if they were brought to the rule."""
+    return len(set.intersection(*({_form(value) for value in own} - {""} for own in ids)))
 
 
 def composed(columns: Sequence[Sequence[Any]]) -> list[str]:
@@ -113,6 +126,7 @@ SUFFIXES = (".csv", ".csv.gz", ".csv.zst", ".parquet", ".npz")
 BLOCK = 4 << 20  # bytes of a CSV file that are parsed at a time; no row may be longer
 _SEPARATORS = ",", ";", "\t"
 _DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,?\d+([eE][+-]?\d+)?\s*")
+_NOT_UTF8 = 'a CSV file with a header, in UTF-8, was expected; export it so, in a spreadsheet as "CSV UTF-8"'
 _ROW_NAMES = re.compile(r"__index_level_\d+__")  # pandas' unnamed row index in Parquet
 
 
@@ -168,12 +182,12 @@ def read_table(
         file = _opened(path, id_column)
         if chosen is not None:
             check_chosen(file.names, chosen)
-        key = key_columns(id_column, file.names)
-        columns = list(chosen or (name for name in file.names if name not in (*key, label_column)))
+        key = id_columns(id_column, file.names)
+        columns = list(chosen or (name for name in file.names if name not in (*key.names, label_column)))
         if not columns:
             raise TableError("at least one column beside ids and labels was expected, none came; add columns")
         labels = [label_column] if chosen is None and label_column in file.names else []
-        table = file.read(list(dict.fromkeys([*key, *labels, *columns])))
+        table = file.read(list(dict.fromkeys([*key.names, *labels, *columns])))
         if not table.num_rows:
             raise TableError("rows were expected below the header, none came; export the table again")
         empty = [name for name in columns if table[name].null_count == table.num_rows]
@@ -203,19 +217,19 @@ def read_ids(path: str | Path, *, id_column: str = "id") -> NDArray[Any]:
             ids = arrays["ids"]
         else:
             file = _opened(path, id_column)
-            key = key_columns(id_column, file.names)
-            ids = ids_of(file.read(key), key)
+            key = id_columns(id_column, file.names)
+            ids = ids_of(file.read(key.names), key)
         if not len(ids):
             raise TableError("rows were expected below the header, none came; export the table again")
         return ids
 
 
 def id_rule(path: str | Path, id_column: str) -> int | None:
-    """Return the number of the rule by which ids of a file are made of several columns; None of one column."""
+    """Return the number of the rule by which ids of a file are made of its columns; None of one as it is written."""
     path = Path(path)
     with named(path):
-        several = _format(path) != "npz" and len(key_columns(id_column, _opened(path, id_column).names)) > 1
-    return RULE if several else None
+        by_rule = _format(path) != "npz" and id_columns(id_column, _opened(path, id_column).names).by_rule
+    return RULE if by_rule else None
 
 
 def _format(path: Path) -> str:
@@ -262,7 +276,7 @@ def _lines(path: Path) -> Iterator[TextIO]:
         with arrow().input_stream(str(path)) as file:
             yield io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
     except (UnicodeDecodeError, csv.Error):
-        raise TableError("a CSV file with a header, in UTF-8, was expected; export it so") from None
+        raise TableError(_NOT_UTF8) from None
 
 
 def _head(path: Path) -> tuple[list[str], str]:
@@ -303,7 +317,7 @@ def _read_csv(path: Path, names: list[str], separator: str, wanted: Sequence[str
         with _lines(path) as file:
             if len(file.readlines(1)) and not file.read(1):  # a header without an end of line
                 return pa.table({name: pa.array([], pa.string()) for name in wanted})
-        raise TableError("a CSV file with a header, in UTF-8, was expected; export it so") from None
+        raise TableError(_NOT_UTF8) from None
     if ragged:
         raise TableError(_ragged(path, len(names), separator, ragged[0]))
     return table
@@ -366,7 +380,7 @@ def _plain_numbers(name: str, levels: list[str], separator: str) -> list[float] 
 def check_names(names: list[str], id_column: str) -> None:
     """Check the names of all columns of a file. Raises TableError if they do not look like a header, IdError if the id
     column is not among them."""
-    if not set(key_columns(id_column, names)) <= set(names):
+    if not set(id_columns(id_column, names).names) <= set(names):
         if len(names) == 1 and "|" in names[0]:
             raise TableError(
                 "values parted by commas, semicolons or tabs were expected, the first line has |; export it so"
@@ -438,7 +452,7 @@ def _holds_texts(kind: Any) -> bool:
     return bool(types.is_string(value) or types.is_large_string(value) or types.is_string_view(value))
 
 
-def ids_of(table: Any, key: Sequence[str]) -> NDArray[Any]:
+def ids_of(table: Any, key: IdColumns) -> NDArray[Any]:
     """Ids of an Arrow table by these columns of it. IdError if one is missing."""
     ids = arrow_ids(table, key)
     if arrow().types.is_string(ids.type):
@@ -446,14 +460,14 @@ def ids_of(table: Any, key: Sequence[str]) -> NDArray[Any]:
     return ids.to_numpy()
 
 
-def arrow_ids(table: Any, key: Sequence[str]) -> Any:
+def arrow_ids(table: Any, key: IdColumns) -> Any:
     """Return `ids_of` as an Arrow array in chunks."""
-    for name in key:
+    for name in key.names:
         if missing := table[name].null_count:
             raise IdError(f"an id in every row was expected, {missing} rows have none in {name}; fill them")
-    if len(key) == 1:
-        return table[key[0]]
-    return arrow().chunked_array([composed([table[name].to_pylist() for name in key])])
+    if not key.by_rule:
+        return table[key.names[0]]
+    return arrow().chunked_array([composed([table[name].to_pylist() for name in key.names])])
 
 
 def labels_of(table: Any, label_column: str, separator: str = "") -> NDArray[Any]:

@@ -348,10 +348,15 @@ class DisclosureLedger:
 
     def answer(self, training: str, run: str, told: Disclosure) -> None:
         """Enter the scores or ids that a prediction (`run`) tells so far, on the table of the training that made the
-        model, in place of what was entered of their kind for it before; nothing if there are none."""
+        model, in place of what was entered of their kind for it before; nothing if there are none.
+
+        A training is counted under its first try, as one without consent, and its model named by the session that
+        trained it: either finds the table.
+        """
         with self._changing() as change:
             book = change.book
-            table = next((entry.table for entry in book.entries if entry.run == training), f"model {training[:16]}")
+            trained = (entry.table for entry in book.entries if training in (entry.run, entry.sitting))
+            table = next(trained, f"model {training[:16]}")
             if table not in book.tables:
                 book = replace(book, tables=book.tables | {table: KnownTable(0, _now())})
             before = tuple(

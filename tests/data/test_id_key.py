@@ -13,6 +13,7 @@ import pyarrow.parquet
 import pytest
 
 import securevfl as vfl
+from securevfl.data.load import read_parties
 from securevfl.data.parquet import ParquetSource
 from securevfl.data.readers import _letters, composed, id_rule, normal, read_ids, read_party, read_table
 from securevfl.errors import IdError
@@ -132,4 +133,25 @@ def test_rows_that_are_written_alike_are_named(tmp_path: Path) -> None:
     path.write_text("who,day,b\nZoë,1,2\nANN,1,3\nzoe,1,4\n", encoding="utf-8")
     with pytest.raises(IdError, match="1 ids occur more than once, the first in rows 1 and 3"):
         read_party("shop", path, id_column="who,day")
-    assert (id_rule(path, "who,day"), id_rule(path, "who")) == (1, None)
+    assert (id_rule(path, "who,day"), id_rule(path, "who,"), id_rule(path, "who")) == (1, 1, None)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_comma_behind_one_column_brings_it_to_the_rule(kind: str, tmp_path: Path) -> None:
+    paths = {}
+    for name, columns in (
+        ("bank", {"client": ["KD-0012", "KD-7"], "y": [0, 1], "a": [1.0, 2.0]}),
+        ("shop", {"who": ["kd0012", "kd 0099"], "b": [3.0, 4.0]}),
+    ):
+        paths[name] = tmp_path / f"{name}.{kind}"
+        if kind == "parquet":
+            pa.parquet.write_table(pa.table(columns), paths[name])
+        else:
+            rows = zip(*columns.values(), strict=True)
+            paths[name].write_text("\n".join(",".join(map(str, row)) for row in [columns, *rows]), encoding="utf-8")
+    with pytest.raises(IdError, match="but 1 that differ by capitals, blanks, hyphens or accents alone; --id COLUMN, "):
+        read_parties(paths, id_column={"bank": "client", "shop": "who"})
+    (bank, shop), missing = read_parties(paths, id_column={"bank": "client,", "shop": "who,"})
+    assert (bank.columns, shop.columns) == (["a"], ["b"])
+    assert (bank.X.tolist(), shop.X.tolist()) == ([[1.0]], [[3.0]])
+    assert missing == {"bank": ["1|kd0099"], "shop": ["1|kd7"]}

@@ -13,7 +13,7 @@ from securevfl.data.register import Register, id_keys
 from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.disclosure.ledger import DisclosureLedger, told_to
 from securevfl.disclosure.limits import Limit, ToldTotal
-from securevfl.errors import LeakageError
+from securevfl.errors import ConsentError, LeakageError
 from securevfl.runtime.channel import Door, Event
 from securevfl.training.checkpoint import Checkpoints
 
@@ -220,6 +220,27 @@ def test_a_second_try_never_takes_back_what_the_first_has_told(tmp_path: Path) -
     assert attempt("c", 2) == 4 + 1 + 1
     assert attempt("d", 2, silent=True) == 6
     assert attempt("e", 16) == 6 + EPOCHS + 1
+
+
+def test_scores_count_on_the_table_of_a_training_whose_first_try_was_refused(tmp_path: Path) -> None:
+    """Such a training is counted under the first try's name, and its model has that of the session that trained it."""
+    ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
+    sizes = Sizes("bank", 400, 0, 4, 100, EPOCHS, 1, {"shop": 10}, {"bank": 5, "shop": 10}, enough={"shop": 99.0})
+    states = Checkpoints(tmp_path / "shop.states", "shop")
+
+    def attempt(session: str, consent: Callable[[], None]) -> None:
+        account = states.begin(b"job", session)
+        booking = Booking(ledger, "shop", REGISTER, job(), sizes, Door("shop"), Sitting(account, session), consent)
+        booking.settle(silent=False)
+
+    def refused() -> None:
+        raise ConsentError("no")
+
+    with pytest.raises(ConsentError):
+        attempt("first", refused)
+    attempt("second", lambda: None)
+    ledger.answer("second", "asked", Disclosure("scores", "bank", ("shop",), 3, 0))
+    assert {entry.table for entry in ledger.read().entries} == {REGISTER.name}
 
 
 def test_a_run_that_stops_early_is_set_to_what_it_came_to(tmp_path: Path) -> None:

@@ -144,15 +144,20 @@ def test_the_command_prints_the_table_and_writes_a_page(tmp_path: Path) -> None:
     for party in tables(600):
         names = [f"{party.name}{j}" for j in range(3)] + ["y"] * party.active
         rows = party.X if party.y is None else np.column_stack([party.X, party.y])
-        lines = [",".join(["id", *names]), *(f"{k}," + ",".join(map(repr, row)) for k, row in enumerate(rows.tolist()))]
+        lines = [
+            ",".join([f"client of {party.name}", *names]),
+            *(f"{k}," + ",".join(map(str, row)) for k, row in enumerate(rows.tolist())),
+        ]
         (tmp_path / f"{party.name}.csv").write_text("\n".join(lines) + "\n")
     (tmp_path / "job.toml").write_text('model = { name = "trees", trees = 4, depth = 2, own_score = false }\n')
     words = ["compare", str(tmp_path / "job.toml"), "--html", str(tmp_path / "page.html")]
     for name in ("bank", "shop"):
-        words += ["--data", f"{name}={tmp_path / name}.csv"]
+        words += ["--data", f"{name}={tmp_path / name}.csv", "--id", f"{name}=client of {name}"]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
     for word in ("bank alone", "bank, shop", "logistic", "bins", "trees", "log loss"):
         assert word in done.stdout
         assert word in (tmp_path / "page.html").read_text()
     assert max(map(len, done.stdout.splitlines()[:8])) <= 80
+    notices = [line for line in done.stderr.splitlines() if "metrics are of 150 rows" in line]
+    assert len(notices) == 1  # and not once a model
