@@ -35,6 +35,7 @@ from pyarrow import parquet
 import securevfl as vfl
 from benchmarks.scale import megabytes
 from securevfl.base.arrays import Floats
+from securevfl.base.machine import one_heap
 from securevfl.bench.record import record
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.data.load import forget, read_aligned, write_rows
@@ -44,7 +45,6 @@ from securevfl.families.shares.shares_plan import SharesJob, plan_of
 from securevfl.models.metrics import area_under_curve
 from securevfl.organisations.join import join
 from securevfl.organisations.kit import init_certs, write_kit
-from securevfl.runtime.threads import one_heap
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart
 from securevfl.transport.peers import Peers

@@ -11,9 +11,9 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from securevfl.base.files import check_writable, close_to_others, write_whole, writing_whole
+from securevfl.base.machine import one_thread
 from securevfl.base.tall import Spool
 from securevfl.errors import ConfigError, StorageError
-from securevfl.runtime.threads import one_thread
 from tests.forked import run_forked
 
 KILLED = """

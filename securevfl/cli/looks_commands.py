@@ -54,7 +54,7 @@ def correlate(
     of their columns, rounded at random to 6 bits; your disclosure ledger counts them, and refuses beyond its limits.
     Your consent sheet is shown first, once all parties are there. Columns of others go by numbers, not by names.
     """
-    from securevfl.cli.party_options import agree, check_digest
+    from securevfl.cli.ask_consent import agree, check_digest
     from securevfl.cli.show import console, table
     from securevfl.consent.consent_sheet import AgreedSheets
     from securevfl.data.load import read_in_order
@@ -123,7 +123,7 @@ def fairness(
     told counts of rows, rounded at random to 8, the other one nothing. Groups under 100 rows are put together. The
     other one's ledger lets all looks tell 3% of what its groups hold: a first takes some 1,000 to 3,000 rows.
     """
-    from securevfl.cli.party_options import agree, check_digest
+    from securevfl.cli.ask_consent import agree, check_digest
     from securevfl.consent.consent_sheet import AgreedSheets
     from securevfl.data.load import read_in_order
     from securevfl.disclosure.ledger import DisclosureLedger

@@ -17,6 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from securevfl.base.extensions import load, named
 from securevfl.base.files import check_writable
+from securevfl.base.machine import one_heap
 from securevfl.base.version import __version__
 from securevfl.cli import certs_commands
 from securevfl.cli import ledger_command as cli_ledger
@@ -31,7 +32,6 @@ from securevfl.cli import serve_commands as cli_serve
 from securevfl.cli.bench import bench
 from securevfl.cli.party_options import Digest, MeetingOptions, PeersByJob, expanded
 from securevfl.errors import ConfigError, DataNotice, SecureVFLError, StorageError
-from securevfl.runtime.threads import one_heap
 
 if TYPE_CHECKING:
     from securevfl.data.party import Party

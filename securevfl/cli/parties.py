@@ -188,8 +188,8 @@ def join(
     Rows are taken in the order that `securevfl align` has left beside the data. A large Parquet file is copied into one
     of plain rows beside it, gone when the training is through, so that it need not fit in memory.
     """
+    from securevfl.cli.ask_consent import agree, check_digest
     from securevfl.cli.live import live, step_of
-    from securevfl.cli.party_options import agree, check_digest
     from securevfl.consent.consent_sheet import AgreedSheets
     from securevfl.data.load import forget
     from securevfl.disclosure.ledger import DisclosureLedger
@@ -250,8 +250,8 @@ def compare_at(
     meeting: MeetingOptions,
 ) -> Comparison | None:
     """Compare models with the other parties on their own machines, as the command `compare --party` does."""
+    from securevfl.cli.ask_consent import agree, check_digest
     from securevfl.cli.live import live
-    from securevfl.cli.party_options import agree, check_digest
     from securevfl.cli.show import console
     from securevfl.consent.consent_sheet import AgreedSheets
     from securevfl.disclosure.ledger import DisclosureLedger
@@ -282,7 +282,7 @@ def compare_at(
 
 def _end(part: ModelPart, agreed: AgreedSheets, accept: str | None) -> None:
     """Exit with 2 where a training that was over has not been confirmed by the others."""
-    from securevfl.cli.party_options import check_agreed
+    from securevfl.cli.ask_consent import check_agreed
     from securevfl.training.model_part import Standing
 
     if part.standing is not Standing.NEW:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from securevfl.base.machine import one_heap
 from securevfl.base.roles import Roles
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import OF_DATA, ConfigError, PeerLost, SecureVFLError, StorageError, TransportError, code_of
@@ -24,7 +25,6 @@ from securevfl.protocols.declared import Declared, Reveal, sizes
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel, Telling
 from securevfl.runtime.clock import Books, Kind, WallClock
-from securevfl.runtime.threads import one_heap
 from securevfl.transport.certs import ends_soon
 from securevfl.transport.endpoint import Hall
 from securevfl.transport.peers import Peers, split_address

@@ -14,6 +14,7 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.base.files import read_checked_json, write_checked_json
+from securevfl.base.machine import give_back, one_thread
 from securevfl.base.roles import PARTNER
 from securevfl.crypto.share_ring import ShareScheme
 from securevfl.data.schedule import Rows, Visit
@@ -63,7 +64,6 @@ from securevfl.protocols.shares.visits import SharesActive, SharesPartner, Share
 from securevfl.protocols.shares.work_ahead import Ahead, RowBlock, Terms, all_ended, is_ready
 from securevfl.runtime import eventlog
 from securevfl.runtime.clock import Stage
-from securevfl.runtime.threads import give_back, one_thread
 
 BLOCK = 16_384  # rows that are scored at a time
 STRETCH = 4096  # rows of which inputs are made at a time
