@@ -71,8 +71,9 @@ class LiveLine:
     def step(self, done: int, of: int) -> None:
         """Note so many steps, of so many at most; of 0 is an end that is not known."""
         with self._lock:
-            if self._trains is None or not self._done:
+            if self._trains is None or not self._done or done < self._done:
                 self._trains, self._first = self._clock(), done  # what came before is not the pace of a step
+                self._figure = self._figure if done >= self._done else ""  # of the training before
             self._done, self._of = done, of
 
     def note(self, event: str, party: str, facts: dict[str, Any]) -> None:

@@ -251,7 +251,7 @@ def compare_at(
 ) -> Comparison | None:
     """Compare models with the other parties on their own machines, as the command `compare --party` does."""
     from securevfl.cli.ask_consent import agree, check_digest
-    from securevfl.cli.live import live
+    from securevfl.cli.live import live, step_of
     from securevfl.cli.show import console
     from securevfl.consent.consent_sheet import AgreedSheets
     from securevfl.disclosure.ledger import DisclosureLedger
@@ -267,7 +267,8 @@ def compare_at(
     agreed = AgreedSheets(DisclosureLedger.of(party, ledger))
     others = [each for each in Peers.load(place).parties if each != party]
     said = console(err=True)
-    with in_use(table), stoppable(), live(others, "", verbose=meeting.verbose), meeting.events():
+    line = live(others, step_of(job), verbose=meeting.verbose)
+    with in_use(table), stoppable(), line as on_round, meeting.events():
         found = compare_with(
             job,
             own,
@@ -275,8 +276,10 @@ def compare_at(
             ledger=ledger,
             consent=lambda sheet: agree(agreed, accept, f"securevfl compare {job_file} --party {party}", sheet),
             on_model=lambda what: said.print(f"training: {what}", soft_wrap=True),
+            on_round=on_round,
         )
-    typer.echo(str(found) if found is not None else f"models were compared, for {others[0]} to see; none is kept")
+    sees = Peers.load(place).active
+    typer.echo(str(found) if found is not None else f"models were compared, for {sees} to see; none is kept")
     return found
 
 

@@ -11,18 +11,20 @@ entered stays where a training breaks off. Parts of the models are dropped as so
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import Executor
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
+from securevfl.base.files import alone as only_user
 from securevfl.consent.booking import check_together
 from securevfl.consent.consent_sheet import Sheet
 from securevfl.data.party import Party
 from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.errors import ConfigError, TransportError
 from securevfl.job import Job
 from securevfl.organisations.conversation import Venue, converse
-from securevfl.organisations.join import check_role
+from securevfl.organisations.join import check_role, talk
 from securevfl.protocols.shares.score_ledger import Ledger
 from securevfl.protocols.shares.share_measures import MOST
 from securevfl.runtime.channel import Channel
@@ -37,6 +39,10 @@ HEAD = (
     "{count} trainings for a comparison, one after the other. Each measures once how good a model is, on the same\n"
     "held-out rows; no model is kept, and none scores a row. You agree to all of them or to none."
 )
+_BROKEN = (
+    "{error} (the training of {name} has broken off; all {count} measurements of this comparison stay counted, and the "
+    "same command again counts {count} more)"
+)
 
 
 def compare_with(
@@ -46,52 +52,74 @@ def compare_with(
     *,
     ledger: DisclosureLedger | str | Path | None = None,
     consent: Callable[[Sheet], None] | None = None,
-    executor: Executor | None = None,
     workers: int | None = None,
     on_model: Callable[[str], object] = lambda what: None,
+    on_round: Callable[[int, int], None] | None = None,
 ) -> Comparison | None:
     """Compare models of the labelled party's own columns with those of all parties' columns, with the parties of
     `venue`, all of whom call this; the comparison at the party with labels, None elsewhere.
 
     consent: is given one sheet for all trainings, as in `join`; the rest as there. on_model: is told what is trained
-    next. ConfigError for a job that cannot be compared, LeakageError where the trainings together would tell too much;
-    nothing of a table is told then.
+    next. TransportError where a training breaks off: the measurements of all stay counted. ConfigError for a job that
+    cannot be compared, LeakageError where the trainings together would tell too much; nothing of a table is told then.
     """
     jobs, own_ledger, everyone = compared_jobs(job), DisclosureLedger.of(party.name, ledger), venue.peers.parties
     for each in jobs.values():
         check_role(each, party, venue.peers)
-    lines = list(alone(jobs, party, on_model)) if party.active else []
-    terms = {"jobs": {name: each.to_dict() for name, each in jobs.items()}, "parties": list(everyone)}
+    with _only(own_ledger):
+        lines = list(alone(jobs, party, on_model)) if party.active else []
+        terms = {"jobs": {name: each.to_dict() for name, each in jobs.items()}, "parties": list(everyone)}
 
-    def agree(channel: Channel) -> list[Foreseen]:
-        channel.clock.stage = Stage.SETUP
-        known = [foreseen(each, party, channel, parties=everyone, ledger=own_ledger) for each in jobs.values()]
-        check_together([(each.job, each.sizes) for each in known], [party], {party.name: own_ledger})
-        _measures(known, own_ledger, venue.peers.active, reserve=False)
-        if consent is not None:
-            consent(_one_sheet(list(jobs), known))
-        return known
+        def agree(channel: Channel) -> list[Foreseen]:
+            channel.clock.stage = Stage.SETUP
+            known = [foreseen(each, party, channel, parties=everyone, ledger=own_ledger) for each in jobs.values()]
+            check_together([(each.job, each.sizes) for each in known], [party], {party.name: own_ledger})
+            _measures(known, own_ledger, venue.peers.active, reserve=False)
+            if consent is not None:
+                consent(_one_sheet(list(jobs), known))
+            return known
 
-    known = converse(party.name, venue, terms | {"task": "compare"}, agree, ledger=own_ledger, resumes=True)
-    _measures(known, own_ledger, venue.peers.active, reserve=True)
-    together = ", ".join(everyone)
-    with pool_for(job, executor, workers) as (pool, size):
-        for name, each in jobs.items():
-            on_model(f"{name}, {together}")
-            train = partial(
-                take_part,
-                each,
-                party,
-                parties=everyone,
-                executor=pool,
-                workers=size,
-                ledger=own_ledger.holding_measurements(),
-            )
-            own = terms | {"task": "compare", "model": name}
-            part = converse(party.name, venue, own, train, ledger=own_ledger)
-            if party.active:
-                lines.append(shared_row(together, name, part, float(part.path.sum())))
-    return put_together(lines, job, party) if party.active else None
+        known = converse(party.name, venue, terms | {"task": "compare"}, agree, ledger=own_ledger, resumes=True)
+        _measures(known, own_ledger, venue.peers.active, reserve=True)
+        together = ", ".join(everyone)
+        with pool_for(job, None, workers) as (pool, size):
+            for name, each in jobs.items():
+                on_model(f"{name}, {together}")
+                train = partial(
+                    take_part,
+                    each,
+                    party,
+                    parties=everyone,
+                    executor=pool,
+                    workers=size,
+                    ledger=own_ledger.holding_measurements(),
+                )
+                own = terms | {"task": "compare", "model": name}
+                try:
+                    part = converse(party.name, venue, own, partial(talk, train, on_round), ledger=own_ledger)
+                except TransportError as error:
+                    said = _BROKEN.format(error=error, name=name, count=len(jobs))
+                    raise TransportError(said, away=error.away) from error
+                if party.active:
+                    lines.append(shared_row(together, name, part, float(part.path.sum())))
+        return put_together(lines, job, party) if party.active else None
+
+
+@contextmanager
+def _only(ledger: DisclosureLedger) -> Iterator[None]:
+    """Let no other comparison of the party run meanwhile: two would meet each other's partners between trainings.
+    ConfigError if one does."""
+    mark = ledger.path.with_name(f"{ledger.path.name}.comparing")
+    mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    mark.touch(0o600)
+    with ExitStack() as held:
+        try:
+            held.enter_context(only_user(mark))
+        except ConfigError:
+            raise ConfigError(
+                f"{ledger.party}: no other comparison by this ledger was expected, one is under way; wait for its end"
+            ) from None
+        yield
 
 
 def _measures(known: list[Foreseen], ledger: DisclosureLedger, active: str, *, reserve: bool) -> None:

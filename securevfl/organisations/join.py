@@ -89,7 +89,7 @@ def join(
             party.name,
             venue,
             {"job": job.to_dict(), "parties": list(everyone), "task": "train"},
-            partial(_talk, train, told),
+            partial(talk, train, told),
             ledger=own_ledger,
             resumes=before is not None,
             kept=None if before is None else before.kept,
@@ -102,7 +102,7 @@ def join(
     return part
 
 
-def _talk(train: Callable[..., ModelPart], told: Callable[[int, int], None] | None, channel: Channel) -> ModelPart:
+def talk(train: Callable[..., ModelPart], told: Callable[[int, int], None] | None, channel: Channel) -> ModelPart:
     """Trains over this channel, on which all parties are there."""
     channel.clock.stage = Stage.SETUP
     return train(channel=channel, on_round=partial(_round, channel, told))

@@ -225,7 +225,8 @@ class Abort(Telling, frozen=True):
         if isinstance(error, PeerStopped) and error.party in parties:
             return cls(error.stopped, False, error.party)
         away = error.away if isinstance(error, TransportError) else ""
-        return cls(code_of(error), resumes, away if away in parties else "")
+        code = code_of(error)  # whoever refuses does so again
+        return cls(code, resumes and code != "refused", away if away in parties else "")
 
     def error(self, sender: str, peers: Collection[str]) -> PeerStopped:
         """Return the error with which a party ends that reads this of a sender; `peers`: whom it could be about."""

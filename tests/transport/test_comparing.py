@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 import securevfl as vfl
 from securevfl.data.load import write_rows
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.errors import ConsentError, TransportError
+from securevfl.errors import ConfigError, ConsentError, LabelError, PeerStopped, TransportError
 from securevfl.organisations import comparing
 from securevfl.organisations.comparing import compare_with
 from securevfl.organisations.conversation import Venue
@@ -121,6 +122,73 @@ def test_measurements_are_in_the_ledger_before_the_first_training(
         assert not seen
         assert Ledger(ledgers["shop"].scores).measured(held_out(parties[1])) == 0
     who = "nobody"
-    assert all(isinstance(each, TransportError) for each in at_each(meeting, compared, parties).values())
+    broken = at_each(meeting, compared, parties)
+    assert all(isinstance(each, TransportError) for each in broken.values())
+    assert all("the training of logistic has broken off; all 3" in str(each) for each in broken.values())
     assert set(seen) == {3}
     assert not any(ledger.read().entries for ledger in ledgers.values())
+
+
+def venue(kit: Path) -> Venue:
+    return Venue.of(kit / "peers.toml", **LINE)
+
+
+def test_three_parties_compare_with_the_labels_at_the_one_that_peers_name(meet: Any, tmp_path: Path) -> None:
+    meeting, parties, told = meet(3, None, JOB), tables(1600, parties=3), list[str]()
+
+    def compared(party: vfl.Party, kit: Path) -> Any:
+        rounds = [(0, 0)]
+
+        def on_round(done: int, of: int) -> None:
+            assert done <= of
+            rounds.append((done, of))
+
+        found = compare_with(
+            JOB, party, venue(kit), ledger=tmp_path / f"{party.name}.ledger", on_model=told.append, on_round=on_round
+        )
+        assert sum(before > after for (before, _), (after, _) in pairwise(rounds)) == 2  # from one training to the next
+        return found
+
+    found = at_each(meeting, compared, parties)
+    assert found["shop"] is found["telco"] is None, found
+    assert [(row.columns, row.model) for row in found["bank"].rows] == [
+        *(("bank alone", name) for name in TOLD),
+        *(("bank, shop, telco", name) for name in TOLD),
+    ]
+    assert told.count("trees, bank, shop, telco") == 3
+    for party in parties[1:]:
+        ledger = DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name)
+        assert Ledger(ledger.scores).measured(held_out(party)) == 3
+
+
+def test_a_party_that_may_not_be_measured_says_so_and_others_do_not_hear_that_it_goes_on(
+    meet: Any, tmp_path: Path
+) -> None:
+    meeting, parties = meet(2, None, JOB), tables(1600)
+    ledgers = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in parties}
+    Ledger(ledgers["shop"].scores).measure("bank", held_out(parties[1]), times=2)
+
+    def compared(party: vfl.Party, kit: Path) -> Any:
+        return compare_with(JOB, party, venue(kit), ledger=ledgers[party.name])
+
+    found = at_each(meeting, compared, parties)
+    assert "with this it would be 5" in str(found["shop"])
+    assert isinstance(found["bank"], PeerStopped)
+    assert "go on" not in str(found["bank"])
+    assert Ledger(ledgers["shop"].scores).measured(held_out(parties[1])) == 2
+
+
+def test_two_comparisons_at_once_are_one(meet: Any, tmp_path: Path) -> None:
+    """The second would meet the first one's partner between two trainings."""
+    meeting, (bank, _) = meet(2, None, JOB), tables(1600)
+    ledger = DisclosureLedger(tmp_path / "bank.ledger", "bank")
+    with comparing._only(ledger), pytest.raises(ConfigError, match="one is under way; wait for its end"):
+        compare_with(JOB, bank, venue(meeting.folder / "bank"), ledger=ledger)
+
+
+@pytest.mark.parametrize("classes", [3, 10])
+def test_several_classes_are_refused_before_anything_is_sent(classes: int, meet: Any, tmp_path: Path) -> None:
+    meeting, (bank, _) = meet(2, None, JOB), tables(1600)
+    several = vfl.Party("bank", bank.X, np.arange(1600) % classes, ids=np.arange(1600))
+    with pytest.raises(LabelError, match=f"exactly two values were expected, {classes} came"):
+        compare_with(JOB, several, venue(meeting.folder / "bank"), ledger=tmp_path / "bank.ledger")
