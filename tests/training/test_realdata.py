@@ -53,6 +53,7 @@ def train(parties: list[vfl.Party], residual: Engine | str, **keys: object) -> v
     return vfl.simulate(job, parties)
 
 
+@pytest.mark.exact_outputs
 @pytest.mark.slow
 def test_open_paillier_and_ckks_give_one_model(credit: list[vfl.Party]) -> None:
     opened = train(credit, "open")
@@ -72,6 +73,7 @@ def test_the_sealed_model_is_as_good_as_the_pooled_one(credit: list[vfl.Party]) 
     assert sealed.metrics["auc"] == pytest.approx(roc_auc_score(credit[0].y, pooled.decision_function(X)), abs=0.005)
 
 
+@pytest.mark.exact_outputs
 @pytest.mark.parametrize("xi", [None, 60.0])
 def test_kept_exchanges_give_the_open_model_under_ckks(credit: list[vfl.Party], xi: float | None) -> None:
     def celu(residual: str) -> vfl.Run:
@@ -87,4 +89,4 @@ def test_kept_exchanges_give_the_open_model_under_ckks(credit: list[vfl.Party], 
 
     opened, sealed = celu("open"), celu("ckks")
     assert opened.metrics["auc"] > 0.715
-    assert sealed.metrics["auc"] == pytest.approx(opened.metrics["auc"], abs=5e-4)
+    assert sealed.metrics["auc"] == pytest.approx(opened.metrics["auc"], abs=1e-4)  # 1.2e-5 apart in every run
