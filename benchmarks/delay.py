@@ -38,7 +38,7 @@ from securevfl.organisations.join import join
 from securevfl.organisations.kit import init_certs, write_kit
 from securevfl.organisations.measure import measure_lines, slowest
 from securevfl.runtime.clock import Stage
-from securevfl.training.costs import format_table
+from securevfl.training.run_page import format_table
 from securevfl.transport.peers import Peers
 
 PROCESSES = multiprocessing.get_context("spawn")

@@ -24,7 +24,7 @@ from securevfl.base.tall import Tall
 from securevfl.crypto.scheme import Shape
 from securevfl.models.torch_part import TorchPart, TorchRows
 from securevfl.protocols.residuals.sealed_residual import product_of
-from securevfl.training.costs import format_table
+from securevfl.training.run_page import format_table
 
 
 def step(part: TorchPart, rows: int, columns: int) -> dict[str, str | int | float]:

@@ -25,12 +25,13 @@ from securevfl.base.extras import extra
 from securevfl.data.party import Party
 from securevfl.data.preparation import Preparation
 from securevfl.errors import ConfigError
-from securevfl.job import Job, Target
+from securevfl.job import Job
 from securevfl.models.linear import Linear, Logistic
 from securevfl.models.metrics import area_under_curve
 from securevfl.optim.block_newton import BlockNewton
 from securevfl.optim.fedbcd import FedBCD, FedSGD
 from securevfl.optim.rules import Training
+from securevfl.options import Target
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.engines import Ckks, Paillier
 from securevfl.protocols.notes import Learned

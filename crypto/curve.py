@@ -42,19 +42,6 @@ from securevfl.errors import CryptoError, IdError
 
 Ids = Sequence[bytes] | NDArray[np.bytes_]  # canonical, one after another
 
-__all__ = [
-    "POINT_BYTES",
-    "Blinder",
-    "Ids",
-    "canonical_id",
-    "canonical_ids",
-    "check_points",
-    "hash_to_group",
-    "id_keys",
-    "plain_ids",
-    "sort_points",
-]
-
 POINT_BYTES = 32
 
 _P = 2**255 - 19

@@ -26,28 +26,6 @@ from securevfl.crypto.prg import KEY_BYTES, Prg, encode_context
 from securevfl.crypto.scheme import Secret
 from securevfl.errors import ConfigError, CryptoError, RangeError
 
-__all__ = [
-    "COS_ERROR",
-    "MAX_TERMS",
-    "PUBLIC_BYTES",
-    "KeyPair",
-    "Send",
-    "SumTree",
-    "SumTrees",
-    "balanced",
-    "build_trees",
-    "chain",
-    "cos_circle",
-    "from_ring",
-    "learned_sums",
-    "scale_bits",
-    "smallest_coalition",
-    "star",
-    "to_ring",
-    "totally_different",
-]
-
-
 PUBLIC_BYTES = 32
 
 

@@ -28,9 +28,6 @@ from numpy.typing import NDArray
 from securevfl.crypto.scheme import Secret
 from securevfl.errors import CryptoError
 
-__all__ = ["KEY_BYTES", "Prg", "Unsigned", "derive_key", "encode_context", "random_words", "unwrap", "wrap"]
-
-
 KEY_BYTES = 32
 Unsigned = TypeVar("Unsigned", np.uint16, np.uint32, np.uint64)
 

@@ -20,25 +20,6 @@ from securevfl.crypto.prg import Prg, encode_context
 from securevfl.crypto.scheme import Secret
 from securevfl.errors import ConfigError, CryptoError, RangeError
 
-__all__ = [
-    "COIN_BYTES",
-    "NONCE_BYTES",
-    "Factor",
-    "Integers",
-    "Packing",
-    "ShareEvaluator",
-    "ShareHolder",
-    "ShareRing",
-    "ShareScheme",
-    "Words",
-    "common_coin",
-    "encrypted",
-    "multiplied",
-    "narrow",
-    "opened",
-]
-
-
 Words = NDArray[np.uint64]
 Integers = NDArray[Any]  # signed integers of any size
 

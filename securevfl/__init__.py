@@ -32,8 +32,6 @@ if TYPE_CHECKING:  # the one list of public names: type checkers see it here, an
     from securevfl.families.fdskl.kernel_model import Kernel as Kernel
     from securevfl.families.transfer.transfer_model import Transfer as Transfer
     from securevfl.job import Job as Job
-    from securevfl.job import Protocol as Protocol
-    from securevfl.job import Target as Target
     from securevfl.job import stratified as stratified
     from securevfl.models import towers as towers
     from securevfl.models.linear import Gamma as Gamma
@@ -63,6 +61,7 @@ if TYPE_CHECKING:  # the one list of public names: type checkers see it here, an
     from securevfl.optim.rules import Momentum as Momentum
     from securevfl.optim.rules import Proximal as Proximal
     from securevfl.optim.rules import Sgd as Sgd
+    from securevfl.options import Target as Target
     from securevfl.organisations.correlate import correlate as correlate
     from securevfl.organisations.correlate import correlate_with as correlate_with
     from securevfl.organisations.fairness_by_group import ask_groups as ask_groups
@@ -70,6 +69,7 @@ if TYPE_CHECKING:  # the one list of public names: type checkers see it here, an
     from securevfl.organisations.fairness_by_group import give_groups as give_groups
     from securevfl.organisations.join import join as join
     from securevfl.organisations.predict import predict_with as predict_with
+    from securevfl.protocols.choice import Protocol as Protocol
     from securevfl.protocols.engines import Ckks as Ckks
     from securevfl.protocols.engines import Paillier as Paillier
     from securevfl.protocols.residuals import defences as defences

@@ -37,37 +37,6 @@ from __future__ import annotations
 import errno
 from typing import ClassVar, Literal, get_args
 
-__all__ = [
-    "OF_DATA",
-    "STOPPED",
-    "ClassError",
-    "ConfigError",
-    "ConsentError",
-    "CryptoError",
-    "DataError",
-    "DataNotice",
-    "DivergenceError",
-    "FrameError",
-    "IdError",
-    "KeyMismatch",
-    "KeySizeError",
-    "LabelError",
-    "LeakageError",
-    "LimitError",
-    "OpeningMismatch",
-    "PartiesError",
-    "PeerLost",
-    "PeerStopped",
-    "ProtocolError",
-    "RangeError",
-    "SecureVFLError",
-    "ShapeMismatch",
-    "StorageError",
-    "TableError",
-    "TransportError",
-]
-
-
 Code = Literal["refused", "consent", "stopped", "storage", "away", "protocol", "diverged", "failed"]
 
 # What other parties read when one of them stops, by its code; nothing else of the error reaches them.

@@ -24,11 +24,7 @@ from securevfl.models import MODELS, metrics
 from securevfl.models.losses import LogLinkLoss
 from securevfl.optim import OPTIMIZERS
 from securevfl.optim.defaults import why_sealed
-from securevfl.options import JobOptions, Target
-from securevfl.protocols.choice import Protocol
-
-__all__ = ["TRIED", "Job", "Protocol", "Target", "stratified"]
-
+from securevfl.options import JobOptions
 
 TABLES = "data"  # the key of a job file that is for the computer it lies on
 

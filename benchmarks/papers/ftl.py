@@ -45,9 +45,10 @@ from securevfl.base.extras import extra
 from securevfl.data.party import Party
 from securevfl.errors import DataError
 from securevfl.families.transfer.transfer_model import Transfer
-from securevfl.job import Job, Protocol
+from securevfl.job import Job
 from securevfl.models.metrics import area_under_curve
 from securevfl.optim.fedbcd import FedBCD
+from securevfl.protocols.choice import Protocol
 from securevfl.protocols.engines import Ckks
 from securevfl.protocols.residuals.base import ResidualProtocol
 from securevfl.protocols.residuals.open_residual import OpenResidual

@@ -25,35 +25,12 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.crypto.kernel.residues import DEGREE, Floats, Primes, multiplied, multiplier, summed, transform
+from securevfl.base.arrays import Floats
+from securevfl.crypto.kernel.residues import DEGREE, Primes, multiplied, multiplier, summed, transform
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.scheme import Secret
 from securevfl.crypto.share_ring import Integers
 from securevfl.errors import CryptoError
-
-__all__ = [
-    "GROUP",
-    "MOST_OUTPUTS",
-    "NOISE_STD",
-    "Answering",
-    "Opener",
-    "RingLayout",
-    "answer_size",
-    "choose",
-    "column_groups",
-    "dither",
-    "errors",
-    "keypair",
-    "milliseconds",
-    "named",
-    "pack",
-    "packed_size",
-    "second_polynomial",
-    "ternary",
-    "uniform",
-    "unpack",
-]
-
 
 # Where samples, columns and outputs sit where all products of one point are a product of matrices.
 #

@@ -70,25 +70,6 @@ from securevfl.crypto.prg import Prg
 from securevfl.crypto.scheme import Evaluator, KeyHolder, LinearScheme, Shape, header, sized
 from securevfl.errors import ConfigError, CryptoError, RangeError
 
-__all__ = [
-    "ENGINE",
-    "MOST_MODULUS",
-    "PIECE",
-    "PROFILE",
-    "SECONDS",
-    "SLOT",
-    "GradientParameters",
-    "Groups",
-    "KernelGradient",
-    "KernelGradientEvaluator",
-    "KernelGradientHolder",
-    "KernelSums",
-    "encode",
-    "group_range",
-    "multiply",
-]
-
-
 # What both sides of the gradient on the kernel agree on: primes, scales, limits, and the layouts that there are.
 #
 # q is the product of four primes of 24 bits, of 96 bits in all: three more than SEAL's, so that opened values are as

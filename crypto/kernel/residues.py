@@ -25,25 +25,6 @@ from securevfl.base.arrays import Floats
 from securevfl.crypto.share_ring import Words
 from securevfl.errors import ConfigError
 
-__all__ = [
-    "DEGREE",
-    "FEW",
-    "OTHER",
-    "Floats",
-    "Primes",
-    "SquareTransform",
-    "Transform",
-    "fault",
-    "joined",
-    "matmul",
-    "multiplied",
-    "multiplier",
-    "reduce",
-    "summed",
-    "transform",
-]
-
-
 DEGREE = 4096  # N
 _EXACT = 2**53 - 2**24  # so that quotient times prime stays below 2^53 too
 _SPARE = 4  # what a reduced residue may exceed p/2 by

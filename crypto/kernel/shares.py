@@ -30,6 +30,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from securevfl.base.arrays import Floats
 from securevfl.crypto.kernel import residues
 from securevfl.crypto.kernel.ciphertexts import (
     NOISE_STD,
@@ -48,14 +49,12 @@ from securevfl.crypto.kernel.ciphertexts import (
     uniform,
     unpack,
 )
-from securevfl.crypto.kernel.residues import DEGREE, Floats, Primes, Residues, summed, transform
+from securevfl.crypto.kernel.residues import DEGREE, Primes, Residues, summed, transform
 from securevfl.crypto.prg import KEY_BYTES as SEED_BYTES
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.scheme import header, sized
 from securevfl.crypto.share_ring import COIN_BYTES, Integers, ShareEvaluator, ShareHolder, ShareRing, ShareScheme, Words
 from securevfl.errors import ConfigError, CryptoError, RangeError
-
-__all__ = ["REPLY", "SEALED", "SECONDS", "KernelEvaluator", "KernelHolder", "KernelShares", "ShareParameters"]
 
 MOST_BITS = 56  # L
 MOST_MODULUS = 109  # bits of q: HomomorphicEncryption.org (2018), table 1, N = 4096, 128 bits, ternary secret

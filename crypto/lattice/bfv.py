@@ -47,8 +47,6 @@ from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import Integers, Words
 from securevfl.errors import ConfigError, CryptoError
 
-__all__ = ["Bfv", "BfvIO", "expanded", "nearest"]
-
 _NO_LEVEL = bytes(32)  # the parms_id of a plaintext in coefficients
 _SPARE_BITS = 17
 

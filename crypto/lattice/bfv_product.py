@@ -42,21 +42,6 @@ from securevfl.crypto.scheme import header, sized
 from securevfl.crypto.share_ring import COIN_BYTES, Integers, ShareEvaluator, ShareHolder, ShareRing, ShareScheme, Words
 from securevfl.errors import ConfigError, CryptoError, RangeError
 
-__all__ = [
-    "DEGREE",
-    "REPLY",
-    "SEALED",
-    "BfvParameters",
-    "LatticeShareEvaluator",
-    "LatticeShareHolder",
-    "LatticeShares",
-    "choose",
-    "messages",
-    "milliseconds",
-    "plaintexts",
-]
-
-
 # The layout of layout.py for integers modulo 2^L, and its choice where plaintexts must be made first.
 #
 # The E visits of one batch are the outputs c = E of a layout: they share the plaintexts of W. A plaintext costs more

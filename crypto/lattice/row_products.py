@@ -22,34 +22,6 @@ from securevfl.crypto.prg import random_words
 from securevfl.crypto.scheme import ROOM, Evaluator, Secret, Shape, header, sized
 from securevfl.errors import ConfigError, CryptoError, OpeningMismatch, RangeError
 
-__all__ = [
-    "DEVIATIONS",
-    "BlocksOf",
-    "Encoding",
-    "Mask",
-    "Norms",
-    "PreparedRows",
-    "Product",
-    "RowEvaluator",
-    "RowWork",
-    "Scale",
-    "SumsOf",
-    "answer",
-    "checked",
-    "column_cap",
-    "combinations",
-    "fits",
-    "g_scale",
-    "kept_bytes",
-    "merged",
-    "norms",
-    "scaled",
-    "span",
-    "tolerance",
-    "with_checks",
-]
-
-
 # How rows of J become integers, whichever engine multiplies them, with check columns beside them.
 #
 # Columns are measured one by one and scaled to fixed point. Norms add up over stretches of rows, so that every process
@@ -407,12 +379,7 @@ class Product(Generic[L, B, S]):
     """
 
     def __init__(
-        self,
-        parameters: FixedPoint,
-        encoding: Encoding[L],
-        scale: Scale[L],
-        bound: float,
-        work: Callable[..., S],
+        self, parameters: FixedPoint, encoding: Encoding[L], scale: Scale[L], bound: float, work: Callable[..., S]
     ) -> None:
         self.scale = scale
         self.encoding = encoding

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from securevfl.crypto.scheme import Secret
 from securevfl.crypto.share_ring import Words
 
-__all__ = ["BITS", "Multiplier", "ghash", "packed", "rows_of"]
-
 BITS = 128
 _OCTETS = BITS // 8
 _REDUCTION = np.uint64(0xE1 << 56)

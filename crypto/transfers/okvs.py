@@ -37,8 +37,6 @@ from securevfl.crypto.share_ring import Words
 from securevfl.crypto.transfers.binary_field import rows_of
 from securevfl.errors import CryptoError
 
-__all__ = ["SEED_BYTES", "VALUE_BYTES", "Words", "decode", "encode", "slots"]
-
 SEED_BYTES = 16
 VALUE_BYTES = 16
 _DENSE = 64

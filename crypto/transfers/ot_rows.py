@@ -57,26 +57,6 @@ from securevfl.crypto.scheme import Secret
 from securevfl.crypto.share_ring import Words
 from securevfl.errors import ConfigError, CryptoError
 
-__all__ = [
-    "BLOCK_WORDS",
-    "COLUMNS",
-    "POINT_BYTES",
-    "Chooser",
-    "Chosen",
-    "Offered",
-    "Offerer",
-    "RowHash",
-    "RowOfferer",
-    "SwitchNetwork",
-    "choose",
-    "fresh_secret",
-    "message_bytes",
-    "network",
-    "transposed",
-    "tweaks",
-]
-
-
 # Base oblivious transfers: one end gets pairs of keys, the other one key of each pair, the one it has chosen.
 #
 # Chou, Orlandi 2015 ("The simplest protocol for oblivious transfer"), on Ed25519's group of prime order l with

@@ -45,22 +45,6 @@ from securevfl.crypto.transfers.binary_field import BITS, Multiplier, ghash, pac
 from securevfl.crypto.transfers.ot_rows import Chooser, RowHash, RowOfferer, tweaks
 from securevfl.errors import CryptoError
 
-__all__ = [
-    "DIGEST_BYTES",
-    "SUM_BYTES",
-    "GivenPiece",
-    "Giver",
-    "PrfHash",
-    "Size",
-    "TakenPiece",
-    "Taker",
-    "choice_bytes",
-    "evaluated",
-    "held",
-    "sizes",
-]
-
-
 SUM_BYTES = 16
 DIGEST_BYTES = 32
 

@@ -35,15 +35,12 @@ from securevfl.protocols.alignment.psi_work import (
     AlignmentHello,
     AlignmentWork,
     Begin,
-    Journal,
     Points,
     TwiceBlinded,
     check_count,
     check_granted,
 )
 from securevfl.protocols.declared import Declared, Reveal, sizes
-
-__all__ = ["AlignmentWork", "Journal", "align_active", "align_passive", "declares"]
 
 NONCE_BYTES = 16
 MANY = 4096  # rows from which transfers are quicker than points

@@ -35,8 +35,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.crypto.share_ring import Words
 from securevfl.crypto.transfers import okvs
-from securevfl.crypto.transfers.okvs import Words
 from securevfl.errors import ProtocolError
 from securevfl.protocols.alignment import psi_points, psi_transfers
 from securevfl.protocols.alignment.psi_work import (

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.crypto.curve import POINT_BYTES, hash_to_group, sort_points
-from securevfl.crypto.transfers.okvs import Words
+from securevfl.crypto.share_ring import Words
 from securevfl.protocols.alignment.psi_work import (
     CHUNK,
     AlignmentWork,

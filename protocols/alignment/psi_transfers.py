@@ -27,8 +27,8 @@ from functools import partial
 import numpy as np
 
 from securevfl.crypto.prg import KEY_BYTES, encode_context
+from securevfl.crypto.share_ring import Words
 from securevfl.crypto.transfers import okvs, vole
-from securevfl.crypto.transfers.okvs import Words
 from securevfl.crypto.transfers.ot_rows import COLUMNS, POINT_BYTES, SECRET_BYTES, Offerer, choose, fresh_secret
 from securevfl.crypto.transfers.vole import (
     DIGEST_BYTES,

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from securevfl.crypto.curve import POINT_BYTES, Blinder, Ids, id_keys
 from securevfl.crypto.masking import KeyPair
 from securevfl.crypto.prg import KEY_BYTES, encode_context
-from securevfl.crypto.transfers.okvs import Words
+from securevfl.crypto.share_ring import Words
 from securevfl.errors import LeakageError, ProtocolError
 from securevfl.runtime.channel import Channel, Entry, Leave, Telling
 from securevfl.runtime.codec import Message

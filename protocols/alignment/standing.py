@@ -36,8 +36,6 @@ from securevfl.protocols.declared import Declared, Reveal
 from securevfl.runtime.channel import Channel, Entry, Telling
 from securevfl.runtime.codec import Message
 
-__all__ = ["StandingTable", "TableAsker", "declares"]
-
 _HALF = 16  # bytes
 _CHUNK = 1 << 20  # tags a message
 

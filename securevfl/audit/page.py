@@ -21,11 +21,7 @@ GLOSSARY = {
     "accepted": "named in the job's accepts, so that the job runs although it tells this",
     "chance": "what one who has received nothing would reach",
 }
-_HOW = {
-    "strong": "can tell",
-    "some": "can often tell",
-    "weak": "can guess a little better than by chance",
-}
+_HOW = {"strong": "can tell", "some": "can often tell", "weak": "can guess a little better than by chance"}
 _ALONE = "rare values"  # the attack on rows that stand nearly alone, which speaks of these rows and of no others
 _FOUND = {"strong": "most of", "some": "much of", "weak": "a little of"}
 

@@ -177,11 +177,7 @@ def _skipped(job: Job, known: Known) -> list[str]:
 
 
 def _attacks(
-    job: Job,
-    known: Known,
-    seeds: Sequence[int],
-    say: Callable[[str], None],
-    asked: tuple[Job, Sequence[Party]],
+    job: Job, known: Known, seeds: Sequence[int], say: Callable[[str], None], asked: tuple[Job, Sequence[Party]]
 ) -> tuple[list[Inference], list[str]]:
     """Every attack that applies; those that each passive party can carry out from the view of each in turn.
 

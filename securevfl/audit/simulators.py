@@ -27,9 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.audit.message_bytes import bodies, byte_fields, public_moduli
-from securevfl.audit.recording.defended import defence_of, giving
 from securevfl.audit.recording.recorded_runs import record_residual, record_sum
 from securevfl.audit.recording.transcript import COLLECTS, Transcript
+from securevfl.audit.recording.views import defence_of, giving
 from securevfl.audit.statistics import Battery, alike, told_apart
 from securevfl.audit.transcripts import Outcome
 from securevfl.base.arrays import Floats

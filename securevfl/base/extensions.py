@@ -24,8 +24,6 @@ from typing import Any
 
 from securevfl.errors import ConfigError
 
-__all__ = ["ALLOW", "Extension", "allowed", "load", "named", "not_allowed"]
-
 ALLOW = "SECUREVFL_ALLOW"  # distributions that this party lets run, with commas between
 
 

@@ -176,9 +176,7 @@ def _with_ratios(rows: Sequence[EngineRow]) -> list[EngineRow]:
         row
         if phe is None or row.error is not None
         else replace(
-            row,
-            ratio_to_phe=_ratio(phe.total_ms, row.total_ms),
-            cpu_ratio_to_phe=_ratio(phe.cpu_ms, row.cpu_ms),
+            row, ratio_to_phe=_ratio(phe.total_ms, row.total_ms), cpu_ratio_to_phe=_ratio(phe.cpu_ms, row.cpu_ms)
         )
         for row in rows
     ]

@@ -17,8 +17,9 @@ from securevfl.data.party import Party
 from securevfl.display.progress import progress
 from securevfl.errors import DataNotice, StorageError
 from securevfl.families.sizes import known_run
-from securevfl.job import Job, Protocol
+from securevfl.job import Job
 from securevfl.models.linear import Logistic
+from securevfl.protocols.choice import Protocol
 from securevfl.protocols.engines import Ckks, Paillier
 from securevfl.runtime.clock import Network
 from securevfl.training.comparison import own_metrics

@@ -54,8 +54,7 @@ def correlate(
     of their columns, rounded at random to 6 bits; your disclosure ledger counts them, and refuses beyond its limits.
     Your consent sheet is shown first, once all parties are there. Columns of others go by numbers, not by names.
     """
-    from securevfl.cli.ask_consent import agree, check_digest
-    from securevfl.cli.show import console, table
+    from securevfl.cli.show import agree, check_digest, console, table
     from securevfl.consent.consent_sheet import AgreedSheets
     from securevfl.data.load import read_in_order
     from securevfl.disclosure.ledger import DisclosureLedger
@@ -105,8 +104,7 @@ def fairness(
         str | None, typer.Option(metavar="COLUMN", help="Your column of groups; with labels too, nothing is sent.")
     ] = None,
     positive: Annotated[
-        str | None,
-        typer.Option(metavar="CLASS", help="With labels: the positive class, if the model's job names one."),
+        str | None, typer.Option(metavar="CLASS", help="With labels: the positive class, if the model's job names one.")
     ] = None,
     peers: PeersFile = Path("peers.toml"),
     id_column: IdColumn = "id",
@@ -123,7 +121,7 @@ def fairness(
     told counts of rows, rounded at random to 8, the other one nothing. Groups under 100 rows are put together. The
     other one's ledger lets all looks tell 3% of what its groups hold: a first takes some 1,000 to 3,000 rows.
     """
-    from securevfl.cli.ask_consent import agree, check_digest
+    from securevfl.cli.show import agree, check_digest
     from securevfl.consent.consent_sheet import AgreedSheets
     from securevfl.data.load import read_in_order
     from securevfl.disclosure.ledger import DisclosureLedger
@@ -244,11 +242,7 @@ def register_line(app: typer.Typer) -> None:
     app.command()(expanded(line))
 
 
-def line(
-    party: Name,
-    peers: PeersFile = Path("peers.toml"),
-    meeting: MeetingOptions = MeetingOptions(),
-) -> None:
+def line(party: Name, peers: PeersFile = Path("peers.toml"), meeting: MeetingOptions = MeetingOptions()) -> None:
     """Measure round trip, bandwidth and cost a message between all parties, and print what to simulate with.
 
     Every party runs this at the same time, for some seconds a pair of parties. Nobody needs a table.

@@ -63,8 +63,7 @@ def drift(
     model: Model,
     data: Annotated[Path, typer.Option("--data", metavar="FILE", help="New rows with your columns, as for predict.")],
     scores: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Their predictions, as predict wrote them."),
+        Path | None, typer.Option(metavar="FILE", help="Their predictions, as predict wrote them.")
     ] = None,
     id_column: IdColumn = "id",
     alarms: Annotated[
@@ -163,10 +162,7 @@ def reasons(
     typer.echo(f"to another these codes tell up to {told:.1f} bits of each row of your columns", err=True)
 
 
-def export(
-    model: Model,
-    out: Annotated[Path, typer.Option(metavar="FILE.ONNX", help="Where the graph goes.")],
-) -> None:
+def export(model: Model, out: Annotated[Path, typer.Option(metavar="FILE.ONNX", help="Where the graph goes.")]) -> None:
     """Write your own part of a linear model as ONNX, with the preparation of your columns. Nothing is sent.
 
     Input X: your columns in the order that is printed, in double precision; output: what you add to f.

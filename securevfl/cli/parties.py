@@ -75,13 +75,7 @@ def align(
 
     def talk(channel: Channel) -> int:
         rows = align_privately(
-            party,
-            ids,
-            channel,
-            active=others.active,
-            passives=others.passives,
-            on_progress=on_progress,
-            journal=work,
+            party, ids, channel, active=others.active, passives=others.passives, on_progress=on_progress, journal=work
         )
         write_rows(data, rows)
         return len(rows)
@@ -89,12 +83,7 @@ def align(
     rule = id_rule(data, id_column)
     terms = {"parties": list(others.parties), "task": "align"} | ({} if rule is None else {"ids by rule": rule})
     keeps = f"what was done is kept in {work}"
-    with (
-        in_use(data),
-        stoppable(lambda: keeps),
-        meeting.events(party, peers),
-        progress("aligning") as on_progress,
-    ):
+    with in_use(data), stoppable(lambda: keeps), meeting.events(party, peers), progress("aligning") as on_progress:
         count = converse(party, venue, terms, talk, ledger=DisclosureLedger.of(party, None), resumes=True)
     typer.echo(f"{count:,} of {len(ids):,} rows are shared by all; their order is in {data}.rows.npy")
     if not count:
@@ -123,13 +112,7 @@ def prepare(
     job = Job.load(job_file)
     own = _own_table(job, party, data, id_column, label_column)
     with in_use(data), meeting.events(party, _peers(job_file, peers)), progress("preparing") as on_round:
-        run(
-            job,
-            own,
-            meeting.venue(_peers(job_file, peers)),
-            ahead=_ahead(data, ahead),
-            on_round=on_round,
-        )
+        run(job, own, meeting.venue(_peers(job_file, peers)), ahead=_ahead(data, ahead), on_round=on_round)
     typer.echo(f"what {party} has prepared is in {_ahead(data, ahead)}")
 
 
@@ -188,8 +171,8 @@ def join(
     Rows are taken in the order that `securevfl align` has left beside the data. A large Parquet file is copied into one
     of plain rows beside it, gone when the training is through, so that it need not fit in memory.
     """
-    from securevfl.cli.ask_consent import agree, check_digest
     from securevfl.cli.live import live, step_of
+    from securevfl.cli.show import agree, check_digest
     from securevfl.consent.consent_sheet import AgreedSheets
     from securevfl.data.load import forget
     from securevfl.disclosure.ledger import DisclosureLedger
@@ -250,9 +233,8 @@ def compare_at(
     meeting: MeetingOptions,
 ) -> Comparison | None:
     """Compare models with the other parties on their own machines, as the command `compare --party` does."""
-    from securevfl.cli.ask_consent import agree, check_digest
     from securevfl.cli.live import live, step_of
-    from securevfl.cli.show import console
+    from securevfl.cli.show import agree, check_digest, console
     from securevfl.consent.consent_sheet import AgreedSheets
     from securevfl.disclosure.ledger import DisclosureLedger
     from securevfl.job import Job
@@ -285,7 +267,7 @@ def compare_at(
 
 def _end(part: ModelPart, agreed: AgreedSheets, accept: str | None) -> None:
     """Exit with 2 where a training that was over has not been confirmed by the others."""
-    from securevfl.cli.ask_consent import check_agreed
+    from securevfl.cli.show import check_agreed
     from securevfl.training.model_part import Standing
 
     if part.standing is not Standing.NEW:

@@ -52,8 +52,7 @@ def serve(
     ledger: Ledger = None,
     most: Annotated[int, typer.Option(min=1, help="Ids that one request may ask about.")] = 10_000,
     monitor: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="Serve /health and /metrics there, as on 127.0.0.1:9464."),
+        str | None, typer.Option(metavar="HOST:PORT", help="Serve /health and /metrics there, as on 127.0.0.1:9464.")
     ] = None,
     at_once: Annotated[int, typer.Option(min=1, help="Conversations of askers at a time.")] = 16,
     waiting: Annotated[int, typer.Option(min=0, help="Askers more that wait for one to end.")] = 64,
@@ -68,9 +67,9 @@ def serve(
     With --reasons and --codes it is told, too, which of your columns cost a row most, by the names that you choose.
     Events go to stderr, one line of JSON each, or to --log. SIGTERM lets a request that is being answered end first.
     """
+    from securevfl.organisations.conversation import Room
     from securevfl.organisations.monitor import Monitor
     from securevfl.organisations.serve import Server
-    from securevfl.organisations.visitors import Room
     from securevfl.runtime import eventlog
     from securevfl.training.model_part import ModelPart
     from securevfl.training.new_rows import HeldRows, rows_of_file

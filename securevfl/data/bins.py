@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 
-__all__ = ["DEVIATION", "decimal", "edges_of", "rounded"]
-
 DEVIATION = 4.0  # what a step of 0/1 is divided by
 FEWEST = 20  # training rows of a bin
 SHORT = 4  # digits of an edge that nobody minds

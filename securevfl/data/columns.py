@@ -20,9 +20,6 @@ from numpy.typing import ArrayLike, NDArray
 from securevfl.base.arrays import Floats
 from securevfl.errors import DataNotice, IdError, LabelError, TableError
 
-__all__ = ["are_percents", "days_written", "in_doubt", "meant", "numbers_written"]
-
-
 # Numbers and dates as people write them: what a text stands for, where that is beyond doubt.
 #
 #     1,200.50   1.200,50      numbers, where both marks or two groups of three digits show which mark parts thousands

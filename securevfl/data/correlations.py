@@ -23,8 +23,6 @@ from securevfl.data.columns import Columns
 from securevfl.display import html
 from securevfl.errors import TableError
 
-__all__ = ["Correlations", "OwnColumns", "page_of"]
-
 LEAST = 1e-6  # eigenvalue of own correlations: what is less is a sum of other own columns
 CLOSEST = 59 / 60  # canonical correlation: what is more can't be told from 1, so inflation is told up to 30 fold
 HIGH = 0.5  # correlations that are listed

@@ -19,9 +19,6 @@ from securevfl.data.columns import Columns
 from securevfl.data.party import Party
 from securevfl.errors import DataError, PartiesError
 
-__all__ = ["Clicks", "breast_cancer", "clicks", "diabetes", "digits", "loans", "save"]
-
-
 # A made-up table of people with a loan: what a bank and a shop know of each, and who paid late.
 #
 # It needs nothing but numpy, so that the first command works wherever the package is installed. The log-odds of paying

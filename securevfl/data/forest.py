@@ -30,9 +30,6 @@ from securevfl.crypto.prg import Prg
 from securevfl.data.preparation import Source
 from securevfl.data.scaling import on_grid
 
-__all__ = ["DEEPEST", "MOST_BINS", "Cosines", "Forest", "Leaves", "Lines", "asked", "two_valued"]
-
-
 Leaves = NDArray[np.uint8]  # numbers of leaves (m x trees)
 
 DEEPEST = 8  # questions of a tree, as many as the number of a leaf has bits
@@ -91,15 +88,7 @@ class Forest:
 
     @classmethod
     def draw(
-        cls,
-        X: Floats,
-        sources: Sequence[Source],
-        key: bytes,
-        *,
-        trees: int,
-        depth: int,
-        bins: int,
-        fewest: int = 1,
+        cls, X: Floats, sources: Sequence[Source], key: bytes, *, trees: int, depth: int, bins: int, fewest: int = 1
     ) -> Forest:
         """Draws `trees` trees for prepared columns X (n x d) of the training rows, and of no others.
 

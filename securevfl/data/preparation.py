@@ -298,13 +298,7 @@ def _number(column: str, values: Floats, gaps: bool, options: Preparation, *, sq
         return Number(column=column, fill=fill, indicator=marked, centre=centre, spread=(last - first) / QUARTILES)
     low, high = np.quantile(present, [options.clip or 0, 1 - (options.clip or 0)]).tolist()
     clips = options.clip is not None and low < high  # a column that is nearly constant would lose all it says
-    return Number(
-        column=column,
-        fill=fill,
-        indicator=marked,
-        low=low if clips else None,
-        high=high if clips else None,
-    )
+    return Number(column=column, fill=fill, indicator=marked, low=low if clips else None, high=high if clips else None)
 
 
 def _dates(column: str, values: Floats, gaps: bool, options: Preparation) -> ColumnStep:

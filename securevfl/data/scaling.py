@@ -18,9 +18,6 @@ from securevfl.base.arrays import Floats
 from securevfl.base.tall import Stretch, Tall
 from securevfl.data.schedule import Rows
 
-__all__ = ["GRID_BITS", "QUARTILES", "Lie", "Scaling", "fitted", "moments", "on_grid", "quartiles"]
-
-
 WIDEST = 4.0  # deviations that a scale may be wider than a column's own
 _TWO = 1e-9  # of a variance: how much less than that of two values alone it may be
 DRAWN = 1 << 16  # rows that quartiles are taken of

@@ -41,9 +41,6 @@ from securevfl.base.tall import Rows, Stretch, gram
 # Measured: 4.5 bits for one column of bill amounts, 8 for ten columns of 0/1, 70 for twenty of breast cancer.
 
 
-__all__ = ["Holds", "code_bits", "entropies"]
-
-
 STEP = 1 / 8  # of a deviation
 FLOOR = 1 / 64  # of an eigenvalue
 

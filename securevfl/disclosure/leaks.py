@@ -12,8 +12,6 @@ from securevfl.disclosure.exposure import HALF
 from securevfl.optim.defaults import why_sealed
 from securevfl.options import JobOptions
 
-__all__ = ["Leak", "LeakKind"]
-
 
 @dataclass(frozen=True)
 class LeakKind:
@@ -285,11 +283,7 @@ def label_auc_leaks(
 # *Sequential.* Where parties take their steps in turn, two consecutive sums differ by one party's part alone.
 
 
-SINGLE_PASSIVE = LeakKind(
-    "single_passive",
-    "a sum that hides its parts has one part",
-    'sum = "direct", which says so',
-)
+SINGLE_PASSIVE = LeakKind("single_passive", "a sum that hides its parts has one part", 'sum = "direct", which says so')
 SEQUENTIAL = LeakKind(
     "sequential",
     "one passive party moves alone between two sums that hide their parts",

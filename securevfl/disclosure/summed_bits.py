@@ -15,8 +15,6 @@ from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import LedgerEntry
 from securevfl.errors import LeakageError
 
-__all__ = ["LOOK", "MOST", "check_looks", "summed", "told_before"]
-
 MOST = 0.03  # of the bits that columns hold, over all looks at a table
 LOOK = "a look at columns"  # what stands for a run in the ledger
 

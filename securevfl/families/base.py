@@ -100,14 +100,7 @@ class Method(Named, ABC, Generic[O]):
     replayed: ClassVar[bool] = False
     repeats: ClassVar[bool] = False
     accounts: ClassVar[bool] = False
-    leak_kinds: ClassVar[tuple[LeakKind, ...]] = (
-        RANK,
-        FRESH_EQUATIONS,
-        SINGLE_PASSIVE,
-        LABEL_AUC,
-        COLUMNS,
-        SEQUENTIAL,
-    )
+    leak_kinds: ClassVar[tuple[LeakKind, ...]] = (RANK, FRESH_EQUATIONS, SINGLE_PASSIVE, LABEL_AUC, COLUMNS, SEQUENTIAL)
 
     @abstractmethod
     def trains(self, model: type[Model]) -> bool:

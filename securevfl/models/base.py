@@ -25,9 +25,6 @@ from securevfl.protocols.differentiable import Differentiable
 # a table. What they are made by (`Inputs`) is the party's own and is kept in its part.
 
 
-__all__ = ["Asis", "Inputs", "Seen", "Spread", "own_stream"]
-
-
 @dataclass(frozen=True)
 class Spread:
     """The sizes of a party among others: whether it has the labels, d of its columns, c outputs, how many parties there

@@ -374,8 +374,6 @@ class RowLoss(Loss):
 # alone knows; no message has a class or its name.
 
 
-__all__ = ["class_name", "class_names", "classes_of", "positive_of"]
-
 AFFIRMED = frozenset({"1", "true", "yes"})
 DENIED = frozenset({"0", "-1", "false", "no"})
 SHOWN = 8  # names of classes in an error

@@ -23,9 +23,6 @@ from securevfl.models.loss import (
     Undone,
 )
 
-__all__ = ["LOSSES", "known_loss"]
-
-
 # Losses of counts and amounts with a log link: mu = exp(f) times the labels' mean (McCullagh and Nelder 1989).
 #
 # Each is half the unit deviance, so it is 0 where f says the label. Labels are divided by their mean, which changes

@@ -22,8 +22,6 @@ from securevfl.crypto.prg import Prg
 from securevfl.data.scaling import on_grid
 from securevfl.errors import ConfigError
 
-__all__ = ["Boosted", "BoostedTree", "check_installed", "out_of_fold"]
-
 ROUNDS = 60
 FOLDS = 5
 SCORE = 0.3  # what the standardised own score is multiplied by, beside leaves

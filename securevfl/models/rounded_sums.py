@@ -24,8 +24,6 @@ from securevfl.base.arrays import Floats
 from securevfl.errors import DataNotice, LabelError
 from securevfl.models.loss import Loss
 
-__all__ = ["RoundedSums", "coefficients_apart", "tell_apart"]
-
 NEAR = 0.5  # of f on either side: over which slopes are taken
 SAID, MOST = 0.05, 1.0  # standard errors
 DEVIATIONS = 2.0  # of a coefficient, so far off is called far

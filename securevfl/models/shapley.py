@@ -29,8 +29,6 @@ from securevfl.base.arrays import Floats
 from securevfl.data.forest import Forest, Lines
 from securevfl.models.own_score import SCORE, BoostedTree, ScoreColumn
 
-__all__ = ["Explained", "TreePart", "explained"]
-
 
 @dataclass(frozen=True)
 class Explained:

@@ -37,9 +37,6 @@ from securevfl.models.own_score import FARTHEST as SCORE_FARTHEST
 from securevfl.models.own_score import ScoreColumn, check_installed, out_of_fold
 from securevfl.models.shapley import explained
 
-__all__ = ["MOST_LEAVES", "ForestInputs", "TreeView", "TreeViews", "Trees", "trees_of"]
-
-
 MOST_LEAVES = 8192  # of one party
 VISITS = 12
 FEWEST = 20  # training rows in a leaf of a party that is told its weights
@@ -177,12 +174,7 @@ class Trees(LinearModel):
         if self.own_score and seen.targets is not None:
             check_installed(seen.who)
             own, trees = out_of_fold(
-                seen.X,
-                seen.targets,
-                seen.key,
-                classifies=self.loss.classifies,
-                weights=seen.weights,
-                order=seen.order,
+                seen.X, seen.targets, seen.key, classifies=self.loss.classifies, weights=seen.weights, order=seen.order
             )
             deviation = own.std(axis=0)
             score = ScoreColumn(trees, own, own.mean(axis=0), np.where(deviation > 0, deviation, np.inf))

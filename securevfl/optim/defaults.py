@@ -28,8 +28,6 @@ from securevfl.protocols.choice import Protocol
 from securevfl.protocols.engines import Ckks
 from securevfl.protocols.shares.shares_options import Shares
 
-__all__ = ["EVALUATE_EVERY", "LONG_VISITS", "VISITS", "filled", "longer", "why_sealed"]
-
 VISITS = 40  # of all rows, at most; six public tables come within .001 of the optimum's AUC in 10 to 30
 FINE_VISITS = 100  # of losses whose coefficients are read with standard errors
 EXPOSED = 1.5  # times as many where rows have exposures, as those of large ones are rounded by more than chance moves

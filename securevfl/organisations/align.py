@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from securevfl.base.files import DamagedFileError, read_checked, write_checked
 from securevfl.crypto.curve import canonical_ids, plain_ids
 from securevfl.errors import DataError, IdError, PartiesError
-from securevfl.protocols.alignment.psi import AlignmentWork, Journal, align_active, align_passive
+from securevfl.protocols.alignment.psi import align_active, align_passive
+from securevfl.protocols.alignment.psi_work import AlignmentWork, Journal
 from securevfl.runtime.channel import Channel
 
 

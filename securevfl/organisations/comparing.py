@@ -33,8 +33,6 @@ from securevfl.training.comparison import Comparison, alone, compared_jobs, put_
 from securevfl.training.session import Foreseen, foreseen, take_part
 from securevfl.training.simulate import pool_for
 
-__all__ = ["compare_with"]
-
 HEAD = (
     "{count} trainings for a comparison, one after the other. Each measures once how good a model is, on the same\n"
     "held-out rows; no model is kept, and none scores a row. You agree to all of them or to none."

@@ -43,8 +43,6 @@ from securevfl.runtime.executor import Meter
 from securevfl.runtime.threads import run_threads
 from securevfl.transport.peers import Peers
 
-__all__ = ["correlate", "correlate_with", "declares"]
-
 SAMPLE = 65_536  # rows that bits are counted in
 
 
@@ -63,10 +61,7 @@ def declares(roles: Roles) -> list[Declared]:
 
 
 def correlate(
-    parties: Sequence[Party],
-    *,
-    ledgers: Mapping[str, DisclosureLedger] | None = None,
-    observe: Observer | None = None,
+    parties: Sequence[Party], *, ledgers: Mapping[str, DisclosureLedger] | None = None, observe: Observer | None = None
 ) -> dict[str, list[Correlations]]:
     """Compare the columns of aligned tables that are in this process, by the messages that organisations would send.
 

@@ -53,8 +53,6 @@ from securevfl.runtime.executor import Meter
 from securevfl.runtime.threads import run_threads
 from securevfl.transport.peers import Peers
 
-__all__ = ["alone_by_group", "ask_groups", "count_groups", "declares", "give_groups", "groups_told"]
-
 MOST_GROUPS = 50
 
 
@@ -97,12 +95,7 @@ def groups_told(values: ArrayLike) -> tuple[list[str], NDArray[np.int64]]:
 
 
 def ask_groups(
-    party: Party,
-    said: ArrayLike,
-    peers: Peers | str | Path = "peers.toml",
-    *,
-    positive: str | None = None,
-    **keys: Any,
+    party: Party, said: ArrayLike, peers: Peers | str | Path = "peers.toml", *, positive: str | None = None, **keys: Any
 ) -> dict[str, dict[str, float]]:
     """Return figures by group (`securevfl.models.metrics.rates_of_counts`), at the party with labels of two classes.
 

@@ -98,8 +98,6 @@ def prompt(protocol: type[Any], *, seconds: float, connections: int) -> type[Any
     return Prompt
 
 
-__all__ = ["Gateway", "HttpPlace", "serve_http"]
-
 BODY = 1 << 20  # bytes of a request
 WHOLE = 20.0  # seconds for a request to come whole
 CONNECTIONS = 512  # at once; a process has 1,024 files as a rule

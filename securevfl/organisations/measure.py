@@ -171,12 +171,7 @@ class MeasuredLine:
     network: Network
 
 
-def measure_lines(
-    me: str,
-    venue: Venue,
-    *,
-    on_turn: Callable[[int, int], None] | None = None,
-) -> list[MeasuredLine]:
+def measure_lines(me: str, venue: Venue, *, on_turn: Callable[[int, int], None] | None = None) -> list[MeasuredLine]:
     """Measures the line of every two parties together with them all; the same list at every party.
 
     on_turn(turns done, of). The rest as in `join`. Takes some seconds a pair. TransportError and ConfigError as `join`.

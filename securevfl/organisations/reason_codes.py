@@ -37,8 +37,6 @@ from securevfl.runtime.channel import Channel, Entry, Telling
 from securevfl.training.explanations import check_single, check_weights, heaviest
 from securevfl.training.model_part import ModelPart
 
-__all__ = ["GivenCodes", "ReasonCodes", "admit", "declares", "give", "take"]
-
 MOST = 100  # codes a row
 _NAME = re.compile(r"\w[\w .:/-]{0,63}")  # nothing that a spreadsheet would run
 _PLACES = np.dtype("<u2")

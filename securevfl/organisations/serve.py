@@ -18,11 +18,10 @@ from typing import Literal
 
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, LeakageError, PartiesError, SecureVFLError
-from securevfl.organisations.conversation import Venue, converse
+from securevfl.organisations.conversation import Venue, Visitors, converse
 from securevfl.organisations.predict import Answered, check_parties_of
 from securevfl.organisations.reason_codes import GivenCodes
 from securevfl.organisations.scoring import ServedTable, answer_requests, terms, venue_of
-from securevfl.organisations.visitors import Visitors
 from securevfl.protocols.alignment.standing import StandingTable
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel

@@ -3,7 +3,7 @@
 On its own columns the active party trains alone and sends nothing. Together the same models are trained on shares, and
 each is measured once, at its end. Nothing but figures is kept of them: no model of a comparison ever scores a row.
 
-All tables are in one process; between organisations see `securevfl.organisations.comparing`.
+All tables are in one process; between organisations see `securevfl.organisations.join`.
 """
 
 from __future__ import annotations
@@ -37,22 +37,9 @@ from securevfl.protocols.choice import Protocol
 from securevfl.protocols.shares.score_ledger import Ledger
 from securevfl.protocols.shares.share_measures import MOST
 from securevfl.runtime.clock import Network
-from securevfl.training.costs import format_table
 from securevfl.training.model_part import ModelPart
+from securevfl.training.run_page import format_table
 from securevfl.training.simulate import simulate
-
-__all__ = [
-    "Compared",
-    "Comparison",
-    "alone",
-    "compare",
-    "compared_jobs",
-    "metrics_alone",
-    "own_metrics",
-    "put_together",
-    "shared_row",
-]
-
 
 # How good a model of one party's own columns is: what it can do by itself, before anybody sends anything.
 

@@ -35,8 +35,6 @@ from securevfl.display import html
 from securevfl.models.loss import LogisticLoss, class_name, classes_of
 from securevfl.models.metrics import area_under_curve
 
-__all__ = ["ColumnFigures", "Description", "describe"]
-
 Kind = Literal["number", "text", "date", "percent"]
 
 FAR = 3.0  # quartile distances

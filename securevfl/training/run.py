@@ -29,9 +29,8 @@ from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import Books, Network, Stage, Tally, WallClock
 from securevfl.runtime.executor import Meter
 from securevfl.runtime.threads import run_threads
-from securevfl.training.costs import Costs
 from securevfl.training.model_part import ModelPart
-from securevfl.training.run_page import AXES, LOSSES, cell, curve, metric_names, page
+from securevfl.training.run_page import AXES, LOSSES, Costs, cell, curve, metric_names, page
 from securevfl.training.scorecard import Scorecard, ScorecardScale, scorecard
 
 if TYPE_CHECKING:

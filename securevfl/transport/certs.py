@@ -41,9 +41,6 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from securevfl.crypto.scheme import Secret
 from securevfl.errors import ConfigError, TransportError
 
-__all__ = ["Identity", "Summary", "check_own", "check_peer", "init", "issue", "server_name", "show"]
-
-
 # Certificates, keys and lists of revoked certificates as PEM files, read with errors that name the file.
 #
 # Files are written at once or not at all, and what another takes the place of is kept beside it under another name.

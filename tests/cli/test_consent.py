@@ -14,8 +14,8 @@ from typer.testing import CliRunner, Result
 
 import securevfl as vfl
 from securevfl.audit.report import with_stand_ins
-from securevfl.cli.ask_consent import agree, check_agreed, check_digest
 from securevfl.cli.main import app
+from securevfl.cli.show import agree, check_agreed, check_digest
 from securevfl.consent.consent_sheet import AgreedSheets, Sheet
 from securevfl.data.load import read_aligned
 from securevfl.disclosure.ledger import DisclosureLedger
@@ -183,7 +183,7 @@ def test_without_a_terminal_a_digest_is_required_and_the_error_has_all_that_is_n
 ASKED = """
 import sys
 from pathlib import Path
-from securevfl.cli.ask_consent import agree
+from securevfl.cli.show import agree
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.consent.consent_sheet import AgreedSheets
 from securevfl.consent.consent_sheet import Sheet

@@ -7,8 +7,9 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from securevfl.crypto.share_ring import Words
 from securevfl.crypto.transfers import okvs
-from securevfl.crypto.transfers.okvs import Words, decode, encode, slots
+from securevfl.crypto.transfers.okvs import decode, encode, slots
 from securevfl.errors import CryptoError
 
 

@@ -11,9 +11,9 @@ from securevfl.crypto.transfers import okvs, vole
 from securevfl.crypto.transfers.vole import PrfHash
 from securevfl.errors import ProtocolError
 from securevfl.protocols.alignment import psi, psi_points, psi_transfers, psi_work
-from securevfl.protocols.alignment.psi import AlignmentWork, Journal, align_active, align_passive
+from securevfl.protocols.alignment.psi import align_active, align_passive
 from securevfl.protocols.alignment.psi_many import Store
-from securevfl.protocols.alignment.psi_work import Points
+from securevfl.protocols.alignment.psi_work import AlignmentWork, Journal, Points
 from securevfl.runtime.channel import Channel, Event
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.threads import run_threads

@@ -10,9 +10,9 @@ from securevfl.crypto.curve import canonical_ids, id_keys
 from securevfl.crypto.transfers import okvs, vole
 from securevfl.crypto.transfers.vole import PrfHash
 from securevfl.protocols.alignment import psi_many, psi_transfers, psi_work
-from securevfl.protocols.alignment.psi import AlignmentWork, Journal
 from securevfl.protocols.alignment.psi_many import Store
 from securevfl.protocols.alignment.psi_transfers import Masked, Question
+from securevfl.protocols.alignment.psi_work import AlignmentWork, Journal
 from securevfl.runtime.channel import Entry, Leave
 from tests.security.test_psi_leaks import SETS, View, evaluated
 

@@ -17,12 +17,11 @@ from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.limits import Limit
 from securevfl.errors import STOPPED, ConfigError, IdError, LeakageError, PartiesError, TransportError
 from securevfl.organisations.align import align_privately
-from securevfl.organisations.conversation import Venue, converse
+from securevfl.organisations.conversation import Room, Venue, converse
 from securevfl.organisations.predict import Answered, predict_with
 from securevfl.organisations.reason_codes import GivenCodes
 from securevfl.organisations.scoring import ScoreAsker, score_rows, terms, venue_of
 from securevfl.organisations.serve import Ended, Server
-from securevfl.organisations.visitors import Room
 from securevfl.protocols.alignment import psi
 from securevfl.training.new_rows import HeldRows, rows_of_array
 

@@ -11,8 +11,8 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.audit.recording.defended import defence_of, noting
 from securevfl.audit.recording.transcript import COLLECTS, Transcript, Witness, WitnessedResidual, WitnessedSum
+from securevfl.audit.recording.views import defence_of, noting
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import CONTRIBUTOR, Roles
 from securevfl.data.party import Party, check_parties, register_of
@@ -31,9 +31,6 @@ from securevfl.runtime.executor import Meter
 from securevfl.runtime.threads import run_threads
 from securevfl.training.run import Run
 from securevfl.training.simulate import simulate
-
-__all__ = ["WAYS", "Inline", "any_work"]
-
 
 # An executor that does each piece of work at once, in the thread that hands it over, cut as one of three workers.
 #

@@ -337,15 +337,7 @@ class GuestQuadratic(Quadratic):
     """The objective of the party with labels; `moments` is S (d x d), `mean` the derivatives of Phi (d x p)."""
 
     def __init__(
-        self,
-        own: Sparse,
-        U: Floats,
-        theta: Floats,
-        gradient: Floats,
-        gamma: float,
-        *,
-        moments: Floats,
-        mean: Floats,
+        self, own: Sparse, U: Floats, theta: Floats, gradient: Floats, gamma: float, *, moments: Floats, mean: Floats
     ) -> None:
         super().__init__(own, U, theta, gradient, gamma)
         self._moments, self._mean = moments, mean

@@ -322,10 +322,7 @@ class TransferLearning(Method[TransferJob]):
                 ";\nPhi but for its sign, in every exchange: with it the host scores its own rows itself, and one\n"
                 "gradient ranks labels about as well as two"
             )
-        return [
-            ("learns", told),
-            ("keeps", "its network, and so its own representations, which follow the labels"),
-        ]
+        return [("learns", told), ("keeps", "its network, and so its own representations, which follow the labels")]
 
     def pooling(self, job: TransferJob, roles: Roles) -> str:
         return "there are two parties: each is what the other learns from"

@@ -22,7 +22,7 @@ from securevfl.crypto.curve import POINT_BYTES, canonical_ids, hash_to_group, id
 from securevfl.crypto.transfers import okvs, ot_rows, vole
 from securevfl.crypto.transfers.vole import Giver, PrfHash, Size, Taker
 from securevfl.errors import CryptoError, LeakageError, PeerLost
-from securevfl.protocols.alignment import psi
+from securevfl.protocols.alignment import psi, psi_work
 from securevfl.protocols.alignment.psi_work import AlignmentHello, Points
 from securevfl.runtime.channel import Abort, Channel, Event
 from securevfl.runtime.clock import WallClock
@@ -42,7 +42,9 @@ def record_alignment(
 
     def play(channel: Channel) -> None:
         me = channel.me
-        work = psi.AlignmentWork(channel, canonical_ids(ids[me]), active=active, passives=passives, executor=executor)
+        work = psi_work.AlignmentWork(
+            channel, canonical_ids(ids[me]), active=active, passives=passives, executor=executor
+        )
         rows = psi.align_active(work) if me == active else psi.align_passive(work)
         aligned[me] = [ids[me][row] for row in rows.tolist()]
 
@@ -116,7 +118,7 @@ def granted() -> Outcome:
 
         def play(channel: Channel, ids: Mapping[str, Sequence[str]] = ids) -> None:
             own, leads = canonical_ids(ids[channel.me]), channel.me == "P0"
-            work = psi.AlignmentWork(channel, own, active="P0", passives=["P1"], granted=None if leads else 3)
+            work = psi_work.AlignmentWork(channel, own, active="P0", passives=["P1"], granted=None if leads else 3)
             (psi.align_active if leads else psi.align_passive)(work)
 
         with mock.patch.object(psi, "MANY", many), suppress(LeakageError, PeerLost):

@@ -23,9 +23,10 @@ from securevfl.crypto.prg import Prg, derive_key
 from securevfl.crypto.transfers.ot_rows import RowHash, RowOfferer, tweaks
 from securevfl.crypto.transfers.vole import PrfHash
 from securevfl.data.register import Register
-from securevfl.job import Job, Protocol
+from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedSGD
+from securevfl.protocols.choice import Protocol
 from securevfl.protocols.residuals.defences import Noise
 from securevfl.protocols.shares.score_ledger import Ledger
 from securevfl.transport import session_wire

@@ -20,9 +20,10 @@ from securevfl.crypto.transfers.ot_rows import COLUMNS, Chooser, RowOfferer
 from securevfl.data import datasets
 from securevfl.data.party import Party
 from securevfl.errors import SecureVFLError
-from securevfl.job import Job, Protocol
+from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedSGD
+from securevfl.protocols.choice import Protocol
 from securevfl.protocols.engines import Ckks, Engine, Paillier
 from securevfl.protocols.residuals.sealed_residual import Blinded, Opened, SealedG
 from securevfl.protocols.seat import Meeting

@@ -13,10 +13,11 @@ from securevfl.data.evidence import Woe
 from securevfl.data.party import Party
 from securevfl.data.preparation import Preparation
 from securevfl.errors import LeakageError
-from securevfl.job import Job, Protocol
+from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedBCD
 from securevfl.protocols.bin_classes import LANE, word_bits
+from securevfl.protocols.choice import Protocol
 from securevfl.protocols.engines import Ckks
 from securevfl.protocols.residuals.sealed_residual import Opened
 from securevfl.runtime.channel import Event

@@ -42,9 +42,10 @@ from securevfl.crypto.share_ring import ShareScheme
 from securevfl.data import datasets
 from securevfl.errors import ConfigError, CryptoError, SecureVFLError
 from securevfl.families.fdml.stored_sum import Masks
-from securevfl.job import Job, Protocol
+from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedSGD
+from securevfl.protocols.choice import Protocol
 from securevfl.protocols.engines import Ckks, Paillier
 from securevfl.protocols.shares.share_products import SHARE_SCHEMES
 from securevfl.protocols.shares.shares_options import Shares

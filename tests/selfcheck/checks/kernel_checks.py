@@ -23,9 +23,10 @@ import numpy as np
 
 from securevfl.audit.statistics import Battery, uniform
 from securevfl.audit.transcripts import Outcome
+from securevfl.base.arrays import Floats
 from securevfl.crypto.kernel import ciphertexts, gradient, residues, shares
 from securevfl.crypto.kernel.ciphertexts import RingLayout
-from securevfl.crypto.kernel.residues import DEGREE, Floats, Primes, Transform
+from securevfl.crypto.kernel.residues import DEGREE, Primes, Transform
 from securevfl.crypto.lattice.layout import FISHER, OPENINGS
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing, common_coin

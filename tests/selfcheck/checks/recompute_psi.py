@@ -29,9 +29,9 @@ from securevfl.audit.statistics import Battery
 from securevfl.audit.transcripts import Outcome
 from securevfl.crypto import curve
 from securevfl.crypto.curve import canonical_ids, hash_to_group, id_keys
+from securevfl.crypto.share_ring import Words
 from securevfl.crypto.transfers import okvs, ot_rows, vole
 from securevfl.crypto.transfers.binary_field import Multiplier
-from securevfl.crypto.transfers.okvs import Words
 from securevfl.protocols.alignment import psi_transfers
 from securevfl.protocols.alignment.psi import NONCE_BYTES
 from securevfl.protocols.alignment.psi_many import Slots, Store

@@ -21,9 +21,10 @@ from securevfl.data.party import Party
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.limits import Limit
 from securevfl.errors import LeakageError
-from securevfl.job import Job, Protocol
+from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedBCD
+from securevfl.protocols.choice import Protocol
 from securevfl.protocols.engines import Ckks
 from securevfl.protocols.residuals.defences import Gaussian
 from securevfl.protocols.residuals.open_residual import OpenResidual, Residual

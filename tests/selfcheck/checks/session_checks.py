@@ -18,9 +18,10 @@ from securevfl.data import datasets
 from securevfl.data.party import Party
 from securevfl.disclosure.counts import Sizes
 from securevfl.errors import ConfigError, FrameError, IdError, LeakageError, ProtocolError, SecureVFLError
-from securevfl.job import Job, Protocol
+from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedBCD
+from securevfl.protocols.choice import Protocol
 from securevfl.protocols.engines import Ckks
 from securevfl.protocols.seat import Meeting, Seat, Verdict
 from securevfl.protocols.sums.cipher_sum import CipherSum

@@ -19,10 +19,11 @@ from securevfl.audit.transcripts import Outcome
 from securevfl.base.arrays import Floats
 from securevfl.data import datasets
 from securevfl.data.party import Party
-from securevfl.job import Job, Protocol
+from securevfl.job import Job
 from securevfl.models.linear import Linear, Logistic
 from securevfl.models.losses import LOSSES
 from securevfl.optim.fedbcd import FedBCD
+from securevfl.protocols.choice import Protocol
 from securevfl.protocols.residuals.open_residual import OpenResidual, Residual
 from securevfl.protocols.sums.direct_sum import DirectSum, Part
 from securevfl.runtime.channel import Event

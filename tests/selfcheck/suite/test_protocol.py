@@ -27,9 +27,10 @@ import pytest
 from securevfl.audit import simulators
 from securevfl.audit.statistics import MOST_TESTS
 from securevfl.audit.transcripts import Outcome
-from securevfl.job import Job, Protocol
+from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedBCD
+from securevfl.protocols.choice import Protocol
 from securevfl.protocols.engines import Ckks
 from selfcheck.checks import check_table as checks
 from selfcheck.suite.budget import Budget, budget
