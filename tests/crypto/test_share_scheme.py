@@ -98,6 +98,27 @@ def test_extremes_wrap_as_the_ring_does(engine, word):
     assert np.abs(engine.errors(W, np.full((64, 3), value, np.uint64))).max() <= 1
 
 
+def test_the_largest_entry_counts_whatever_its_sign_and_place(engine):
+    def made(entry, place):
+        W = np.zeros((64, 1), int)
+        W[place] = entry
+        return W
+
+    def refused(entry, place):
+        try:
+            engine.evaluator.prepare(made(entry, place))
+        except RangeError:
+            return True
+        return False
+
+    signed = [(sign, place) for sign in (1, -1) for place in (0, 40, 63)]
+    least = [next(k for k in range(63) if refused(sign * 2**k, place)) for sign, place in signed]
+    assert len(set(least)) == 1, "the entry that is refused is the same"
+    for sign, place in signed:
+        errors = engine.errors(made(sign * 2 ** (least[0] - 1), place), words(engine.ring, (64, 2)))
+        assert np.abs(errors).max() <= 1
+
+
 ZEROS = [np.zeros((300, 3), int), np.eye(300, dtype=int)[:, :3], np.tri(300, 40, -150, dtype=int)]
 
 

@@ -121,6 +121,7 @@ def test_what_a_worker_raises_is_told_without_its_values(client: Any, parties: A
         matrix @ np.full((7, 1), 987654.321)
 
 
+@pytest.mark.long
 def test_a_cluster_without_workers_is_said() -> None:
     class Empty:
         def scheduler_info(self, n_workers: int) -> dict[str, dict[str, str]]:

@@ -44,6 +44,7 @@ def weights(run: vfl.Run) -> Any:
     return np.concatenate(list(whole_weights(run.job, states, run.active.name).values()))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [2, 3])
 def test_a_training_that_swings_begins_again_with_half_the_step(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its model is the one of as many visits as follow, at the safe step; no coin of a key serves twice in a session,

@@ -1,5 +1,7 @@
 """Key streams of whole runs: no party begins one that it has begun before, in the tenth chunk or round either.
 
+Keys of pairs are agreed for one lane and purpose of a session each, whichever key pairs they come from.
+
 A generator begins its streams at number 0, and numbers go up while it lives. So a second generator of the same key and
 label at one party repeats the first one's masks; the two ends of a pair hold one each.
 """
@@ -8,10 +10,12 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
 import securevfl as vfl
+from securevfl.crypto.masking import KeyPair
 from securevfl.crypto.prg import Prg
 from securevfl.data.party import register_of
 from tests.disclosure.test_account import EXAMPLES, example
@@ -23,7 +27,23 @@ ROUNDS = 12
 READ_AGAIN = "public ", "offset", "mask of a stored payload"
 
 
+@pytest.fixture
+def agreed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[tuple[str, ...]]]:
+    """How often each party agrees on a key with each other one, by session and lane, and by purpose: once."""
+    found, agree, lock = Counter[tuple[str, ...]](), KeyPair.agree, threading.Lock()
+
+    def agreeing(pair: KeyPair, public: bytes, **context: str) -> bytes:
+        with lock:
+            found[tuple(context[key] for key in ("own", "peer", "session", "domain"))] += 1
+        return agree(pair, public, **context)
+
+    monkeypatch.setattr(KeyPair, "agree", agreeing)
+    yield found
+    assert set(found.values()) <= {1}
+
+
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
+@pytest.mark.usefixtures("agreed")
 def test_no_key_stream_is_begun_twice_by_a_party_in_many_rounds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, begin, lock = Counter[bytes](), Prg.__init__, threading.Lock()
 
@@ -41,3 +61,16 @@ def test_no_key_stream_is_begun_twice_by_a_party_in_many_rounds(name: str, monke
     visits = max(1, len(job.schedule(register_of(parties))))
     vfl.simulate(job.model_copy(update={"epochs": -(-ROUNDS // visits)}), parties)
     assert max(begun.values(), default=0) <= ENDS
+
+
+def test_keys_of_sums_for_several_parties_are_of_one_of_them_each(agreed: Counter[tuple[str, ...]]) -> None:
+    (bank, *others), labels = vfl.datasets.breast_cancer(parties=4), vfl.datasets.breast_cancer(parties=4)[0].y
+    parties = [bank, vfl.Party(others[0].name, others[0].X, labels, ids=others[0].ids), *others[1:]]
+    job = vfl.Job(
+        model=vfl.Kernel(gamma=0.1, blocks=2, block_size=32),
+        optimizer=vfl.FDSKL(),
+        protocol=vfl.Protocol(sum=vfl.PairwiseSum()),
+        epochs=1,
+    )
+    vfl.simulate(job, parties)
+    assert len({session for _, _, session, _ in agreed}) > 1

@@ -46,6 +46,7 @@ def found(counted: tuple[Comparison, dict[str, DisclosureLedger]]) -> Comparison
     return counted[0]
 
 
+@pytest.mark.long
 def test_models_alone_are_those_of_scikit_learn_on_the_same_rows(found: Comparison) -> None:
     bank, shop = tables()
     schedule = JOB.schedule(register_of([bank, shop]))

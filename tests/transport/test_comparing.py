@@ -51,6 +51,7 @@ def ended(*processes: Any) -> list[tuple[int, str, str]]:
     return [(process.returncode, *each) for process, each in zip(processes, outputs, strict=True)]
 
 
+@pytest.mark.long
 def test_commands_of_two_organisations_agree_once_and_compare(meet: Any, running: list[Any]) -> None:
     """Without consent nothing is entered; with it all models are compared; the same again is refused by the ledger."""
     meeting = meet(2, None, JOB)

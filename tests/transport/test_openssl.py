@@ -26,6 +26,7 @@ def run(*arguments: object) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not PAGE.exists(), reason="not beside a checkout")
 def test_the_commands_of_the_page(tmp_path: Path) -> None:
     """All of them in one shell: the bank's key never leaves its folder, and its certificate is revoked at the end."""
