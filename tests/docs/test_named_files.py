@@ -1,5 +1,6 @@
 """Every file, module and name that a page mentions exists, so a page follows what it speaks of when that moves."""
 
+import ast
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -146,6 +147,37 @@ def test_files_and_names_that_docstrings_mention_exist() -> None:
         if gone or (gone := set(missing_names(source, text))):
             found[str(source.relative_to(ROOT))] = sorted(gone)
     assert found == {}
+
+
+def _walks() -> str:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    return "".join(part.partition("\n## ")[0] for part in page.split("## In ten lines: ")[1:])
+
+
+def _definitions(path: str) -> set[str]:
+    """What a file defines: functions, classes and their methods, constants."""
+    found: set[str] = set()
+    for node in ast.parse((ROOT / path).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            found |= {f"{node.name}.{each.name}" for each in node.body if isinstance(each, ast.FunctionDef)}
+        if isinstance(node, ast.Assign):
+            found |= {each.id for each in node.targets if isinstance(each, ast.Name)}
+    return found
+
+
+def test_walks_of_ten_lines_name_what_their_files_define() -> None:
+    walks = _walks()
+    assert len(re.findall(r"^\d+\. ", walks, re.MULTILINE)) == 20
+    spans, path, missing = SPAN.findall(walks), "", []
+    for span in reversed(spans):  # a name stands before its file
+        if span.endswith(".py"):
+            path = span
+        elif span not in _definitions(path):
+            missing.append(f"{span} in {path}")
+    assert len(spans) > 50
+    assert not missing
 
 
 def test_contributing_shows_every_example_of_one_more_with_its_test() -> None:
