@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 _LEGEND = """\
-labels   equations about the labels of a batch; the share is of its residuals
+labels   numbers that follow from labels, as a gradient or an evaluation; the
+         share is of the residuals: what predictions of a batch are off by
 columns  numbers about each row; the share is of the columns
 scores   predictions, of rows of the table or by a model that was trained on it
 ids      of how many ids a peer that asked for scores was told whether they are

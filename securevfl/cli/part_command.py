@@ -214,3 +214,4 @@ def forget(
         typer.echo(f"{word}:" + ("" if lines else " nothing"))
         for path, what in lines:
             typer.echo(f"  {path}: {what}")
+    typer.echo("not looked for: backups, pages and predictions, wherever they were written")

@@ -163,10 +163,10 @@ def agree(agreed: AgreedSheets, accept: str | None, command: str, asked: Sheet) 
         if typer.confirm("\nThis is what is told, and to whom. Do you agree?", err=True):
             agreed.add(asked)
             return
-        raise ConsentError("you have not agreed to the consent sheet; nothing of the table was told")
+        raise ConsentError("you have not agreed to the consent sheet; of the table no more was told than its size")
     other = f"{accept} came, of another sheet (as one is whose --size counts columns that are not prepared)"
     came = "none came" if accept is None else other
     raise ConsentError(
-        f"{asked.first}\n\n{DETAILS}\n\nConsent to this sheet was expected, {came}; nothing of the table was told. "
-        f"If you agree, run the same command again with\n    {command} ... --accept {asked.digest}"
+        f"{asked.first}\n\n{DETAILS}\n\nConsent to this sheet was expected, {came}; of the table no more was told "
+        f"than its size. If you agree, run the same command again with\n    {command} ... --accept {asked.digest}"
     )

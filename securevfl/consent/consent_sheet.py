@@ -118,7 +118,9 @@ def check_settled(job: Job, who: str) -> None:
         )
 
 
-ASSUMPTIONS = "every party follows the protocol and may study what it received (semi-honest); lines are authenticated"
+ASSUMPTIONS = (
+    "every party follows the protocol and may study what it received (semi-honest); certificates say who is who"
+)
 
 
 class Sheet(str):

@@ -11,7 +11,7 @@ from securevfl.errors import ConfigError
 
 KINDS: tuple[Kind, ...] = ("labels", "columns", "scores", "ids")
 UNITS: dict[Kind, str] = {
-    "labels": "equations about the labels of a batch",
+    "labels": "numbers about the labels",
     "columns": "numbers about each row",
     "scores": "scores",
     "ids": "answers to whether an id is in the table",

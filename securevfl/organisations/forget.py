@@ -93,13 +93,16 @@ def _delete(left: Leftovers, key: str, every: bool, ledger: DisclosureLedger) ->
         elif re.fullmatch(_KEY, own) and any(path.suffix == ".ready" for path in _files(folder)):
             others.add(own)
     _remove(left.ahead)
+    what = "1 more training has" if len(others) == 1 else f"{len(others)} more trainings have"
+    why = f"{what} left work on this table; --all forgets it"
+    found.kept += [(folder, why) for folder in (left.states, left.ahead) if others and folder.exists()]
     of_table = {
         rows_path(left.data): "row order: which of your rows all parties have",
         table_path(left.data): "copy of your table",
     }
     for path, what in of_table.items():
         if others and path.exists():
-            found.kept.append((path, f"{len(others)} more trainings on this table have left work; --all forgets these"))
+            found.kept.append((path, why))
         else:
             _unlink(found, path, what)
     _empty(found, Path(f"{left.data}.align"), _JOURNAL, "an alignment that broke off: its secrets")

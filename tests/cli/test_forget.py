@@ -87,6 +87,7 @@ def test_all_that_it_left_is_deleted_and_nothing_that_counts(place: Place) -> No
     assert place.left() == {"shop.csv"}
     assert place.counted() == before
     head, kept = done.output.split("kept:\n")
+    assert kept.endswith("not looked for: backups, pages and predictions, wherever they were written\n")
     for name in ("states", "ahead", "rows.npy", "table", "align", "shop.log", "shop.model.json"):
         assert name in head
     assert "shop.csv: your table" in kept
@@ -97,7 +98,9 @@ def test_all_that_it_left_is_deleted_and_nothing_that_counts(place: Place) -> No
 
 def test_another_training_on_the_table_keeps_its_work_unless_all_is_forgotten(place: Place) -> None:
     place.leave(b"\x01" * 32)
-    assert "--all forgets these" in place.forget().output
+    kept = place.forget().output.split("kept:\n")[1]
+    for name in ("states", "ahead", "rows.npy", "table"):
+        assert f"shop.csv.{name}: 1 more training has left work on this table; --all forgets it" in kept
     assert {name.split(".")[1] for name in place.left() if name.endswith(".json")} == {"01" * 8}
     assert {"shop.csv.rows.npy", "chunk-0.ready"} <= place.left()
     (place.folder / "shop.csv.ahead" / f"shop.{'01' * 8}" / "note.txt").write_text("mine")

@@ -18,6 +18,8 @@ pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="not beside a checkout
 HERE = "tests/docs/test_lawyers.py::"
 SHEET = HERE + "test_the_page_follows_the_sheet_and_leaves_none_of_it_out"
 FILES = HERE + "test_every_file_that_a_training_leaves_is_named"
+SIGNED = HERE + "test_a_consent_is_a_line_in_a_file_of_its_owner_and_a_signature_is_of_the_session"
+ASKED = "tests/transport/test_serve.py::test_scores_are_those_of_the_run_for_rows_that_all_have"
 FORGET = "tests/cli/test_forget.py::"
 CONSENT = "tests/cli/test_consent.py::"
 SHARES = "tests/protocols/test_shares.py::"
@@ -69,12 +71,22 @@ HELD = {  # how a sentence begins -> the test that would fail if it were not so
     "securevfl explain --details": CONSENT + "test_the_first_screen_has_all_that_is_learned_and_refused_and_no_message",
     "The digest that a party": CONSENT + "test_the_first_screen_has_all_that_is_learned_and_refused_and_no_message",
     "Another job": CONSENT + "test_the_digest_is_of_what_the_sheet_says_whatever_the_order_of_others",
-    "Nothing of a party's table": CONSENT + "test_nothing_but_the_meeting_is_told_before_consent",
+    "Before it has agreed": CONSENT + "test_nothing_but_the_meeting_is_told_before_consent",
+    "No.": SIGNED,
+    "The program writes": SIGNED,
+    "The sheet goes to nobody": CONSENT + "test_nothing_but_the_meeting_is_told_before_consent",
+    "What is signed is": SIGNED,
+    "The others check certificate": SIGNED,
+    "Who needs a consent": SIGNED,
+    "The others learn how many": ASKED,
+    "That somebody is asked": ASKED,
+    "The sheet of the training": ASKED,
     "In the modes with": CONSENT + "test_the_first_screen_has_all_that_is_learned_and_refused_and_no_message",
     "No mode hides": SIZES,
     "All of these are files": FILES,
     "None is sent": SIZES,
     "securevfl forget --party": FORGET + "test_all_that_it_left_is_deleted_and_nothing_that_counts",
+    "The row order and the copy": FORGET + "test_another_training_on_the_table_keeps_its_work_unless_all_is_forgotten",
     "It never deletes": FORGET + "test_all_that_it_left_is_deleted_and_nothing_that_counts",
     "It refuses while": FORGET + "test_nothing_is_deleted_while_a_run_is_on",
     "Backups, and pages": FORGET + "test_a_damaged_part_is_deleted_and_what_is_none_is_not",
@@ -164,6 +176,40 @@ def test_every_file_that_a_training_leaves_is_named(monkeypatch: pytest.MonkeyPa
     assert beside <= named
     assert {path.name for path in place.ledger.path.parent.iterdir()} - {"shop.ledger.lock"} <= named
     assert len(place.part.baseline[0].points) in range(90, 120)
+
+
+def test_a_consent_is_a_line_in_a_file_of_its_owner_and_a_signature_is_of_the_session(tmp_path: Path) -> None:
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    from securevfl.consent.consent_sheet import AgreedSheets
+    from securevfl.disclosure.ledger import DisclosureLedger
+    from securevfl.errors import CryptoError
+    from securevfl.transport import certs
+    from securevfl.transport.session_wire import _claim
+    from securevfl.transport.tls import verify
+
+    job, parties = vfl.Job(model=vfl.Logistic()), list(vfl.datasets.loans())
+    sheet = vfl.explain(job, parties)
+    AgreedSheets(DisclosureLedger(tmp_path / "bank.ledger", "bank")).add(sheet)
+    (line,) = (tmp_path / "bank.ledger.agreed").read_text(encoding="utf-8").splitlines()
+    assert re.fullmatch(rf"{sheet.digest} \d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", line)
+
+    certs.init(tmp_path / "certs")
+    for name in ("bank", "shop"):
+        certs.issue(tmp_path / "certs", name)
+    place = tmp_path / "certs"
+    bank, shop = (certs.Identity(place / f"{n}.pem", place / f"{n}.key", place / "ca.pem") for n in ("bank", "shop"))
+    session = bytes(range(16))
+    claim = _claim(session, "bank", "shop")  # and no sheet, of which each has its own
+    assert len(claim) == len(b"securevfl identity 1") + len(session) + 2 * 32
+    signature = bank.sign(claim)
+    shown = certs.parse((place / "bank.pem").read_bytes()).public_bytes(Encoding.DER)
+    assert verify(shown, signature, claim) == bank.key
+    for other in (_claim(bytes(16), "bank", "shop"), _claim(session, "shop", "bank")):
+        with pytest.raises(CryptoError):
+            verify(shown, signature, other)
+    with pytest.raises(CryptoError):
+        verify(shown, shop.sign(claim), claim)
 
 
 def test_security_says_what_a_party_that_deviates_can_take() -> None:

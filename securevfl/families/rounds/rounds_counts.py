@@ -178,7 +178,7 @@ def classifier_kept(job: JobOptions) -> list[Told]:
         (
             "keeps",
             "its weights, so its own part X_k theta_k, which ranks the labels about as well as its columns can,\n"
-            "whatever the protocol: to an AUC of .71 to .99 on public tables",
+            "whatever the protocol: to an AUC of 0.71 to 0.99 on public tables",
         )
     ]
 

@@ -261,7 +261,7 @@ class SharesMethod(Method[SharesJob]):
 
 _WEIGHTS = """\
 its own weights, as the job says, so its own part X_k theta_k, which ranks the labels about as
-well as its columns can: to an AUC of .71 to .99 on public tables"""
+well as its columns can: to an AUC of 0.71 to 0.99 on public tables"""
 _IN_BITS = """\
 {numbers} of {bits} bits each, rounded at random; one that
 deviates has {total:,} bits of its choice of the labels and of the others' columns"""
@@ -296,7 +296,7 @@ def _of_new_rows(job: SharesJob, sizes: Sizes | None) -> str:
         and "scores" not in job.accepts
         and not (sizes and _rounds(job, sizes) in sizes.holds)
     ):
-        fewer = "\n(fewer if the columns of whoever rounds hold little)"
+        fewer = "\n(fewer if the other party's columns hold little)"
     return f"scores of new rows in steps of {step:g}: a score tells at most {bits} bits of a row{fewer},\n{_SCORES}"
 
 
@@ -305,7 +305,7 @@ def _quality(job: SharesJob, sizes: Sizes) -> str:
     rows, times, counted = measured(sizes), measures(job, sizes), chunks(job, sizes)
     at_most = "once" if times == 1 else f"up to {times} times"
     often = "once" if counted == 1 else f"up to {counted} times"
-    ends = f"and {often} how many of {MOST_COUNTED:,} training rows\nat most have scores far out"
+    ends = f"and {often} how many of {MOST_COUNTED:,} training rows\nat most have scores beyond the range computed with"
     if not metrics.fits(job.model.loss):
         return f"how good the model is: {at_most} the sum of the losses of all rows measured,\n{ends}"
     which = "held-out" if sizes.held_out else "training"

@@ -313,7 +313,7 @@ class TransferLearning(Method[TransferJob]):
             return [("learns", told)]
         told = (
             f"its own gradient, {p} numbers in each of {steps} steps an exchange, all of them new: equations about\n"
-            f"the {n} labels. Least squares ranks these after four steps, to an AUC of .99 on a public table"
+            f"the {n} labels. Least squares ranks these after four steps, to an AUC of 0.99 on a public table"
             if sealed
             else "y Phi of every row, whose sign is the label, and the guest's representations"
         )
