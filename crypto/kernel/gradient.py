@@ -306,7 +306,7 @@ def encode(
     room: int,
 ) -> None:
     """Make the values of these sample blocks ready, as far as there is room. `start`: the stretch's first row."""
-    rows, kept = EncodedRows(stretch, parameters.primes, encoding, start), _kept(stretch, encoding, room)
+    rows, kept = EncodedRows(stretch, parameters.primes, encoding, start), _values_kept(stretch, encoding, room)
     if isinstance(stretch.rows, Sparse):
         return
     for group in range(blocks.start // PIECE, -(-blocks.stop // PIECE)):
@@ -323,7 +323,7 @@ def multiply(
 ) -> KernelSums:
     """Return the products of these sample blocks of g with the stretch's rows, summed."""
     primes, layout = parameters.primes, encoding.layout
-    rows, kept = EncodedRows(stretch, primes, encoding, start), _kept(stretch, encoding, room)
+    rows, kept = EncodedRows(stretch, primes, encoding, start), _values_kept(stretch, encoding, room)
     sums = KernelSums(primes, [None] * layout.output_blocks)
     for group, sealed in blocks.sealed.items():
         whole, mine = group_range(layout, group), rows.blocks_of(group)
@@ -371,7 +371,7 @@ def _keep(rows: EncodedRows, kept: Kept, group: int) -> Values | None:
     return values
 
 
-def _kept(stretch: Stretch, encoding: Encoding[RingLayout], room: int) -> Kept:
+def _values_kept(stretch: Stretch, encoding: Encoding[RingLayout], room: int) -> Kept:
     """Return the stretch's values of this encoding; those of another one go."""
     kept: Kept | None = stretch.kept.get(SLOT)
     if kept is None or not kept.encoding.same(encoding):

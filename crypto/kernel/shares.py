@@ -254,7 +254,7 @@ class PreparedWords:
             self._values = np.zeros((0, 0, 0, 0), np.float32)  # the memory of the last ones goes before new ones come
             shape = layout.points, layout.sample_blocks, layout.column_blocks(self.shape[1])
             out = np.empty((len(self._parameters.primes), *shape), np.float32)
-            for blocks, values in self._made(layout, self._W):
+            for blocks, values in self._residues_by_blocks(layout, self._W):
                 out[:, :, blocks] = values
             self._values = out
             self._slot = (layout.r, layout.s)
@@ -265,11 +265,11 @@ class PreparedWords:
         these columns."""
         if self._once and layout.output_blocks == 1:
             self.check(min(layout.columns, self.shape[1]))
-            yield from self._made(layout, self._W[:, columns])
+            yield from self._residues_by_blocks(layout, self._W[:, columns])
         else:
             yield slice(None), self.values(layout)[..., blocks]
 
-    def _made(self, layout: RingLayout, W: Integers) -> Iterator[tuple[slice, Floats]]:
+    def _residues_by_blocks(self, layout: RingLayout, W: Integers) -> Iterator[tuple[slice, Floats]]:
         """Yield some sample blocks of W at a time, and their residues (P, M, some, F)."""
         primes, B, F = self._parameters.primes, layout.sample_blocks, layout.column_blocks(W.shape[1])
         ahead, wide = transform(primes, layout.points), self._largest >= min(primes.values) // 2

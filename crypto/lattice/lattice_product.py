@@ -191,7 +191,7 @@ def encode(
     stretch: Stretch, parameters: Parameters, encoding: Encoding[Layout], start: int, blocks: range, room: int
 ) -> None:
     """Make the plaintexts of these sample blocks ready, as far as there is room. `start`: the stretch's first row."""
-    kept = _kept(stretch, parameters, encoding, room)
+    kept = _plaintexts_kept(stretch, parameters, encoding, room)
     missing = [block for block in blocks if kept.get(block) is None]
     step = _step(encoding)
     for at in range(0, len(missing), step):
@@ -206,7 +206,7 @@ def multiply(
     stretch: Stretch, parameters: Parameters, encoding: Encoding[Layout], start: int, blocks: Blocks, room: int
 ) -> Sums:
     """Sum the products of these sample blocks of g with the stretch's rows: a ciphertext an output and column block."""
-    kept = _kept(stretch, parameters, encoding, room)
+    kept = _plaintexts_kept(stretch, parameters, encoding, room)
     evaluator, term = parameters.ring.evaluator, seal.Ciphertext()
     sums: list[list[Any]] = [[] for _ in blocks.sealed]
     step = _step(encoding)
@@ -246,7 +246,7 @@ def _product(evaluator: Any, up: Any, plain: Any) -> Any:
     return total
 
 
-def _kept(stretch: Stretch, parameters: Parameters, encoding: Encoding[Layout], room: int) -> Plaintexts:
+def _plaintexts_kept(stretch: Stretch, parameters: Parameters, encoding: Encoding[Layout], room: int) -> Plaintexts:
     """Return the stretch's plaintexts of this encoding; those of another encoding are dropped."""
     kept: Plaintexts | None = stretch.kept.get(SLOT)
     if kept is None or not kept.encoding.same(encoding):

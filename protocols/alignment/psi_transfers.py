@@ -158,7 +158,7 @@ def ask(work: AlignmentWork, done: dict[str, int]) -> Callable[[str], Words]:
         check_count(passive, "messages", done[passive], 0, len(pieces) + 1 + chunks(len(store)))
         work.channel.send(passive, Question(seed, len(store)), told=declared.sizes(work.channel, passive))  # 1
         try:
-            a, c = _taken(work, passive, len(store), done[passive])
+            a, c = _take_vole(work, passive, len(store), done[passive])
         except CryptoError:
             work.journal.clear()
             raise
@@ -172,7 +172,7 @@ def ask(work: AlignmentWork, done: dict[str, int]) -> Callable[[str], Words]:
     return answers.__getitem__
 
 
-def _taken(work: AlignmentWork, passive: str, slots: int, done: int) -> tuple[Words, Words]:
+def _take_vole(work: AlignmentWork, passive: str, slots: int, done: int) -> tuple[Words, Words]:
     """P_1: a and c of the vector OLE with one P_i."""
     kept, stream = work.journal.chunk(work.stream("pairs", passive), 0), work.stream("back", passive)
     keys, left = _keys(kept[: 2 * COLUMNS * KEY_BYTES]), kept[2 * COLUMNS * KEY_BYTES :]
@@ -217,7 +217,7 @@ def serve(work: AlignmentWork, begin: Begin) -> Callable[[], Words]:
     secret, roots = chosen[:SECRET_BYTES], chosen[SECRET_BYTES : SECRET_BYTES + KEY_BYTES]
     giver = Giver(secret, _keys(chosen[SECRET_BYTES + KEY_BYTES :]), roots, _coin(work, work.me))
     try:
-        given = _given(work, giver, slots, begin.first)
+        given = _give_vole(work, giver, slots, begin.first)
     except CryptoError:
         work.journal.clear()
         raise
@@ -230,7 +230,7 @@ def serve(work: AlignmentWork, begin: Begin) -> Callable[[], Words]:
     return partial(_values, work, question.seed, giver, given)
 
 
-def _given(work: AlignmentWork, giver: Giver, slots: int, first: int) -> list[GivenPiece]:
+def _give_vole(work: AlignmentWork, giver: Giver, slots: int, first: int) -> list[GivenPiece]:
     """P_i: the pieces of its vector OLE with P_1, which has `first` messages of it."""
     journal, channel, active = work.journal, work.channel, work.active
     pieces, given = sizes(slots), list[GivenPiece]()

@@ -188,7 +188,7 @@ class Pieces:
 
     def __iter__(self) -> Iterator[bytes]:
         place = 0
-        while (piece := self._at(place)) is not None:
+        while (piece := self._ciphertext_at(place)) is not None:
             yield piece
             place += 1
 
@@ -203,7 +203,7 @@ class Pieces:
         with self._lock:
             self._held, self._wanted = [], False
 
-    def _at(self, place: int) -> bytes | None:
+    def _ciphertext_at(self, place: int) -> bytes | None:
         with self._lock:
             if place == len(self._held):
                 if self._whole:
@@ -461,7 +461,7 @@ class SealedPassive(PassiveResidual):
             self._seat.meter.elsewhere(batch.elsewhere)
             if static:
                 self._shelf.put(batch.index, prepared)
-        opened = self.opened(exchange, blinded)
+        opened = self.ask_to_open(exchange, blinded)
         try:
             found = evaluator.unblind(opened, r, self.agreement.word)
         except OpeningMismatch as error:
@@ -471,7 +471,7 @@ class SealedPassive(PassiveResidual):
             ) from error
         return self.agreement.gradient(found)
 
-    def opened(self, exchange: int, blinded: bytes) -> bytes:
+    def ask_to_open(self, exchange: int, blinded: bytes) -> bytes:
         """Ask the active party to open a blinded product, and return what it opens."""
         channel, active = self._seat.channel, self._seat.active
         with self._one_opening:
@@ -522,7 +522,7 @@ class SealedReply(Reply):
     def repeat(self) -> None:
         with self._lock:
             self._spend()
-            self._residual.opened(self.exchange, self._evaluator.blind(self._residual.products[self.exchange])[0])
+            self._residual.ask_to_open(self.exchange, self._evaluator.blind(self._residual.products[self.exchange])[0])
 
     def close(self) -> None:
         with self._lock:

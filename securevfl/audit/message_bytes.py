@@ -105,13 +105,13 @@ def _body(data: bytes, moduli: Mapping[bytes, int]) -> Body:
             case b"SLB3":
                 return _blinded(data)
             case b"SLO3" | b"SGO1":
-                return _opened(data)
+                return _parse_opened(data)
             case b"SGG2" | b"SGB2":
                 return _gradient_on_the_kernel(data)
             case b"SLS1":
                 return _summed(data)
             case b"SSV1" | b"SSR1":
-                return _shared(data)
+                return _parse_shared(data)
             case b"SKV2" | b"SKR2":
                 return _on_the_kernel(data)
     except (struct.error, ValueError, KeyError):
@@ -201,7 +201,7 @@ def _blinded(data: bytes) -> Body:
     return _joined("ciphertext", ("SLB3", n, c, s, p, d), parts, fresh)
 
 
-def _opened(data: bytes) -> Body:
+def _parse_opened(data: bytes) -> Body:
     _, _, count, checks = OPENED.unpack_from(data)
     values = np.frombuffer(data, "<i4", count + checks, offset=OPENED.size)
     own: FixedPoint = parameters() if data[:4] == b"SLO3" else gradient.GradientParameters()
@@ -222,7 +222,7 @@ def _summed(data: bytes) -> Body:
     return _joined("ciphertext", ("SLS1", m, terms, summed, noises, bound), parts, fresh)
 
 
-def _shared(data: bytes) -> Body:
+def _parse_shared(data: bytes) -> Body:
     """Take apart a query about shares, or the answer to one; its length tells of which ring it is."""
     asks = data[:4] == b"SSV1"
     _, _, *sizes = (bfv_product.SEALED if asks else bfv_product.REPLY).unpack_from(data)
@@ -269,7 +269,7 @@ def _on_the_kernel(data: bytes) -> Body:
         own = kernel.ShareParameters(bits)
         n, c, r, s = sizes if asks else (sizes[2], *sizes[:3])
         where = own.layout(n, c, r, s)
-        counts = [where.points * where.sample_blocks * c] if asks else _answered(where, sizes[3])
+        counts = [where.points * where.sample_blocks * c] if asks else _residues_of_answer(where, sizes[3])
         if sum(packed_size(own.primes, count) for count in counts) != len(view):
             continue
         parts, fresh = _small_residues(own.primes, view, counts)
@@ -277,7 +277,7 @@ def _on_the_kernel(data: bytes) -> Body:
     raise ValueError("of no ring")
 
 
-def _answered(where: RingLayout, d: int) -> list[int]:
+def _residues_of_answer(where: RingLayout, d: int) -> list[int]:
     """How many residues stand together in an answer on the kernel about d columns: c1, then wanted ones of c0."""
     widths = [outputs.stop - outputs.start for outputs in where.outputs]
     groups = [(blocks.stop - blocks.start, part.stop - part.start) for blocks, part in column_groups(where, d)]
@@ -303,7 +303,7 @@ def _gradient_on_the_kernel(data: bytes) -> Body:
     _, _, n, c, r, s, last = (SEALED if asks else BLINDED).unpack_from(data)
     where, view = named(gradient.ENGINE, n, c, r, s), memoryview(data)[(SEALED if asks else BLINDED).size :]
     if not asks:
-        parts, fresh = _small_residues(own.primes, view, _answered(where, checked(where, last)))
+        parts, fresh = _small_residues(own.primes, view, _residues_of_answer(where, checked(where, last)))
         return _joined("ciphertext", ("SGB2", n, c, r, s, last), parts, fresh)
     parts, fresh = [], []
     while view:

@@ -132,7 +132,7 @@ def fairness(
     if predictions is None and group is None:
         raise ConfigError("--predictions or --group was expected, neither came; give what you have of the two")
     own = read_in_order(party, data, id_column=id_column, label_column=label_column)
-    said = None if predictions is None else _said(own, predictions)
+    said = None if predictions is None else _read_predictions(own, predictions)
     groups = None if group is None else _texts(own, group)
     if said is not None and groups is not None:
         _show(alone_by_group(own, said, groups, positive=positive), report_json)
@@ -149,7 +149,7 @@ def fairness(
     _show(found, report_json)
 
 
-def _said(own: Party, file: Path) -> list[str]:
+def _read_predictions(own: Party, file: Path) -> list[str]:
     """Return the predicted class of each row of the party, by its ids. ConfigError or IdError for what is missing."""
     with file.open(newline="", encoding="utf-8") as lines:
         rows = csv.DictReader(lines)

@@ -112,10 +112,10 @@ class Booking:
                 warnings.warn(_agreed(agreed), DataNotice, stacklevel=2)
             consent()
             return
-        ledger.admits(register, self._sitting, self._told(self._end, weights=True), self._check)
+        ledger.admits(register, self._sitting, self._list_told(self._end, weights=True), self._check)
         consent()
         ahead = self._until(self._start + LEASE)
-        whole = self._told(self._end, weights=True)
+        whole = self._list_told(self._end, weights=True)
         self._reservation = ledger.reserve(register, self._sitting, whole, self._check, ahead=ahead)
         self._take(ahead)
         door.keep(self._enter)
@@ -140,7 +140,9 @@ class Booking:
         if self._ledger is None:
             return
         self._door.keep(self._over)  # a thread that still serves others tells nothing that is not entered
-        told = [] if silent else self._exact(self._told(max(self._start + 1, self._door.visit), weights=self._opens))
+        told = (
+            [] if silent else self._exact(self._list_told(max(self._start + 1, self._door.visit), weights=self._opens))
+        )
         with suppress(DataError, StorageError):
             self._reservation.settle(told)
 
@@ -219,9 +221,9 @@ class Booking:
         ]
 
     def _until(self, visit: int) -> list[Disclosure]:
-        return self._told(min(self._end, visit), weights=self._opens)
+        return self._list_told(min(self._end, visit), weights=self._opens)
 
-    def _told(self, until: int, *, weights: bool) -> list[Disclosure]:
+    def _list_told(self, until: int, *, weights: bool) -> list[Disclosure]:
         """List what this session tells of this party up to visits `until`, in whole epochs, and in the evaluation at
         its end; `weights`: and those that the job opens when it has ended."""
         job, sizes = self._job, self._sizes

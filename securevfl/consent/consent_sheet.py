@@ -264,13 +264,13 @@ def _learns(job: Job, roles: Roles, known: Known | None, name: str) -> list[str]
     """Return what a party learns and keeps, in words, and what it could learn together with another."""
     method, lines, before = job.method, list[str](), ""
     for word, text in method.tells(job, roles, name, known):
-        lines += _told("also" if word == before else word, text)
+        lines += _told_lines("also" if word == before else word, text)
         before = word
     lines += _codes(job, roles, known, name)
     if known is not None and name == method.asker(job, roles.lead):
         lines += _scores(job, known, name)
     if name == roles.lead:
-        lines += _told("pooling", method.pooling(job, roles))
+        lines += _told_lines("pooling", method.pooling(job, roles))
     return lines
 
 
@@ -289,7 +289,7 @@ def _heading(roles: Roles, name: str) -> str:
     return f"{name} ({role}{', holds the labels' if role == ACTIVE and roles.having(ACTIVE) == (name,) else ''})"
 
 
-def _told(word: str, text: str) -> list[str]:
+def _told_lines(word: str, text: str) -> list[str]:
     """Return a line with a word before it, and the lines that continue it."""
     first, *rest = text.split("\n")
     return [f"  {word:<9} {first}", *(f"            {line}" for line in rest)]
@@ -301,7 +301,9 @@ def _scores(job: Job, known: Known, asker: str) -> list[str]:
     weighed = [
         f"{name}: {own.in_words(bits, known.sizes.outputs)}" for name, own in held.items() if name != asker and bits
     ]
-    return _told("scores", "\n".join(["of a new row, weighed against the columns of", *weighed])) if weighed else []
+    return (
+        _told_lines("scores", "\n".join(["of a new row, weighed against the columns of", *weighed])) if weighed else []
+    )
 
 
 def _codes(job: Job, roles: Roles, known: Known | None, name: str) -> list[str]:
@@ -317,10 +319,10 @@ def _codes(job: Job, roles: Roles, known: Known | None, name: str) -> list[str]:
     if name == asker:
         told = "\n".join(f"{each}: at most {said} of a row, beside its score" for each, said in bits.items())
         head = f"up to {most} reason codes of a scored row, of each party whose owner gives them"
-        return _told("learns", f"{head}\n{told}" if told else head)
+        return _told_lines("learns", f"{head}\n{told}" if told else head)
     said = bits.get(name, f"log2(d! / (d - {most})!) bits")
     text = f"which of its columns cost a scored row most, to {asker}, if its owner says so where it\n"
-    return _told(
+    return _told_lines(
         "may tell",
         f"{text}predicts or serves: up to {most} codes, at most {said} of a row, under names that it chooses",
     )

@@ -179,7 +179,7 @@ def read_table(
     with named(path):
         if _format(path) == "npz":
             return _read_npz(path, chosen)
-        file = _opened(path, id_column)
+        file = _open_file(path, id_column)
         if chosen is not None:
             check_chosen(file.names, chosen)
         key = id_columns(id_column, file.names)
@@ -216,7 +216,7 @@ def read_ids(path: str | Path, *, id_column: str = "id") -> NDArray[Any]:
                 raise IdError("ids were expected, none came; add an array ids")
             ids = arrays["ids"]
         else:
-            file = _opened(path, id_column)
+            file = _open_file(path, id_column)
             key = id_columns(id_column, file.names)
             ids = ids_of(file.read(key.names), key)
         if not len(ids):
@@ -228,7 +228,7 @@ def id_rule(path: str | Path, id_column: str) -> int | None:
     """Return the number of the rule by which ids of a file are made of its columns; None of one as it is written."""
     path = Path(path)
     with named(path):
-        by_rule = _format(path) != "npz" and id_columns(id_column, _opened(path, id_column).names).by_rule
+        by_rule = _format(path) != "npz" and id_columns(id_column, _open_file(path, id_column).names).by_rule
     return RULE if by_rule else None
 
 
@@ -256,7 +256,7 @@ def arrow(part: str = "") -> Any:
     return import_module("pyarrow" + (f".{part}" if part else ""))
 
 
-def _opened(path: Path, id_column: str) -> _Opened:
+def _open_file(path: Path, id_column: str) -> _Opened:
     """Open a CSV or Parquet file and check the names of its columns."""
     if path.suffix == ".parquet":
         file = open_parquet(path)

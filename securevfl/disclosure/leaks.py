@@ -146,7 +146,7 @@ LABEL_AUC = LeakKind(
 )
 
 
-def _opened(
+def _label_shares(
     job: JobOptions, counts: Sequence[Disclosure], sizes: Sizes, before: Sequence[Disclosure]
 ) -> Iterator[tuple[str, float, float]]:
     """Each passive party, and which shares of the labels counts in its bins and earlier jobs tell it beside its
@@ -166,8 +166,8 @@ def equation_leaks(
     """Yield the passive parties to whom opened gradients are as many equations as there are labels."""
     again = []
     jobs = [item for item in before if item.visits is None]
-    other_jobs = {name: share for name, _, share in _opened(job, counts, sizes, jobs)}
-    for name, bins, share in _opened(job, counts, sizes, before):
+    other_jobs = {name: share for name, _, share in _label_shares(job, counts, sizes, jobs)}
+    for name, bins, share in _label_shares(job, counts, sizes, before):
         p = sizes.parameters[name]
         rows = p // sizes.outputs
         if p + (bins + share) * sizes.residuals >= sizes.residuals:
@@ -256,7 +256,7 @@ def label_auc_leaks(
         if shown:
             yield Leak(LABEL_AUC, ", ".join(sizes.passives), what, "seal the residual")
         return
-    for name, bins, share in _opened(job, counts, sizes, before):
+    for name, bins, share in _label_shares(job, counts, sizes, before):
         p = sizes.parameters[name]
         equations = min(sizes.residuals, p + ceil((bins + share) * sizes.residuals))
         auc = expected_label_auc(equations, sizes.smallest_batch, c, job.equations, job.equations > 1)

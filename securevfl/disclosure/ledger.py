@@ -250,7 +250,7 @@ class DisclosureLedger:
         book = self._alive(self.read())
         table = self._named(book, name)
         others = [each for each in book.tables if each != name]
-        return self._counting(book, table, book.counted), self._shared(book, table, others)
+        return self._counting(book, table, book.counted), self._count_shared(book, table, others)
 
     def admits(
         self,
@@ -450,7 +450,7 @@ class DisclosureLedger:
             known = replace(known, members=RowSets(self.rows, book.salt).write(table.name, table.members))
         return replace(book, tables=book.tables | {table.name: known})
 
-    def _shared(self, book: Book, table: _Table, names: Iterable[str]) -> dict[str, int]:
+    def _count_shared(self, book: Book, table: _Table, names: Iterable[str]) -> dict[str, int]:
         """Count the rows that a table shares with each of these, as many as can be where they are not known; none with
         those of which it has no row."""
         known = {name: book.tables[name] for name in names}
@@ -459,13 +459,13 @@ class DisclosureLedger:
             sets = {}
         found = {name: min(each.rows, table.rows) for name, each in known.items() if name not in sets}
         if sets and table.members is not None:
-            found |= RowSets(self.rows, book.salt).shared(table.members, sets)
+            found |= RowSets(self.rows, book.salt).count_shared(table.members, sets)
         return {name: found[name] for name in known if found[name] or name == table.name}
 
     def _counting(self, book: Book, table: _Table, entries: Sequence[LedgerEntry]) -> list[LedgerEntry]:
         """Return those of these entries that count for a table, as they count: about rows that it has, and of each kind
         and learner at the row that most was told about."""
-        shared = self._shared(book, table, dict.fromkeys(entry.table for entry in entries))
+        shared = self._count_shared(book, table, dict.fromkeys(entry.table for entry in entries))
         found = [
             replace(entry, told=_against(entry.told, book.tables[entry.table].rows, shared[entry.table]))
             for entry in entries

@@ -106,7 +106,7 @@ class RowSets:
         self.check({name: own})
         return own
 
-    def shared(self, own: Members, sets: Mapping[str, RowSet]) -> dict[str, int]:
+    def count_shared(self, own: Members, sets: Mapping[str, RowSet]) -> dict[str, int]:
         """Count the rows that a table shares with each of these."""
         counts = dict.fromkeys(sets, 0)
         for start, block in self._blocks(own, sets):

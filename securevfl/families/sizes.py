@@ -81,7 +81,8 @@ def sizes_of(
         helpers=helpers,
         holds=dict(holds or {}),
         alike=None if labels is None else _fewest(job, labels, schedule),
-        openings=job.optimizer.opened(job.model, [visit.index for visit in schedule.visits()]) / max(1, len(schedule)),
+        openings=job.optimizer.count_openings(job.model, [visit.index for visit in schedule.visits()])
+        / max(1, len(schedule)),
     )
 
 

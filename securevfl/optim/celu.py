@@ -250,7 +250,7 @@ class CeluVFL(RoundsOptimizer):
     def kept(self) -> int:
         return self.W + self.depth  # the table's, and those that come in beside the steps on these
 
-    def opened(self, model: Model, visits: Sequence[int]) -> int:
+    def count_openings(self, model: Model, visits: Sequence[int]) -> int:
         """One a visit, and one for each local step that the table has a row for where these are opened anew."""
         if self.agreement(model).openings == 1:
             return len(visits)

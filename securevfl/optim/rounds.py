@@ -82,7 +82,7 @@ class RoundsTraining(Training, ABC):
         openings = 1 if model.static_jacobian and not self.reweighs else self.steps
         return Agreement(openings, kept=self.kept, shares_outputs=model.shares_outputs)
 
-    def opened(self, model: Model, visits: Sequence[int]) -> int:
+    def count_openings(self, model: Model, visits: Sequence[int]) -> int:
         return len(visits) * self.agreement(model).openings
 
     def settle(self, party: Learner, link: ActiveLink) -> None:

@@ -154,7 +154,7 @@ class Training(Named, ABC):
         """Whether steps are longer than safe ones, so that evaluations say where to go back."""
         return False
 
-    def opened(self, model: Model, visits: Sequence[int]) -> int:
+    def count_openings(self, model: Model, visits: Sequence[int]) -> int:
         """Count the gradients that a passive party has opened in a run with these visits, if residuals are sealed."""
         return len(visits)
 

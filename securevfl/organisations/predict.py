@@ -309,7 +309,7 @@ class PredictionSide:
         if ids is not None:
             asked = AskedRows([id_digest(part.name, each) for each in ids], np.asarray(X, np.float64))
         if not accounts:
-            self._told += len(X) * self._each
+            self._told += len(X) * self._numbers_of_row
             if self._rows is None:
                 self._enter(self._told)
         with channel.door.on("new"):
@@ -341,7 +341,7 @@ class PredictionSide:
         return ScoredBlock(held, f[held], reasons, beyond)
 
     @property
-    def _each(self) -> int:
+    def _numbers_of_row(self) -> int:
         """Numbers that a row tells at most."""
         return self._part.outputs + (self._giving is not None)
 
@@ -389,7 +389,7 @@ class PredictionSide:
             eventlog.emit(part.name, "scores", {"to": part.asker, "rows": own.rows, "bits_of_a_row": bits})
             if rows is not None and not job.method.accounts:
                 self._basis = _question(part, rows, ledger, giving) if job.method.repeats else ""
-                self._enter(self.count * self._each)
+                self._enter(self.count * self._numbers_of_row)
         roles = Roles.of((name, heard[name].role) for name in part.parties)
         desk = Desk(part.run, scores=ledger.scores, account=self._account)
         meter = Meter(channel.clock, channel.books)

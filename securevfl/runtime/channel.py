@@ -438,7 +438,9 @@ class Channel:
         `timeout` is in seconds on the wall; the channel's own if None.
         """
         self.clock.tick(Kind.LOCAL)
-        return self._taken(self._inbox.take((sender,), lane, self.timeout if timeout is None else timeout), (kind,))
+        return self._decode_arrival(
+            self._inbox.take((sender,), lane, self.timeout if timeout is None else timeout), (kind,)
+        )
 
     def recv_any(
         self,
@@ -455,7 +457,7 @@ class Channel:
         """
         self.clock.tick(Kind.LOCAL)
         arrival = self._inbox.take(senders, lane, self.timeout if timeout is None else timeout)
-        return arrival.frame.sender, self._taken(arrival, kind if isinstance(kind, tuple) else (kind,))
+        return arrival.frame.sender, self._decode_arrival(arrival, kind if isinstance(kind, tuple) else (kind,))
 
     def recv_first(
         self, senders: Collection[str], kind: type[M], lane: str = "", *, awaited: Collection[str]
@@ -467,7 +469,7 @@ class Channel:
         """
         self.clock.tick(Kind.LOCAL)
         arrival = self._inbox.take(senders, lane, self.timeout, awaited=awaited if self.clock.virtual else ())
-        return arrival.frame.sender, self._taken(arrival, (kind,))
+        return arrival.frame.sender, self._decode_arrival(arrival, (kind,))
 
     def recv_due(self, senders: Collection[str], kind: type[M], lane: str = "") -> tuple[str, M] | None:
         """Receive the first message of any of `senders` that has arrived by now, by this party's clock; None if there
@@ -477,9 +479,9 @@ class Channel:
         """
         self.clock.tick(Kind.LOCAL)
         arrival = self._inbox.take_due(senders, lane, self.clock.due)
-        return None if arrival is None else (arrival.frame.sender, self._taken(arrival, (kind,)))
+        return None if arrival is None else (arrival.frame.sender, self._decode_arrival(arrival, (kind,)))
 
-    def _taken(self, arrival: Arrival, kinds: tuple[type[M], ...]) -> M:
+    def _decode_arrival(self, arrival: Arrival, kinds: tuple[type[M], ...]) -> M:
         """Decode the message that has arrived, and check that it is of one of these kinds."""
         self.clock.arrives(arrival.stamp, arrival.nbytes)
         frame = arrival.frame

@@ -189,19 +189,19 @@ class Run:
         """All metrics on other rows than those of the job, with their labels y (m,) and what each counts (m,).
         TableError or LabelError."""
         counts = None if weights is None else check_labels(self.active.name, weights, len(np.asarray(y)))
-        return metrics.evaluate(self.job.model.loss, *self._judged(tables, y), counts)
+        return metrics.evaluate(self.job.model.loss, *self._score_tables(tables, y), counts)
 
     def evaluate_by_group(
         self, tables: Mapping[str, ArrayLike], y: ArrayLike, groups: ArrayLike
     ) -> dict[str, dict[str, float]]:
         """Rates and metrics of each group (m,) of 100 rows or more (`models.metrics`); else as `evaluate`."""
-        f, labels, classes = self._judged(tables, y)
+        f, labels, classes = self._score_tables(tables, y)
         own = np.asarray(groups)
         if own.shape != (len(f),):
             raise TableError(f"one group for each of {len(f)} rows was expected, shape {own.shape} came; correct them")
         return by_group(self.job.model.loss, f, labels, classes, own)
 
-    def _judged(self, tables: Mapping[str, ArrayLike], y: ArrayLike) -> tuple[Floats, NDArray[Any], NDArray[Any]]:
+    def _score_tables(self, tables: Mapping[str, ArrayLike], y: ArrayLike) -> tuple[Floats, NDArray[Any], NDArray[Any]]:
         """f (m x c) of other rows, their labels (m,), and the classes."""
         f, classes = self.decision(tables), self.active.label_classes
         labels = check_labels(self.active.name, y, len(f))

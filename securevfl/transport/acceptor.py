@@ -87,7 +87,7 @@ _WAIT = 2.0  # seconds for a listener of this process, or of one that was killed
 def require_free(me: str, host: str, port: int) -> None:
     """ConfigError if another program listens on this port of the host, "::" being all addresses, in any family."""
     deadline = time.monotonic() + _WAIT
-    while (taken := _taken(host, port)) is not None:
+    while (taken := _address_in_use(host, port)) is not None:
         if time.monotonic() > deadline:
             raise ConfigError(
                 f"{me}: port {port} was expected to be free, another program listens on {taken}; end it, or take "
@@ -96,7 +96,7 @@ def require_free(me: str, host: str, port: int) -> None:
         time.sleep(0.05)
 
 
-def _taken(host: str, port: int) -> str | None:
+def _address_in_use(host: str, port: int) -> str | None:
     """Find the first address at which somebody else listens; None if there is none."""
     with suppress(OSError):
         hosts = ["0.0.0.0", "::"] if host == "::" else [host]  # noqa: S104  it is what the party asked for

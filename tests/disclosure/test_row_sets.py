@@ -51,12 +51,12 @@ def test_shared_rows_and_the_worst_row_are_those_of_plain_sets(
     known, members = entered(sets, tables)
     weights = np.random.default_rng(seed).integers(0, 9, (3, len(tables))).astype(float)
     for own, rows in zip(members, tables, strict=True):
-        assert sets.shared(own, known) == {str(k): len(set(rows) & set(other)) for k, other in enumerate(tables)}
+        assert sets.count_shared(own, known) == {str(k): len(set(rows) & set(other)) for k, other in enumerate(tables)}
         held = np.array([np.isin(rows, other) for other in tables])  # tables x rows
         np.testing.assert_array_equal((weights * sets.worst(own, known, weights)).sum(axis=1), (weights @ held).max(1))
     another = np.arange(300, 900)
     new = sets.members(register(another), known)  # a table that has not been entered
-    assert sets.shared(new, known) == {str(k): len(set(another) & set(other)) for k, other in enumerate(tables)}
+    assert sets.count_shared(new, known) == {str(k): len(set(another) & set(other)) for k, other in enumerate(tables)}
     assert len(new.new) == len(set(another) - {row for rows in tables for row in rows})
 
 

@@ -38,7 +38,7 @@ def asks_for_every_row(self, exchange, sealed, evaluator, model, batch):
     """A passive party's own gradient, had from the identity in place of J: it sees each row's g on the way."""
     X = model.jacobian(batch.X).matrix
     blinded, mask = evaluator.blind(product_of(evaluator, evaluator.prepare(np.eye(len(X))), sealed))
-    rows = evaluator.unblind(self.opened(exchange, blinded), mask)
+    rows = evaluator.unblind(self.ask_to_open(exchange, blinded), mask)
     read.append((batch.index, rows))
     return X.T @ rows
 
@@ -92,7 +92,7 @@ def test_a_second_opening_of_one_residual_is_not_given(monkeypatch: pytest.Monke
         J = model.jacobian(batch.X).matrix
         blinded, _ = evaluator.blind(product_of(evaluator, evaluator.prepare(J), sealed))
         asked.append(exchange)
-        more.append(self.opened(exchange, blinded))
+        more.append(self.ask_to_open(exchange, blinded))
         return gradient
 
     monkeypatch.setattr(SealedPassive, "gradient", twice)

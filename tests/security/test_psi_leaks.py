@@ -170,7 +170,7 @@ def evaluated(work: AlignmentWork, passive: str, keys: okvs.Words) -> okvs.Words
     """What P_1 can compute of F_i on any keys, from its journal."""
     own = work.journal.chunk("own", 0)
     slots = (len(own) - okvs.SEED_BYTES) // okvs.VALUE_BYTES
-    _, c = psi_transfers._taken(work, passive, slots, 1 << 40)
+    _, c = psi_transfers._take_vole(work, passive, slots, 1 << 40)
     return vole.evaluated(PrfHash(psi_transfers._coin(work, "all")), own[: okvs.SEED_BYTES], c, keys)
 
 

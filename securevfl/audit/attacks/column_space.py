@@ -52,11 +52,11 @@ def _worst(worlds: Worlds, tape: Tape) -> tuple[float, float, str]:
         basis, batch = space(batches[most]), batches[most]
         chance = basis.shape[1] / max(1, len(batch.rows) - 1)
         found.append((float(np.nanmean(inside[most])), chance))
-        said.append(_said(batch, basis, inside[most]))
+        said.append(_describe(batch, basis, inside[most]))
     return *max(found), "; ".join(said)
 
 
-def _said(batch: Received, basis: Floats, share: Floats) -> str:
+def _describe(batch: Received, basis: Floats, share: Floats) -> str:
     named = [name for name, part in zip(batch.names, share, strict=True) if part >= INSIDE]
     whose = f"{batch.learner} about {', '.join(batch.about)}"
     if not named:

@@ -115,7 +115,7 @@ class MaskedPhases(Attack):
                 if event.direction == "recv" and worker_of(event.lane) not in (None, event.peer):
                     firsts.setdefault((event.me, event.peer, event.lane, type(event.message).__name__), event)
         found = [
-            [_found(event, message, worlds) for message in (event.message, noise_like(event.message))]
+            [_share_found(event, message, worlds) for message in (event.message, noise_like(event.message))]
             for event in firsts.values()
         ]
         scores = [pair for pair in found if pair[0] is not None]
@@ -124,7 +124,7 @@ class MaskedPhases(Attack):
         return Score(real, simulated if hides else real, 0.0)
 
 
-def _found(event: Event, message: Message, worlds: Worlds) -> float | None:
+def _share_found(event: Event, message: Message, worlds: Worlds) -> float | None:
     """Share of the variance of the sender's columns; None if the message is not of the size of phases."""
     model, worker = worlds.job.model, worker_of(event.lane)
     assert isinstance(model, Kernel)

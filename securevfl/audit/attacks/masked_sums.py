@@ -215,11 +215,11 @@ class FirstDifference(Attack):
         return "the parallel mode, in which all parts move at once"
 
     def score(self, worlds: Worlds) -> Score:
-        real, ideal = (_found(worlds, tape) for tape in (worlds.real_run[1], worlds.ideal_run[1]))
+        real, ideal = (_share_found(worlds, tape) for tape in (worlds.real_run[1], worlds.ideal_run[1]))
         return Score(real[0], ideal[0], 0.0, real[1])
 
 
-def _found(worlds: Worlds, tape: Tape) -> tuple[float, str]:
+def _share_found(worlds: Worlds, tape: Tape) -> tuple[float, str]:
     """Share of the passive parties, and in words whose part and how exactly."""
     names = [party.name for party in worlds.passives]
     first = [total.values for total in tape.totals[worlds.active.name] if total.visit == 0]

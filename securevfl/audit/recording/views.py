@@ -496,27 +496,28 @@ def received(worlds: Worlds, tape: Tape) -> list[Received]:
         shown = [(name, (name,)) for name in names]
     found = []
     for source, about in shown:
-        found += [_made(worlds, active, about, rows, columns) for rows, columns in _sums(worlds, tape, source)]
+        found += [_received(worlds, active, about, rows, columns) for rows, columns in _sums(worlds, tape, source)]
     residual = worlds.job.protocol.residual
     if isinstance(residual, OpenResidual) and residual.defence is None:
         everyone = (active, *names)
         for name in names:
             others = tuple(other for other in everyone if other != name)
-            found += [_made(worlds, name, others, rows, columns) for rows, columns in _undone(worlds, tape, name)]
+            found += [_received(worlds, name, others, rows, columns) for rows, columns in _undone(worlds, tape, name)]
     workers = (active, *names)
     for name in tape.told:
         others = tuple(other for other in workers if other != name)
         found += [
-            _made(worlds, name, about, rows, columns) for about, rows, columns in _told(worlds, tape, name, others)
+            _received(worlds, name, about, rows, columns)
+            for about, rows, columns in _sums_pulled(worlds, tape, name, others)
         ]
     for helper in (party.name for party in worlds.parties if not party.columns):
         for name in workers:
-            parts = _kept(worlds, tape, helper, name)
-            found += [_made(worlds, helper, (name,), rows, columns) for rows, columns in parts]
+            parts = _helper_numbers(worlds, tape, helper, name)
+            found += [_received(worlds, helper, (name,), rows, columns) for rows, columns in parts]
     return found
 
 
-def _made(worlds: Worlds, learner: str, about: tuple[str, ...], rows: Rows, numbers: list[Floats]) -> Received:
+def _received(worlds: Worlds, learner: str, about: tuple[str, ...], rows: Rows, numbers: list[Floats]) -> Received:
     parties = {party.name: party for party in worlds.parties}
     parts = worlds.real_run[0].parts
     truth = np.hstack([parts[name].scaling(parties[name].X[rows]) for name in about])
@@ -583,7 +584,7 @@ def complete(numbers: list[Floats]) -> tuple[Rows, list[Floats]]:
     return np.flatnonzero(rows), [numbers[number][rows] for number in sorted(kept)]
 
 
-def _told(
+def _sums_pulled(
     worlds: Worlds, tape: Tape, name: str, others: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], Rows, list[Floats]]]:
     """Yield the sums of all others that this party has pulled, by batch, and differences where one alone has moved."""
@@ -601,7 +602,7 @@ def _told(
         yield from (((other,), rows[index], changes) for other, changes in alone.items())
 
 
-def _kept(worlds: Worlds, tape: Tape, helper: str, name: str) -> Iterator[tuple[Rows, list[Floats]]]:
+def _helper_numbers(worlds: Worlds, tape: Tape, helper: str, name: str) -> Iterator[tuple[Rows, list[Floats]]]:
     """Yield what a party without a table was sent of this one about a batch and can read as numbers, by batch."""
     rows = {visit.index: visit.rows for visit in worlds.schedule.visits()}
     outputs = worlds.real_run[0].parts[name].outputs

@@ -293,7 +293,7 @@ class FdmlWorker(BatchPlayer):
         g = self.residual(f, item.batch)
         if down is not None:
             down.publish(g, item.batch)
-        return self._moved(item, self.model.vjp(X, g))
+        return self._step_by(item, self.model.vjp(X, g))
 
     def _asking(self, pulls: Pulls, up: PassiveLink) -> Iterator[Round]:
         """Run the iterations of a worker without labels, which asks for residuals over `up`."""
@@ -313,9 +313,9 @@ class FdmlWorker(BatchPlayer):
                         f"{self._seat.me}: {self._seat.active} was expected to publish exchange {item.t - begun}, it "
                         f"published {reply.exchange}; do both run the same job?"
                     )
-                yield self._moved(opened.popleft(), reply.gradient(self.model, item.batch))
+                yield self._step_by(opened.popleft(), reply.gradient(self.model, item.batch))
 
-    def _moved(self, item: _Open, gradient: Floats) -> Round:
+    def _step_by(self, item: _Open, gradient: Floats) -> Round:
         """Take the step of an iteration, from the gradient of its batch's loss, and return the round that it ends."""
         self._memory.begin()
         self._memory.step(gradient / len(item.batch.X), self._optimizer.eta(item.t, self.parties))

@@ -67,7 +67,7 @@ def labels_told(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
                 job.equations * p,
                 of,
                 _basis(job, sizes, name),
-                numbers=_opened(sizes, name),
+                numbers=_count_opened(sizes, name),
                 rho=rho,
             )
             for name, p in sizes.parameters.items()
@@ -183,7 +183,7 @@ def classifier_kept(job: JobOptions) -> list[Told]:
     ]
 
 
-def _opened(sizes: Sizes, party: str) -> int:
+def _count_opened(sizes: Sizes, party: str) -> int:
     """Count the numbers that a passive party opens of its gradients in a run that goes to its end."""
     return round(sizes.visits * sizes.openings) * sizes.parameters[party]
 
@@ -208,7 +208,7 @@ def equations(job: JobOptions, party: str, known: Known | None) -> list[str]:
     return [
         f"its own gradient: p = {p} equations about n x c = {sizes.residuals} residuals a batch, {times};",
         f"the share p / (n c) = {share:.3f} projects the labels: a leak that larger batches make smaller.",
-        f"In {job.epochs} epochs it opens {_opened(sizes, party):,} numbers, about residuals that move.",
+        f"In {job.epochs} epochs it opens {_count_opened(sizes, party):,} numbers, about residuals that move.",
         f"from columns of noise it tells labels to an AUC of {auc:.2f}, from real columns to more",
         *(_alone(job, X, schedule) if job.model.by_column and X is not None else ()),
     ]

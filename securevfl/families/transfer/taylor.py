@@ -270,7 +270,7 @@ class Quadratic(ABC):
         self._gamma = gamma
         n, d = U.shape
         few = n * d * len(own.columns(0, n)) <= HELD
-        self._parts = [self._made(k) for k in range(d)] if few else None
+        self._parts = [self._jacobian_rows(k) for k in range(d)] if few else None
 
     def longest(self, eta: float) -> float:
         """Return eta, or 1 over the largest eigenvalue of the Hessian if that is less."""
@@ -279,13 +279,13 @@ class Quadratic(ABC):
             size = float(np.linalg.norm(v))
             if size == 0.0:
                 return eta
-            v = self._bend(v / size, self._moved(v / size))
+            v = self._bend(v / size, self._outputs_moved(v / size))
         return 1 / max(float(np.linalg.norm(v)), 1 / eta)
 
     def gradient(self, theta: Floats, U: Floats) -> Floats | None:
         """Return the gradient at theta, where the network gives U; None where it is not linear enough any more."""
         step = theta - self._theta
-        moved = self._moved(step)
+        moved = self._outputs_moved(step)
         if ((U - self._U - moved) ** 2).sum() > HOLDS**2 * (moved**2).sum():
             return None
         return self._gradient + self._bend(step, moved)
@@ -294,7 +294,7 @@ class Quadratic(ABC):
     def _bend(self, step: Floats, moved: Floats) -> Floats:
         """Return the Hessian times a step, by which the representations are moved (n x d)."""
 
-    def _moved(self, step: Floats) -> Floats:
+    def _outputs_moved(self, step: Floats) -> Floats:
         """J times a step, as (n x d)."""
         n, d = self._U.shape
         found = np.empty((n, d))
@@ -314,9 +314,9 @@ class Quadratic(ABC):
 
     def _part(self, k: int) -> tuple[NDArray[np.intp], Floats]:
         """Return the rows of J for representation k: the columns in which they have entries, and these."""
-        return self._made(k) if self._parts is None else self._parts[k]
+        return self._jacobian_rows(k) if self._parts is None else self._parts[k]
 
-    def _made(self, k: int) -> tuple[NDArray[np.intp], Floats]:
+    def _jacobian_rows(self, k: int) -> tuple[NDArray[np.intp], Floats]:
         return self._own.part(k * len(self._U), (k + 1) * len(self._U))
 
 

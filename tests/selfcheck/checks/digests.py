@@ -59,7 +59,7 @@ class Field:
 @contextmanager
 def altering(field: Field, place: str) -> Iterator[list[str]]:
     """While the block runs, the first message of the kind that comes with something in the field comes altered."""
-    taken, done = Channel._taken, list[str]()
+    taken, done = Channel._decode_arrival, list[str]()
 
     def turned(value: Any) -> Any:
         if isinstance(value, bytes):
@@ -81,7 +81,7 @@ def altering(field: Field, place: str) -> Iterator[list[str]]:
         done.append(self.me)
         return type(message)(**values | {field.name: other})
 
-    with mock.patch.object(Channel, "_taken", take):
+    with mock.patch.object(Channel, "_decode_arrival", take):
         yield done
 
 

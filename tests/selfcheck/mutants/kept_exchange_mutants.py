@@ -12,7 +12,7 @@ def _same_bytes(self: Any) -> None:
     if not hasattr(self, "before"):
         self.before = self._evaluator.blind(self._residual.products[self.exchange])[0]
     self._spend()
-    self._residual.opened(self.exchange, self.before)
+    self._residual.ask_to_open(self.exchange, self.before)
 
 
 MUTANTS = [

@@ -47,7 +47,7 @@ def _per_sample(self: Any, exchange: int, sealed: Any, evaluator: Any, model: An
     X = model.jacobian(batch.X).dense
     prepared = evaluator.prepare(np.eye(len(X)))
     blinded, r = evaluator.blind(sealed_residual.product_of(evaluator, prepared, sealed))
-    return X.T @ evaluator.unblind(self.opened(exchange, blinded), r)
+    return X.T @ evaluator.unblind(self.ask_to_open(exchange, blinded), r)
 
 
 _passive_gradient = sealed_residual.SealedPassive.gradient
@@ -59,7 +59,7 @@ def _asks_again(self: Any, exchange: int, sealed: Any, evaluator: Any, model: An
     own = _passive_gradient(self, exchange, sealed, evaluator, model, batch)
     other = evaluator.prepare(np.cos(model.jacobian(batch.X).dense))
     blinded, r = evaluator.blind(sealed_residual.product_of(evaluator, other, sealed))
-    evaluator.unblind(self.opened(exchange, blinded), r)
+    evaluator.unblind(self.ask_to_open(exchange, blinded), r)
     return own
 
 
