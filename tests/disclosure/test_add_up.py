@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 
 import securevfl as vfl
-from securevfl.consent.booking import Booking
+from securevfl.consent import booking
+from securevfl.consent.booking import Booking, check_together
 from securevfl.disclosure.counts import Disclosure, earlier
 from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry
 from securevfl.disclosure.limits import Limit, total
 from securevfl.errors import LeakageError
+from securevfl.families.sizes import known_run
 from securevfl.runtime.channel import Door, Entry
+from tests.disclosure.test_account import EXAMPLES, example
 
 
 def told(*about: str, count: int = 5, **keys: Any) -> Disclosure:
@@ -103,3 +106,12 @@ def test_threads_tell_of_rows_of_their_own() -> None:
     door.tell(Entry("shop", "columns", 1, 64, about=("bank",)))
     assert [entry.group for entry in notes] == ["training", "held out", "new", "bins", "new", "training"]
     assert door.group == "training"
+
+
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
+def test_each_of_several_jobs_is_checked_beside_all_before_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, parties = example(name)
+    sizes, beside = known_run(job, parties).sizes, list[list[Disclosure]]()
+    monkeypatch.setattr(booking, "leaks", lambda job, sizes, before: beside.append([*before]) or [])
+    check_together([(job, sizes)] * 4, [], {})
+    assert beside == [job.method.counts(job, sizes) * earlier_jobs for earlier_jobs in range(4)]
