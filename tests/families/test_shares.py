@@ -161,20 +161,27 @@ def test_patience_takes_the_best_model_by_auc() -> None:
 
 def test_the_model_that_patience_keeps_is_noted_opened_and_measured_once(tmp_path: Path) -> None:
     """Its rows are in every ledger, so that new rows are scored by it and rows of the training are not."""
-    own = parties()
-    ledgers = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in own}
+    bank, shop = parties()
     made = job(
-        optimizer=vfl.FedSGD(lr=1.5),
+        optimizer=vfl.FedSGD(lr=0.3),
         patience={"metric": "loss", "evaluations": 6},
         evaluate_every=9,
-        epochs=18,  # the steps are so long that the loss is well above its least by then
+        epochs=18,
         protocol=vfl.Protocol(shares=vfl.Shares(chunk=20, open_weights=["shop"])),
         accepts=("scores", "small_metrics", "label_auc", "opened_weights"),
     )
+    # labels of a fifth of the rows held out are turned round, so that every nine visits the loss rises by .04 or more,
+    # more than ten times what levels, which are rounded at random, move it by
+    turned = made.schedule(bank.register).test
+    turned = turned[: len(turned) // 5]
+    labels = bank.y.copy()
+    labels[turned] = 1 - labels[turned]
+    own = [vfl.Party("bank", bank.X, labels, ids=bank.ids, columns=list(bank.columns)), shop]
+    ledgers = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in own}
     run = vfl.simulate(made, own, ledgers=ledgers)
     kept, rows = run.parts["shop"].state["visits"], run.job.schedule(own[0].register).train
     evaluated = [record["round"] for record in run.history if "loss" in record]
-    assert 9 <= kept < evaluated[-1] == 54
+    assert 9 == kept < evaluated[-1] == 54
     assert set(run.parts["shop"].coefficients()) == set(own[1].columns)
     with closing(sqlite3.connect(ledgers["shop"].scores)) as tables:
         assert tables.execute("SELECT visits FROM models").fetchall() == [(kept,)]

@@ -209,7 +209,7 @@ def test_a_scorecard_adds_up_to_the_score_of_every_row(prepare: dict[str, Any]) 
 
 def test_a_rare_column_keeps_its_effect() -> None:
     """.8 % ones lie 11 deviations from their mean: cut off at 8, their effect would be three quarters of itself."""
-    shares = vfl.Protocol(shares=vfl.Shares(open_weights=("bank", "shop")))
+    shares = vfl.Protocol(shares=vfl.Shares(open_weights=("bank", "shop"), step=0.0625, table_bits=8))
     keys: dict[str, Any] = {"model": vfl.Logistic(l2=1e-4), "batch_size": "all", "epochs": 40, "test_fraction": 0.0}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataNotice)
@@ -222,6 +222,7 @@ def test_a_rare_column_keeps_its_effect() -> None:
     assert part.ends["rare"][1] >= 1
     own = [run.parts[name].rows(X) for name, X in (("bank", OWN), ("shop", parties("logistic")[1].table))]
     oracle = LogisticRegression(C=1 / (N * 1e-4), tol=1e-10, max_iter=1000).fit(np.hstack(own), Y)
+    # .013 more, of a standard deviation of .004 over runs, as residuals are rounded at random
     assert f[1] - f[0] == pytest.approx(oracle.coef_[0, 1] / part.scaling.deviation[1], rel=0.05)
 
 
