@@ -10,7 +10,7 @@ documentation, one of ours the command `securevfl`, over mutual TLS. Both run ov
 Mbps and 20 ms that counts bytes.
 
 `plans` has what is run, in which settings. Settings of a system stand in the order of their cost: it goes on until one
-is within .001 of the AUC of the pooled table, or the next is no better. Rows go to `results/PART.json` as they are
+is within 0.001 of the AUC of the pooled table, or the next is no better. Rows go to `results/PART.json` as they are
 done; the same command again runs what is missing, and what failed; `--again` runs all anew. docs/peers.md and the table
 of README are drawn from these files (`page`). `--quick` runs everything small, on tables that are made up, and keeps
 nothing.
