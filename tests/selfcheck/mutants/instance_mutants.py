@@ -136,7 +136,7 @@ MUTANTS = [
         "the end that offers takes the numbers of the first block for all",
         _BLOCKS,
         "output",
-        patched(edited(RowOfferer, "extend", ("self._bits, start, transposed", "self._bits, 0, transposed"))),
+        patched(edited(RowOfferer, "extend", ("self._bits, start, q", "self._bits, 0, q"))),
     ),
     Mutant(
         "spent marks of one digit",

@@ -85,7 +85,7 @@ MUTANTS = [
         "jobs on tables that are not equal do not count together",
         "ledgers know rows",
         "count",
-        patched((RowSets, "shared", _shares_nothing)),
+        patched((RowSets, "count_shared", _shares_nothing)),
     ),
     Mutant(
         "ledger: nothing is reserved",

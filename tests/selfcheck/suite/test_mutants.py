@@ -65,6 +65,13 @@ def test_mutant_is_caught(mutant: Mutant) -> None:
     assert mutant.finding in kinds, f"{mutant.name}: expected {mutant.finding}, found {kinds or 'nothing'}"
 
 
+def test_every_mutant_still_finds_what_it_changes() -> None:
+    """Those that the soak alone runs are applied here, so that what moves takes its mutants along."""
+    for mutant in MUTANTS:
+        with mutant.apply():
+            pass
+
+
 def test_there_are_forty_and_names_differ() -> None:
     assert len(MUTANTS) >= 40
     assert len({each.name for each in MUTANTS}) == len(MUTANTS)
