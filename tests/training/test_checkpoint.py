@@ -154,6 +154,14 @@ def test_a_state_that_never_changes_serves_every_round_before_it(tmp_path: Path)
     assert own.load(bytes(32), 10) == Saved(10, "first", [], {}, State(key=b"key"), constant=True)
 
 
+@pytest.mark.parametrize("constant", [True, False])
+def test_a_training_is_over_in_the_state_that_it_ended_with_alone(constant: bool, tmp_path: Path) -> None:
+    own = Checkpoints(tmp_path, "shop", every=5)
+    for rounds in (5, 10, 15):
+        own.save(bytes(32), Saved(rounds, "first", [], {}, State(key=b"key"), constant=constant, over=rounds == 15))
+    assert [own.load(bytes(32), rounds).over for rounds in (5, 9, 10, 11, 15)] == [False, False, False, False, True]
+
+
 def test_the_last_round_that_all_have_is_taken() -> None:
     assert common_round([(3, 6, 9), (6, 9, 12), (3, 6)]) == 6
     assert common_round([(0, 3, 6), (0,)]) == 0

@@ -19,6 +19,7 @@ from securevfl.organisations.predict import Answered, predict_rows
 from securevfl.organisations.scoring import score_rows
 from securevfl.organisations.serve import Server
 from securevfl.protocols.shares.score_ledger import Ledger
+from securevfl.training import new_rows
 from securevfl.training.new_rows import HeldRows, rows_of_array
 from tests.transport.at_once import at_each
 from tests.transport.test_serve import limits
@@ -137,7 +138,11 @@ def test_the_asking_party_that_lost_what_it_was_told_gets_the_same_bytes(trained
     }
 
 
-def test_a_row_that_the_owner_has_spent_is_refused_in_a_word_and_charged_as_an_id(trained: Trained) -> None:
+@pytest.mark.parametrize("block", [new_rows.BLOCK, 4])
+def test_a_row_that_the_owner_has_spent_is_refused_in_a_word_and_charged_as_an_id(
+    block: int, trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(new_rows, "BLOCK", block)
     spent = [id_digest("shop", f"new {row}") for row in (3, 4)]
     own = Ledger(trained.ledgers["shop"].with_name("shop.ledger.scores"))
     for model in (b"1", b"2", b"3"):  # a fourth of its 15 columns
