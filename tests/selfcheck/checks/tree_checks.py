@@ -63,6 +63,9 @@ def columns() -> Outcome:
     assert isinstance(again, ForestInputs), "trees have these"
     if not np.array_equal(again.forest.cuts, np.minimum(made.forest.cuts, np.finfo(np.float64).max)):
         outcome.add("kept", "bank", "a training that is taken up again has other trees")
+    told = Spread(active=False, columns=4, outputs=1, parties=2, rows=ROWS, opened=True)
+    if MODEL.inputs(told, None, partial(_seen, _table(0))).state(whole=True)["cosines"] is not None:
+        outcome.add("mixed", "bank", "a party that is told its weights has cosines, which mix its columns")
     wide = np.random.default_rng(3).normal(size=(ROWS, 4))
     scored = MODEL.inputs(spread, None, lambda: _seen(wide))
     own = scored.trained(wide, np.arange(ROWS))[:, -2]
@@ -100,6 +103,14 @@ def drawn() -> Outcome:
         outcome.add("weights", "shop", "its part holds its weights, which the job does not open")
     if not np.array_equal(*(each["inputs"]["forest"]["cuts"] for each in (first, later))):
         outcome.add("held out", "shop", "cuts follow from rows that are held out")
+    turned = [each["inputs"]["cosines"]["directions"] for each in (first, again, other, seeded)]
+    if not np.array_equal(turned[0], turned[1]):
+        outcome.add("repeated", "shop", "two runs of one job draw other cosines")
+    for what, own in (("a row", turned[2]), ("the seed", turned[3])):
+        if np.array_equal(turned[0], own):
+            outcome.add("cosines", "shop", f"cosines do not follow from {what}, so that others could draw them")
+    if not np.array_equal(*(each["inputs"]["cosines"]["columns"]["mean"] for each in (first, later))):
+        outcome.add("held out", "shop", "cosines are scaled by rows that are held out")
     return outcome
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from securevfl.data.forest import Cosines
 from securevfl.families.shares import shares_player
 from securevfl.families.shares.shares import SharesMethod
 from securevfl.families.shares.shares_player import SharesPlayer
@@ -17,6 +19,7 @@ from securevfl.options import JobOptions
 from selfcheck.mutants.mutant import Mutant, Stand, patched
 
 _beside, _breadth, _made, _outcome = ForestInputs._beside, Trees.breadth, SharesPlayer._made, SharesPlayer.outcome
+_cosines, _draw = Trees._cosines, Cosines.draw.__func__
 
 
 def _filled(self: Any, X: Any, own: Any) -> Any:
@@ -39,8 +42,17 @@ def _by_share(self: Any, X: Any, own: Any) -> Any:
     return found
 
 
+def _known_cosines(cls: Any, X: Any, key: bytes, *, count: int, weight: float) -> Any:
+    return _draw(cls, X, bytes(len(key)), count=count, weight=weight)
+
+
+def _untold(spread: Any) -> Any:
+    return replace(spread, opened=False)
+
+
 def _all_rows(self: Any, data: Any) -> Any:
-    all_of_them: Any = Stand(data, schedule=Stand(data.schedule, train=np.arange(data.rows)))
+    own = np.arange(data.rows)
+    all_of_them: Any = Stand(data, schedule=Stand(data.schedule, train=own, looked_at=own))
     return _made(self, all_of_them)
 
 
@@ -62,6 +74,20 @@ MUTANTS = [
         "trees: draws",
         "draws",
         patched((shares_player, "own_stream", lambda label, *_: hashlib.shake_256(label.encode()).digest)),
+    ),
+    Mutant(
+        "cosines of a key that all know",
+        "a party's cosines are drawn by what others can draw as well",
+        "trees: draws",
+        "cosines",
+        patched((Cosines, "draw", classmethod(_known_cosines))),
+    ),
+    Mutant(
+        "cosines where weights are told",
+        "a party that is told its weights has inputs that mix its columns",
+        "trees: columns",
+        "mixed",
+        patched((Trees, "_cosines", lambda self, spread: _cosines(self, _untold(spread)))),
     ),
     Mutant(
         "cuts of all rows",
