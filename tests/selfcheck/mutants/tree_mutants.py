@@ -19,7 +19,7 @@ from securevfl.options import JobOptions
 from selfcheck.mutants.mutant import Mutant, Stand, patched
 
 _beside, _breadth, _made, _outcome = ForestInputs._beside, Trees.breadth, SharesPlayer._made, SharesPlayer.outcome
-_cosines, _draw = Trees._cosines, Cosines.draw.__func__
+_cosines, _draw = Trees._cosines, Cosines.__dict__["draw"].__func__
 
 
 def _filled(self: Any, X: Any, own: Any) -> Any:
