@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.metrics import log_loss, roc_auc_score
+from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
 
 import securevfl as vfl
 from securevfl.cli.show import figures
@@ -64,6 +64,36 @@ def test_metrics_have_their_standard_errors_beside_them(keys: dict[str, Any], tm
     assert f"{run.metrics['auc']:.4f} +- {run.spread['auc']:.4f}" in run._repr_html_()
     run.save(tmp_path)
     assert vfl.Run.load(tmp_path).spread == run.spread
+
+
+@pytest.mark.parametrize(("rows", "held_out", "share"), [(6000, 0.5, 0.01), (600, 0.25, 0.5)])
+def test_metrics_of_levels_are_within_the_spread_that_is_printed_and_reported(
+    rows: int, held_out: float, share: float, tmp_path: Any
+) -> None:
+    """At 1 % positives, and of 150 rows: beside each figure of the log, the report and the notebook its spread, which
+    is well above what levels are off by."""
+    draw = np.random.default_rng(8)
+    X, other = draw.normal(size=(rows, 2)), draw.normal(size=(rows, 2))
+    f = X[:, 0] + other[:, 0] + draw.normal(size=rows)
+    y = (f >= np.quantile(f, 1 - share)).astype(int)
+    bank, shop = vfl.Party("bank", X, y, ids=range(rows)), vfl.Party("shop", other, ids=range(rows))
+    job = vfl.Job(model="logistic", test_fraction=held_out, accepts=SEALED[-1:], evaluate_every=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataNotice)
+        run = vfl.simulate(job, [bank, shop])
+    assert run.active.held_out == rows * held_out
+    test = job.schedule(bank.register).test
+    scores = run.decision({"bank": X[test], "shop": other[test]})[:, 0]
+    for name, right in (("auc", roc_auc_score(y[test], scores)), ("pr_auc", average_precision_score(y[test], scores))):
+        assert abs(run.metrics[name] - right) < run.spread[name]
+    run.report(tmp_path / "run.html")
+    page, cell = (tmp_path / "run.html").read_text(), run._repr_html_()
+    line = figures(run.metrics, run.positive, run.spread)
+    for name in ("auc", "pr_auc", "log_loss", "ks"):
+        shown = f"{run.metrics[name]:.4f} +- {run.spread[name]:.4f}"
+        assert f"{name} {shown}" in line
+        assert shown in page
+        assert shown in cell
 
 
 def test_metrics_of_too_few_rows_are_said_to_be_missing() -> None:
