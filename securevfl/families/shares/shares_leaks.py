@@ -186,11 +186,13 @@ def _small_metrics(job: JobOptions, sizes: Sizes) -> Iterator[Leak]:
     if pairs and sizes.alike is not None and sizes.alike < FEW_ALIKE:
         few.append(f"{sizes.alike} of the rows measured have the rarest label, fewer than {FEW_ALIKE}")
     if few:
+        share = ceil(100 * FEW_ROWS / (sizes.rows + sizes.held_out)) / 100
+        enough = f" = {share}" if rows < FEW_ROWS and sizes.held_out and share <= 0.5 else ""
         yield Leak(
             SMALL_METRICS,
             sizes.active,
             f"{' and '.join(few)}, so that rows of the most extreme values are told apart",
-            "hold out more rows (test_fraction)",
+            f"hold out more rows (test_fraction{enough})",
             apart=True,
         )
     if times > (most := max(1, rows // ROWS_PER_MEASURE)):
