@@ -49,14 +49,14 @@ from securevfl.crypto.kernel.ciphertexts import (
     unpack,
 )
 from securevfl.crypto.kernel.residues import DEGREE, Primes, joined, summed, transform
-from securevfl.crypto.lattice import row_products
-from securevfl.crypto.lattice.layout import BLINDED, LEAST, MOST, SEALED, FixedPoint, Profile
+from securevfl.crypto.lattice.layout import BLINDED, LEAST, SEALED, FixedPoint, Profile
 from securevfl.crypto.lattice.polynomial_ring import NOISE_STD
 from securevfl.crypto.lattice.row_products import (
     Encoding,
     Mask,
     Product,
     RowEvaluator,
+    RowScheme,
     RowWork,
     answer,
     checked,
@@ -67,7 +67,7 @@ from securevfl.crypto.lattice.row_products import (
 )
 from securevfl.crypto.prg import KEY_BYTES as SEED_BYTES
 from securevfl.crypto.prg import Prg
-from securevfl.crypto.scheme import Evaluator, KeyHolder, LinearScheme, Shape, header, sized
+from securevfl.crypto.scheme import Evaluator, KeyHolder, Shape, header, sized
 from securevfl.errors import ConfigError, CryptoError, RangeError
 
 # What both sides of the gradient on the kernel agree on: primes, scales, limits, and the layouts that there are.
@@ -383,7 +383,7 @@ _MAGIC = b"SGK2"
 _USES = 8  # products that the plaintexts of a batch serve for, about
 
 
-class KernelGradient(LinearScheme):
+class KernelGradient(RowScheme):
     """J^T [[g]] on small residues in doubles, under 128-bit RLWE alone.
 
     `columns` is the width of J that a holder's first layout is tuned for; any width works, and a holder tunes itself to
@@ -407,20 +407,6 @@ class KernelGradient(LinearScheme):
 
     def distance_bits(self, values: int) -> float:
         return self._parameters.distance_bits(values)
-
-    @property
-    def checks(self) -> int:
-        return MOST
-
-    def opened_bits(self, rows: int, columns: int, word: int) -> int:
-        return row_products.opened_bits(columns, word)
-
-    def opened_size(self, shape: Shape) -> int:
-        return row_products.opened_size(shape)
-
-    @property
-    def rotates(self) -> bool:
-        return True
 
     def keygen(self, executor: Executor | None = None, *, columns: int = 0, openings: int = 1) -> KeyHolder:
         return KernelGradientHolder(self._parameters, columns or self._columns, openings)

@@ -194,7 +194,7 @@ Residues = NDArray[np.float32] | Floats
 def multiplied(primes: Primes, left: Residues, right: Residues) -> Floats:
     """Residues (P, M, m, F) of left (P, M, m, B) times right (P, M, B, F), reduced."""
     stretches = (slice(start, start + primes.terms) for start in range(0, left.shape[-1], primes.terms))
-    parts = (primes.reduce(_stretch(left[..., each], right[..., each, :])) for each in stretches)
+    parts = (primes.reduce(_stretch(left[..., stretch], right[..., stretch, :])) for stretch in stretches)
     return functools.reduce(lambda total, part: primes.reduce(total + part), parts)
 
 
@@ -364,7 +364,8 @@ class SquareTransform:
         assert (places == k1[:, None] + _SIDE * k2).all(), "values stand in an order that does not split"
         exponents = [np.outer(2 * k1 + 1, _SIDE * n), np.outer(2 * k1 + 1, n), np.outer(n, 2 * _SIDE * k2)]
         self._ahead, back = (
-            [np.ascontiguousarray(powers[:, sign * each % (2 * DEGREE)]) for each in exponents] for sign in (1, -1)
+            [np.ascontiguousarray(powers[:, sign * exponent % (2 * DEGREE)]) for exponent in exponents]
+            for sign in (1, -1)
         )
         for row, p in zip(back[0], primes.values, strict=True):
             row *= -((p - 1) // DEGREE)  # 1/4096 modulo p, as 4096 divides p - 1

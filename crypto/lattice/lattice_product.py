@@ -61,11 +61,10 @@ import tenseal.sealapi as seal
 
 from securevfl.base.arrays import Floats
 from securevfl.base.tall import Sparse, Stretch
-from securevfl.crypto.lattice import polynomial_ring, row_products
+from securevfl.crypto.lattice import polynomial_ring
 from securevfl.crypto.lattice.layout import (
     BLINDED,
     ENGINE,
-    MOST,
     PUBLIC,
     SEALED,
     Layout,
@@ -79,6 +78,7 @@ from securevfl.crypto.lattice.row_products import (
     Mask,
     Product,
     RowEvaluator,
+    RowScheme,
     RowWork,
     answer,
     checked,
@@ -87,7 +87,7 @@ from securevfl.crypto.lattice.row_products import (
     span,
     with_checks,
 )
-from securevfl.crypto.scheme import Evaluator, KeyHolder, LinearScheme, Shape, header, sized
+from securevfl.crypto.scheme import Evaluator, KeyHolder, Shape, header, sized
 from securevfl.errors import ConfigError, CryptoError, RangeError
 
 # What the lattice engine does with rows of J, in whichever process holds them: encode and multiply.
@@ -313,7 +313,7 @@ def _integers(layout: Layout, polynomials: Floats) -> Floats:
 PIECE = 16  # sample blocks in a message, where g goes in several
 
 
-class LatticeScheme(LinearScheme):
+class LatticeScheme(RowScheme):
     """J^T [[g]] in the ring of a CKKS context, under 128-bit RLWE alone.
 
     `columns` is the width of J that a holder's first layout is tuned for; any width works, and a holder tunes itself to
@@ -336,20 +336,6 @@ class LatticeScheme(LinearScheme):
 
     def distance_bits(self, values: int) -> float:
         return self._parameters.profile.distance_bits(self._parameters.ring.degree, values)
-
-    @property
-    def checks(self) -> int:
-        return MOST
-
-    def opened_bits(self, rows: int, columns: int, word: int) -> int:
-        return row_products.opened_bits(columns, word)
-
-    def opened_size(self, shape: Shape) -> int:
-        return row_products.opened_size(shape)
-
-    @property
-    def rotates(self) -> bool:
-        return True
 
     def keygen(self, executor: Executor | None = None, *, columns: int = 0, openings: int = 1) -> KeyHolder:
         return LatticeHolder(self._parameters, columns or self._columns, openings)

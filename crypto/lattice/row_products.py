@@ -19,7 +19,7 @@ from securevfl.base.arrays import Floats
 from securevfl.base.tall import Here, Sparse, Stretch, Tall, TallPart
 from securevfl.crypto.lattice.layout import LEAST, MOST, OPENED, Blocked, FixedPoint, Profile
 from securevfl.crypto.prg import random_words
-from securevfl.crypto.scheme import ROOM, Evaluator, Secret, Shape, header, sized
+from securevfl.crypto.scheme import ROOM, Evaluator, LinearScheme, Secret, Shape, header, sized
 from securevfl.errors import ConfigError, CryptoError, OpeningMismatch, RangeError
 
 # How rows of J become integers, whichever engine multiplies them, with check columns beside them.
@@ -227,16 +227,24 @@ def fits(opened: Floats, rho: Floats, levels: float, within: Floats) -> bool:
 MOST_BITS = 32  # of a word
 
 
-def opened_bits(columns: int, word: int) -> int:
-    """Return how many bits the words of so many columns and of the checks beside them have."""
-    return (columns + LEAST) * word
+class RowScheme(LinearScheme):
+    """What schemes on rings of rows have in common: what opens, and keys of one epoch."""
 
+    @property
+    def checks(self) -> int:
+        return MOST
 
-def opened_size(shape: Shape) -> int:
-    """Return the bytes of an `answer` of this shape at most."""
-    if shape.word is not None:
-        return OPENED.size + (shape.columns + LEAST) * size(shape.word)
-    return OPENED.size + 4 * shape.outputs * (shape.columns + MOST)
+    def opened_bits(self, rows: int, columns: int, word: int) -> int:
+        return (columns + LEAST) * word
+
+    def opened_size(self, shape: Shape) -> int:
+        if shape.word is not None:
+            return OPENED.size + (shape.columns + LEAST) * size(shape.word)
+        return OPENED.size + 4 * shape.outputs * (shape.columns + MOST)
+
+    @property
+    def rotates(self) -> bool:
+        return True
 
 
 def size(word: int) -> int:

@@ -77,7 +77,7 @@ def align_active(work: AlignmentWork) -> NDArray[np.intp]:
     nonce = kept.nonce if kept is not None and resumes else secrets.token_bytes(NONCE_BYTES)
     for passive in work.passives:
         streams = work.stream("back", passive), work.stream("store", passive)
-        counts = [work.journal.count(each) if resumes else 0 for each in streams]
+        counts = [work.journal.count(stream) if resumes else 0 for stream in streams]
         work.channel.send(
             passive, Begin(work.rows, nonce, transfers, resumes, *counts), told=sizes(work.channel, passive)
         )  # 0

@@ -111,9 +111,10 @@ class Audit:
         """Everything beyond what is declared and accepted, a line each."""
         found = [str(finding) for finding in self.findings] + [f"would be refused: {leak}" for leak in self.refused]
         return found + [
-            f"{each.name}: {each.detail or each.who}: {each.real:.3f}, the declared output gives {each.simulated:.3f}"
-            for each in self.inferences
-            if each.exceeds
+            f"{inference.name}: {inference.detail or inference.who}: {inference.real:.3f}, the declared output gives "
+            f"{inference.simulated:.3f}"
+            for inference in self.inferences
+            if inference.exceeds
         ]
 
     @property
@@ -123,13 +124,13 @@ class Audit:
     @property
     def worst(self) -> Inference | None:
         """The attack that found most; None if none found anything."""
-        found = [each for each in self.inferences if each.above_chance]
+        found = [inference for inference in self.inferences if inference.above_chance]
         return max(found, key=lambda each: (each.exceeds, each.reach), default=None)
 
     @property
     def level(self) -> str:
         """How bad it is for who brings data, whatever was declared: red, amber or green."""
-        strengths = {each.strength for each in self.inferences}
+        strengths = {inference.strength for inference in self.inferences}
         if self.exit_code or "strong" in strengths:
             return "red"
         return "amber" if "some" in strengths or self.leaks else "green"
@@ -142,7 +143,7 @@ class Audit:
             return f"{len(self.exceeding)} things exceed the declaration or what the job accepts{most}"
         if self.failed:
             return f"parts of the audit could not run{most}"
-        strong = [each for each in self.inferences if each.strength == "strong"]
+        strong = [inference for inference in self.inferences if inference.strength == "strong"]
         sent, unsent = (sum(each.unsent == own for each in strong) for own in (False, True))
         rest = f"; {_inferences(sent)} possible from what is declared" if sent else ""
         rest += f"; {_inferences(unsent)} possible without any message" if unsent else ""

@@ -38,7 +38,9 @@ def summary(audit: Audit) -> list[str]:
         if each.reach > held.reach:
             best[each.who, _about(each)] = each
     found = [each for each in sorted(best.values(), key=lambda each: each.reach, reverse=True) if each.above_chance]
-    quiet = dict.fromkeys(f"{each.name} ({each.who})" for each in audit.inferences if not each.above_chance)
+    quiet = dict.fromkeys(
+        f"{inference.name} ({inference.who})" for inference in audit.inferences if not inference.above_chance
+    )
     lines = [_sentence(each, audit.lead) for each in found]
     opened = [f"What {name} should know of its labels: {' '.join(each)}." for name, each in audit.opens.items()]
     if quiet and lines:
@@ -99,7 +101,7 @@ def text(audit: Audit, width: int = 100) -> str:
         lines += ["", *_inference(each, width)]
     for title, entries in (("Leaks", audit.leaks), (_SKIPPED, audit.skipped)):
         if entries:
-            lines += ["", title, *(line for each in entries for line in _wrap(each, width, "  "))]
+            lines += ["", title, *(line for entry in entries for line in _wrap(entry, width, "  "))]
     lines += [
         "",
         f"{audit.tests} p-values on transcripts and simulated views, attacks over {audit.seeds} seeds, "
@@ -112,7 +114,7 @@ def text(audit: Audit, width: int = 100) -> str:
 
 
 def _of(audit: Audit, who: str) -> list[Inference]:
-    return [each for each in audit.inferences if each.who == who]
+    return [inference for inference in audit.inferences if inference.who == who]
 
 
 def _inference(each: Inference, width: int) -> list[str]:
@@ -173,15 +175,15 @@ def _scores(inferences: list[Inference]) -> str:
     rows = [
         [
             Markup(
-                f"<strong>{escape(each.name)}</strong><br><span class='soft'>{escape(each.what)}"
-                f"<br>{escape(each.detail)}</span>"
+                f"<strong>{escape(inference.name)}</strong><br><span class='soft'>{escape(inference.what)}"
+                f"<br>{escape(inference.detail)}</span>"
             ),
-            Markup(_bar(each)),
-            Markup(f"{each.real:.3f}<br>{each.simulated:.3f}"),
-            _tag(each),
-            each.remedy,
+            Markup(_bar(inference)),
+            Markup(f"{inference.real:.3f}<br>{inference.simulated:.3f}"),
+            _tag(inference),
+            inference.remedy,
         ]
-        for each in inferences
+        for inference in inferences
     ]
     heads = ["could infer", "", "score", "how strongly", "what would make it less"]
     return f'<div class="stack">{markup.table(heads, rows)}</div>'

@@ -268,7 +268,7 @@ class Spool(Generic[K]):
     def put(self, key: K, arrays: Sequence[NDArray[Any]]) -> None:
         """Keep arrays under a key that has none."""
         with self._lock:
-            start, kept = self._end, [np.ascontiguousarray(each) for each in arrays]
+            start, kept = self._end, [np.ascontiguousarray(array) for array in arrays]
             self._end += sum(each.nbytes for each in kept)
             file = self._file.fileno()
         at = start

@@ -180,7 +180,7 @@ def _texts(own: Party, column: str) -> list[str]:
     levels, values = own.levels.get(column), own.X[:, own.columns.index(column)].tolist()
     if levels is None:
         return ["missing" if each != each else f"{each:g}" for each in values]
-    return ["missing" if each != each else levels[int(each)] for each in values]
+    return ["missing" if value != value else levels[int(value)] for value in values]
 
 
 def _show(found: dict[str, dict[str, float]], file: Path | None) -> None:

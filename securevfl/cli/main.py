@@ -19,16 +19,8 @@ from securevfl.base.extensions import load, named
 from securevfl.base.files import check_writable
 from securevfl.base.machine import one_heap
 from securevfl.base.version import __version__
-from securevfl.cli import certs_commands
-from securevfl.cli import ledger_command as cli_ledger
-from securevfl.cli import looks_commands as cli_correlate
-from securevfl.cli import looks_commands as cli_describe
-from securevfl.cli import looks_commands as cli_fairness
-from securevfl.cli import looks_commands as cli_line
-from securevfl.cli import part_command as cli_own_part
-from securevfl.cli import parties as cli_parties
-from securevfl.cli import party_options as cli_alone
-from securevfl.cli import serve_commands as cli_serve
+from securevfl.cli import certs_commands, ledger_command, looks_commands, part_command, party_options, serve_commands
+from securevfl.cli import parties as parties_commands
 from securevfl.cli.bench import bench
 from securevfl.cli.party_options import Digest, MeetingOptions, PeersByJob, expanded
 from securevfl.errors import ConfigError, DataNotice, SecureVFLError, StorageError
@@ -118,14 +110,14 @@ app = typer.Typer(
 
 app.add_typer(bench, name="bench")
 certs_commands.register(app)
-cli_line.register_line(app)
-cli_parties.register(app)
-cli_describe.register_describe(app)
-cli_correlate.register_correlate(app)
-cli_fairness.register_fairness(app)
-cli_own_part.register(app)
-cli_serve.register(app)
-cli_ledger.register(app)
+looks_commands.register_line(app)
+parties_commands.register(app)
+looks_commands.register_describe(app)
+looks_commands.register_correlate(app)
+looks_commands.register_fairness(app)
+part_command.register(app)
+serve_commands.register(app)
+ledger_command.register(app)
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.TOML", help="The job: model, optimizer, protocol, batches.")]
 DataFiles = Annotated[
@@ -207,11 +199,11 @@ def explain(
     job, out = _load(job_file), console()
     if size or (data and len(data) == 1):
         column = _id_columns(id_column, _files(data, job_file))
-        own, others = cli_alone.one_side(job, job_file, data, size, id_column=column, label_column=label_column)
+        own, others = party_options.one_side(job, job_file, data, size, id_column=column, label_column=label_column)
         text = consent_sheet.explain(job, [own], others=others, outputs=classes, ledgers=_ledgers(ledger, [own]))
         out.print(sheet(text if details else text.first, sheet_width(out)), soft_wrap=True)
         out.print(f"\ndigest: {text.digest}   (agree to it with securevfl join ... --accept {text.digest})")
-        out.print(cli_alone.sizes_line(job, own), soft_wrap=True)
+        out.print(party_options.sizes_line(job, own), soft_wrap=True)
         return
     files = _files(data, job_file)
     parties = _helped(job, _read(files, id_column, label_column, job)[0]) if files else None
@@ -428,7 +420,7 @@ def audit(
     check_writable(html)
     if size or (data and len(data) == 1):
         column = _id_columns(id_column, _files(data, job_file))
-        own, others = cli_alone.one_side(job, job_file, data, size, id_column=column, label_column=label_column)
+        own, others = party_options.one_side(job, job_file, data, size, id_column=column, label_column=label_column)
         parties, made_up = with_stand_ins(job, own, others, classes or 2), list(others)
     else:
         parties = _helped(job, _read(_files(data, job_file), id_column, label_column)[0])

@@ -116,7 +116,7 @@ def scorecard(
         write_whole(out, card.csv().encode())
     if page is not None:
         write_whole(page, card.page().encode())
-    rows: list[list[str | int | float | None]] = [[each.column, each.bin, round(each.points, 2)] for each in card.lines]
+    rows: list[list[str | int | float | None]] = [[line.column, line.bin, round(line.points, 2)] for line in card.lines]
     console().print(table(["column", "bin", "points"], rows))
 
 

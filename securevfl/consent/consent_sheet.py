@@ -309,7 +309,7 @@ def _scores(job: Job, known: Known, asker: str) -> list[str]:
 def _codes(job: Job, roles: Roles, known: Known | None, name: str) -> list[str]:
     """Return what the reason codes are that a party may give of rows that are scored, or may be given."""
     shares, asker, most = job.protocol.shares, job.method.asker(job, roles.lead), job.reason_codes
-    giving = [each for each in roles.parties if each != asker and (shares is None or each in shares.open_weights)]
+    giving = [party for party in roles.parties if party != asker and (shares is None or party in shares.open_weights)]
     if not most or name not in (asker, *giving):
         return []
     sizes = {} if known is None else {each: known.sizes.columns.get(each, 0) for each in giving}

@@ -71,7 +71,7 @@ def days_written(texts: Sequence[str]) -> list[float] | None:
         moments = [datetime.fromisoformat(text.strip()) for text in texts]
     except ValueError:
         return None
-    return [(each if each.tzinfo else each.replace(tzinfo=UTC)).timestamp() / DAY for each in moments]
+    return [(moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() / DAY for moment in moments]
 
 
 def meant(texts: Sequence[str]) -> str:

@@ -107,7 +107,7 @@ class Forest:
         same = np.tile(np.arange(2**depth, dtype=np.uint8), (trees, 1))
         drawn = cls(tuple(sources), orders, columns, cuts, sides, same, np.zeros(same.shape, np.intp))
         stretches = (values[at : at + STRETCH] for at in range(0, len(values), STRETCH))
-        numbers = np.concatenate([drawn._numbers(each) for each in stretches])
+        numbers = np.concatenate([drawn._numbers(stretch) for stretch in stretches])
         counts = np.stack([np.bincount(own, minlength=2**depth) for own in numbers.T])
         merged = np.stack([_merged(own, fewest) for own in counts])
         return cls(tuple(sources), orders, columns, cuts, sides, merged, counts)
@@ -267,7 +267,7 @@ def _merged(counts: NDArray[np.intp], fewest: int) -> Leaves:
             return into.astype(np.uint8)
         leaf = small[np.argmin(held[small])]
         members = np.flatnonzero(into == leaf)
-        near = {int(into[each ^ (1 << level)]) for each in members for level in range(depth)} - {int(leaf)}
+        near = {int(into[member ^ (1 << level)]) for member in members for level in range(depth)} - {int(leaf)}
         filled = [each for each in near if held[each]] or [int(each) for each in np.flatnonzero(held) if each != leaf]
         target = min(filled, key=lambda each: (held[each], each))
         held[target] += held[leaf]

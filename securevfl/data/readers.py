@@ -64,7 +64,7 @@ def id_columns(id_column: str, names: Sequence[str]) -> IdColumns:
     if id_column in names or "," not in id_column:
         return IdColumns([id_column], by_rule=False)
     columns = [each.strip() for each in id_column.removesuffix(",").split(",")]
-    if lacking := [each for each in columns if each not in names]:
+    if lacking := [column for column in columns if column not in names]:
         raise IdError(f"columns of an id were expected, {', '.join(lacking)} are not there; correct --id")
     if len(set(columns)) < len(columns):
         raise IdError("different columns were expected that an id is made of, one came twice; correct --id")

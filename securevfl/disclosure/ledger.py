@@ -314,7 +314,7 @@ class DisclosureLedger:
         Equations that a trusted peer asks again by an equal plan count once over jobs.
         """
         with self._changing() as change:
-            others = tuple(each for each in change.book.trusts if each != peer)
+            others = tuple(trust for trust in change.book.trusts if trust != peer)
             change.book = replace(change.book, trusts=(*others, peer) if trusted else others)
 
     def check_tries(self, peers: Collection[str]) -> None:
@@ -439,7 +439,7 @@ class DisclosureLedger:
 
     def _named(self, book: Book, name: str) -> _Table:
         known = book.tables[name]
-        others = any(each != name for each in book.tables)
+        others = any(table != name for table in book.tables)
         members = RowSets(self.rows, book.salt).known(name, book.sets) if known.members is not None and others else None
         return _Table(name, known.rows, members)
 

@@ -95,7 +95,7 @@ def section(title: str, *parts: str) -> str:
 def table(heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
     """Words to the left, figures to the right."""
     figures = [all(not isinstance(row[j], str) for row in rows) and bool(rows) for j in range(len(heads))]
-    kinds = [' class="figure"' if each else "" for each in figures]
+    kinds = [' class="figure"' if figure else "" for figure in figures]
 
     def line(tag: str, cells: Sequence[Cell]) -> str:
         inner = (f"<{tag}{kind}>{escape(cell_text(cell))}</{tag}>" for kind, cell in zip(kinds, cells, strict=True))
@@ -176,7 +176,9 @@ def lines(series: Mapping[str, Points], *, x: str, y: str) -> str:
 
 def side_by_side(pictures: Iterable[str]) -> str:
     """Lay pictures out side by side, as many as the screen has room for; empty ones are left out."""
-    drawn = "".join(f'<div style="flex: 1 1 20rem; max-width: 40rem">{each}</div>' for each in pictures if each)
+    drawn = "".join(
+        f'<div style="flex: 1 1 20rem; max-width: 40rem">{picture}</div>' for picture in pictures if picture
+    )
     return f'<div style="display: flex; flex-wrap: wrap; gap: 1rem">{drawn}</div>'
 
 

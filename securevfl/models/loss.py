@@ -422,7 +422,7 @@ def unknown_class(name: str, key: str, given: Sequence[str], names: Sequence[str
 
 def _usual(names: Sequence[str], counts: Sequence[int]) -> int:
     """Choose the place of the positive one of two classes, if nobody names it."""
-    words = [each.lower() for each in names]
+    words = [name.lower() for name in names]
     for place in (0, 1):
         if words[place] in AFFIRMED and words[1 - place] in DENIED:
             return place

@@ -69,7 +69,9 @@ def prompt(protocol: type[Any], *, seconds: float, connections: int) -> type[Any
             super().connection_made(transport)
             self._since = self.loop.time()
             self._check = self.loop.call_later(seconds, self._hurry, 0)
-            waiting = sorted((each for each in self.connections if each._waits), key=lambda each: each._since)
+            waiting = sorted(
+                (connection for connection in self.connections if connection._waits), key=lambda each: each._since
+            )
             for each in waiting[: max(0, len(self.connections) - connections)]:
                 each.transport.abort()
 
@@ -214,8 +216,8 @@ class Gateway:
 
     def start(self) -> None:
         """Begin to ask."""
-        for each in self._threads:
-            each.start()
+        for thread in self._threads:
+            thread.start()
 
     @property
     def connected(self) -> bool:
@@ -226,8 +228,8 @@ class Gateway:
         """Answer what waits, say goodbye to the parties, and end."""
         self._stopping, deadline = True, time.monotonic() + timeout
         self._queue.put(None)
-        for each in self._threads:
-            each.join(max(0.0, deadline - time.monotonic()))
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def ask(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any] | Future[dict[str, Any]]]:
         """Ask about rows, each an `id` and perhaps its `columns`; return answers, or what will hold them.
@@ -365,7 +367,7 @@ def _numbers(part: ModelPart, columns: Any) -> Floats:
     if not isinstance(columns, Mapping) or set(columns) != set(part.columns):
         raise TableError(f"columns: exactly {', '.join(part.columns)} were expected")
     values = [columns[name] for name in part.columns]
-    if not all(each is None or (isinstance(each, int | float) and not isinstance(each, bool)) for each in values):
+    if not all(value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in values):
         raise TableError("columns: numbers, or null where one is missing, were expected")
     return np.array([[np.nan if each is None else float(each) for each in values]])
 
@@ -425,7 +427,7 @@ def application(gateway: Gateway, token: str, *, timeout: float = 60.0) -> Any:
             return refuse(503, str(error), Retry_After=str(_RETRY))
         except (TimeoutError, FutureTimeout):
             return refuse(503, "the parties that serve have not answered in time", Retry_After=str(_RETRY))
-        told = [next(found) if isinstance(each, Future) else each for each in answers]
+        told = [next(found) if isinstance(answer, Future) else answer for answer in answers]
         requests.labels("200").inc()
         seconds.observe(time.monotonic() - began)
         for each in told:

@@ -195,7 +195,7 @@ def slowest(lines: Sequence[MeasuredLine]) -> Network:
     """Return the network whose every line is as slow, in each figure, as the slowest of these."""
     networks = [line.network for line in lines]
     return Network(
-        mbps=min(each.mbps for each in networks),
+        mbps=min(network.mbps for network in networks),
         rtt_ms=max(each.rtt_ms for each in networks),
         message_ms=max(each.message_ms for each in networks),
     )

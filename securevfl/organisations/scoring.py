@@ -154,7 +154,7 @@ def score_rows(
         asking.end()
 
     converse(part.name, venue_of(venue), terms(part), talk, ledger=own_ledger)
-    answered = sum((each.answered for each in outcomes), Answered(0, 0))
+    answered = sum((outcome.answered for outcome in outcomes), Answered(0, 0))
     if answered.unknown == answered.asked:
         others = part.parties[1:]
         where = others[0] if len(others) == 1 else f"all of {', '.join(others)}"

@@ -66,7 +66,7 @@ class ColumnFigures:
         """The quartiles as they are read: dates as dates."""
         if self.quartiles is None:
             return [None] * 5
-        return [_day(each) for each in self.quartiles] if self.kind == "date" else list(self.quartiles)
+        return [_day(quartile) for quartile in self.quartiles] if self.kind == "date" else list(self.quartiles)
 
 
 @dataclass(frozen=True)
@@ -88,10 +88,19 @@ class Description:
     def cells(self) -> list[list[html.Cell]]:
         """Return a row for each column, under `heads`."""
         return [
-            [each.column, each.kind, each.missing, each.different, each.commonest, *each.shown, each.far, each.vif]
-            + ([each.iv, each.auc] if self.positive else [])
-            + [", ".join(each.notes)]
-            for each in self.columns
+            [
+                column.column,
+                column.kind,
+                column.missing,
+                column.different,
+                column.commonest,
+                *column.shown,
+                column.far,
+                column.vif,
+            ]
+            + ([column.iv, column.auc] if self.positive else [])
+            + [", ".join(column.notes)]
+            for column in self.columns
         ]
 
     @property
@@ -103,7 +112,7 @@ class Description:
     def plain(self) -> dict[str, Any]:
         """Return the description as JSON holds it, dates as texts."""
         positive = None if self.positive is None else {"class": self.positive[0], "share": self.positive[1]}
-        columns = [vars(each) | {"quartiles": each.quartiles and each.shown} for each in self.columns]
+        columns = [vars(column) | {"quartiles": column.quartiles and column.shown} for column in self.columns]
         table = {"party": self.party, "rows": self.rows, "doubled": self.doubled, "positive": positive}
         return table | {"columns": columns}
 

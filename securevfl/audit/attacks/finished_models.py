@@ -170,7 +170,7 @@ class OwnScores(LabelAttack):
 
     def guess(self, view: View, worlds: Worlds) -> Floats:
         model = worlds.job.model
-        shown = [each.message for each in view.receipts if isinstance(each.message, SecondMoments)]
+        shown = [receipt.message for receipt in view.receipts if isinstance(receipt.message, SecondMoments)]
         if not isinstance(model, Transfer) or not shown or shown[-1].upper.size != model.units * (model.units + 1) // 2:
             return np.full((len(view.X), 1), np.nan)
         phi = np.linalg.eigh(whole(np.asarray(shown[-1].upper, np.float64), model.units))[1][:, -1]

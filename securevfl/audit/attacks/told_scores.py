@@ -282,7 +282,7 @@ def _sums(count: int) -> Bits:
 
 def _mixed(weights: list[float]) -> Iterator[float]:
     """Yield the sums and differences of up to three weights."""
-    signed = [sign * each for each in weights for sign in (1, -1)]
+    signed = [sign * weight for weight in weights for sign in (1, -1)]
     yield from signed
     yield from map(sum, combinations(signed, 2))
     yield from map(sum, combinations(signed, 3))

@@ -191,7 +191,7 @@ class ServerPulls(Pulls):
         tell, me = self._channel.tell, self._channel.me
         told, octets = tell(Entry(self._server, "sizes", 1, 64)), self._stored.size(H)
         for name in self._readers:
-            others = tuple(each for each in self._workers if each != name)
+            others = tuple(worker for worker in self._workers if worker != name)
             told = tell(Entry(name, "columns", H.size, 64, about=others, octets=octets))
         if self._stored.hides_parts:
             return told
