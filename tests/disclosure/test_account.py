@@ -15,7 +15,7 @@ from securevfl.consent import booking
 from securevfl.data.party import Helper, register_of
 from securevfl.disclosure.ledger import DisclosureLedger, told_to
 from securevfl.disclosure.limits import Limit
-from securevfl.errors import LeakageError
+from securevfl.errors import ConfigError, LeakageError
 from securevfl.families import METHODS, leak_kinds
 from securevfl.families.fdml.pulls import Labels
 from securevfl.families.sizes import known_run, verdicts
@@ -88,13 +88,26 @@ class Transcript:
                 self.numbers[event.me, event.peer, "labels"] += self._parameters[event.peer]
 
 
-@pytest.mark.parametrize("name", sorted(EXAMPLES))
+def of_classes(name: str) -> tuple[vfl.Job, list[vfl.Party | Helper]] | None:
+    """The example with an output for each of three classes; None where its method has one output alone."""
+    try:
+        job, parties = example(name, model=vfl.Softmax())
+    except ConfigError:
+        return None
+    return job, [*tables(classes=3)[: job.method.most or 3], *(each for each in parties if isinstance(each, Helper))]
+
+
+WHOLE = [*((name, 1) for name in sorted(EXAMPLES)), *((name, 3) for name in sorted(EXAMPLES) if of_classes(name))]
+
+
+@pytest.mark.parametrize(("name", "outputs"), WHOLE)
 def test_what_is_foreseen_is_debited_by_a_run_to_its_planned_end(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, outputs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In every kind, to every learner: counts as guards read them, and plain numbers. No message has more bits than its
     entry says."""
-    (job, parties), left = example(name), watched(monkeypatch)
+    job, parties = example(name) if outputs == 1 else of_classes(name)  # type: ignore[misc]
+    left = watched(monkeypatch)
     own = kept(tmp_path, parties)
     vfl.simulate(job, parties, ledgers=own)
     assert not [each for each in left if each.short]

@@ -58,7 +58,7 @@ def test_noise_has_the_size_that_was_worked_out_and_never_repeats() -> None:
     noise = vfl.LocalNoise(epsilon=1, delta=1e-5, clip=1.0)
     blur, H = Blur(noise, 4), np.zeros((20_000, 1))
     one, other = blur(H), blur(H)
-    assert one.std() == pytest.approx(noise.sigma(4), rel=0.03)
+    assert one.std() == pytest.approx(noise.sigma(4), rel=0.035)  # seven standard errors
     assert abs(np.corrcoef(one[:, 0], other[:, 0])[0, 1]) < 0.05  # seven standard errors
     assert abs(np.corrcoef(one[:, 0], Blur(noise, 4)(H)[:, 0])[0, 1]) < 0.05
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from selfcheck.whole_weights import whole_weights
 import securevfl as vfl
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, PartiesError
+from securevfl.families.shares.shares_leaks import measures, weights_told
+from securevfl.families.sizes import known_run
 from securevfl.models import metrics
 from securevfl.optim.rules import Updater
 from securevfl.protocols.shares.new_sums import FarCount
@@ -150,6 +153,24 @@ def test_metrics_are_those_of_the_scores() -> None:
         f, rows = in_scores(run, own), run.job.schedule(own[0].register).test
         exact = metrics.evaluate(run.job.model.loss, f[rows], own[0].y[rows], run.active.classes)
         assert run.metrics[name] == pytest.approx(exact[name], abs=0.005)
+
+
+@pytest.mark.parametrize("every", [0, 4, 5])  # of 12 rounds
+def test_metrics_are_taken_as_often_as_is_counted(every: int) -> None:
+    made, own, events = job(evaluate_every=every), parties(), list[Event]()
+    vfl.simulate(made, own, observe=events.append)
+    told = [each for each in events if each.direction == "recv" and isinstance(each.message, ShuffledWords)]
+    assert len(told) == measures(made, known_run(made, own).sizes)
+
+
+@pytest.mark.parametrize("classes", [3, 4, 10])
+def test_a_label_of_many_classes_holds_the_logarithm_of_their_number(classes: int) -> None:
+    own = parties()
+    made = job(
+        model=vfl.GeneralLinear(loss="one_vs_rest"), protocol=vfl.Protocol(shares=vfl.Shares(open_weights=["shop"]))
+    )
+    sizes = replace(known_run(made, own).sizes, outputs=classes)
+    assert {told.of for told in weights_told(made, sizes) if told.kind == "labels"} == {int(280 * np.log2(classes))}
 
 
 def test_patience_takes_the_best_model_by_auc() -> None:

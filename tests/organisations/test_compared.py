@@ -33,12 +33,13 @@ def changed(digest: bytes, place: int) -> bytes:
 
 
 class Line:
-    """A line on which the other party says what it has, of this party's own order but for a byte."""
+    """A line on which other parties say what they have: of this party's own order, but for a byte at the one amiss, or
+    at each."""
 
     session, me = bytes(32), "bank"
 
-    def __init__(self, other: Callable[[bytes], Any], place: int) -> None:
-        self.other, self.place = other, place
+    def __init__(self, other: Callable[[bytes], Any], place: int, amiss: str = "") -> None:
+        self.other, self.place, self.amiss = other, place, amiss
 
     def tell(self, entry: object) -> None:
         """Nothing is asked of entries here."""
@@ -47,7 +48,7 @@ class Line:
         self.order = message.order
 
     def recv(self, sender: str, kind: type) -> Any:
-        return self.other(changed(self.order, self.place))
+        return self.other(changed(self.order, self.place) if self.amiss in ("", sender) else self.order)
 
 
 def of_a_look_at_groups(place: int) -> None:
@@ -70,6 +71,14 @@ def of_rows_to_predict(place: int) -> None:
 def test_rows_in_another_order_are_refused(place: int, meet: Callable[[int], None]) -> None:
     with pytest.raises(IdError, match="different order"):
         meet(place)
+
+
+@pytest.mark.parametrize("amiss", ["shop", "telco", "mill"])
+def test_the_order_of_every_other_party_is_compared(amiss: str) -> None:
+    line: Any = Line(lambda order: ShownTable(ROWS, 2, order), 0, amiss)
+    columns: Any = SimpleNamespace(names=("a", "b"))
+    with pytest.raises(IdError, match=f"^{amiss} and bank hold the rows in different order"):
+        correlate._tables(PARTY, columns, ["bank", "shop", "telco", "mill"], line)
 
 
 @pytest.mark.parametrize("place", [0, 8, 32, 63])

@@ -67,6 +67,15 @@ def test_rates_are_those_of_the_groups_and_counts_alone_are_told() -> None:
     assert len(message.words) == 16 * 9 // 8  # 4,000 rows over 8
 
 
+@pytest.mark.parametrize("groups", [2, 3, 4, 5])
+def test_every_number_of_groups_is_told(groups: int) -> None:
+    names = np.array(["a", "b", "c", "d", "e"])[np.arange(N) % groups]
+    found = count_groups(BANK, SAID, SHOP, names)
+    assert list(found) == sorted(set(names))
+    for name, own in found.items():
+        assert abs(own["rows"] - (names == name).sum()) < 4 * STEP
+
+
 def test_counts_are_right_in_the_mean_and_rounded_anew() -> None:
     """A count errs by 4 rows at most in deviation, four of them by 8, the mean of 20 looks by 1.8: 12 is 6.7 times as
     much, which four groups exceed once in 1e10. Shares that are cut and not rounded would be 16 too low."""

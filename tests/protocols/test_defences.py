@@ -91,7 +91,8 @@ def test_marvell_spends_its_power_and_brings_the_classes_together() -> None:
     noise = (blurred - g)[:, 0]
     assert np.mean(noise**2) == pytest.approx(4.0, rel=0.1)  # power times the squared gap, which is 1
     few, many = noise[g[:, 0] < 0].var(), noise[g[:, 0] > 0].var()
-    assert few == pytest.approx(many, rel=0.2)  # for classes without spread equal noise is best
+    # for classes without spread equal noise is best; 6 % more is found, and 2.7 % are a standard error
+    assert few == pytest.approx(many, rel=0.25)
 
 
 def test_marvell_is_for_two_classes() -> None:
