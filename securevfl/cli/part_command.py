@@ -165,7 +165,7 @@ def reasons(
 def export(model: Model, out: Annotated[Path, typer.Option(metavar="FILE.ONNX", help="Where the graph goes.")]) -> None:
     """Write your own part of a linear model as ONNX, with the preparation of your columns. Nothing is sent.
 
-    Input X: your columns in the order that is printed, in double precision; output: what you add to f.
+    Input X: your columns in the order that is printed, in double precision; output: what you add to the score.
     """
     from securevfl.training.model_part import ModelPart
     from securevfl.training.onnx_export import export_onnx
@@ -173,7 +173,7 @@ def export(model: Model, out: Annotated[Path, typer.Option(metavar="FILE.ONNX", 
     part = ModelPart.load(model)
     check_writable(out)
     export_onnx(part, out)
-    typer.echo(f"{part.name}'s part of f, of columns {', '.join(part.columns)}, is in {out}")
+    typer.echo(f"{part.name}'s part of the score, of columns {', '.join(part.columns)}, is in {out}")
 
 
 def forget(
