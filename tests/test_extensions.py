@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked import run_forked
+
 HERE = Path(__file__).parent / "one_more"
 TOOL = """
 import typer
@@ -47,6 +49,7 @@ lr = 0.5
 [protocol]
 sum = "tree"
 """
+COMMAND = "from securevfl.cli.main import main; main()"
 SHEET = """
 import sys
 import securevfl as vfl
@@ -74,11 +77,10 @@ def install(folder: Path, name: str = "made-up", *, family: str = "relayed_metho
     return folder
 
 
-def run(folder: Path, *arguments: str, allow: str = "", code: str = "") -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
-    command = ["-c", code] if code else ["-m", "securevfl.cli.main"]
-    env = os.environ | {"PYTHONPATH": path, "SECUREVFL_ALLOW": allow, "COLUMNS": "200"}
-    return subprocess.run([sys.executable, *command, *arguments], capture_output=True, text=True, env=env)
+def run(folder: Path, *arguments: str, allow: str = "", code: str = COMMAND) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(folder)!r})\n{code}", *arguments]
+    env = os.environ | {"SECUREVFL_ALLOW": allow, "COLUMNS": "200"}
+    return run_forked(words, capture_output=True, text=True, env=env)
 
 
 @pytest.fixture

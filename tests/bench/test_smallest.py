@@ -6,6 +6,7 @@ Those of the papers have a test of their own (tests/papers). They run in this pr
 from __future__ import annotations
 
 import shlex
+import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +17,7 @@ import typer
 from typer.testing import CliRunner
 
 from securevfl.cli.main import app
+from tests.forked import Forked
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT.parent / "shared" / "data"
@@ -63,6 +65,7 @@ COMMANDS_ON_TABLES = {  # by command of python -m benchmarks: arguments
 }
 
 
+FORKED = {"many_rows"}  # whose processes start by `python -m`, as those of `Forked` do
 LONGEST = {"overlap"}  # six processes that import torch
 
 
@@ -126,6 +129,8 @@ def test_a_benchmark_runs(name: str, words: str, tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(("name", "words"), runs(APART))
 def test_a_benchmark_of_processes_runs(name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    if name in FORKED:
+        monkeypatch.setattr(subprocess, "Popen", Forked)
     started(name, words_of(words, tmp_path), monkeypatch)
 
 
