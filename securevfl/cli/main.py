@@ -255,6 +255,7 @@ def train(
     Example: securevfl train job.toml --data bank=bank.csv --data shop=shop.csv.gz --html run.html
     """
     from securevfl.cli.live import live, step_of
+    from securevfl.cli.party_options import events
     from securevfl.consent.consent_sheet import explain
     from securevfl.disclosure.ledger import DisclosureLedger
     from securevfl.runtime.clock import Network
@@ -271,7 +272,7 @@ def train(
     network = Network(mbps=mbps, rtt_ms=rtt_ms, message_ms=message_ms)
     names = [party.name for party in parties]
     ledgers = None if ledger is None else {name: DisclosureLedger(ledger / f"{name}.ledger", name) for name in names}
-    with live((), step_of(job)) as on_round:
+    with live((), step_of(job)) as on_round, events(False, None):
         run = simulate(job, parties, network=network, on_round=on_round, ledgers=ledgers)
     if save is not None:
         run.save(save)

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import securevfl as vfl
+from securevfl.cli.main import app
 from securevfl.errors import DivergenceError
 from securevfl.families.shares.shares_measures import Measures
 from securevfl.protocols.seat import Desk
@@ -82,6 +84,17 @@ def test_sums_of_rows_that_a_model_is_sure_of_are_covered(scale: float, warned: 
     far, _ = played(own, tmp_path, tables=tables)
     assert bool(far) == warned
     assert all("table_bits one higher" in line for line in far)
+    job_file, files = tmp_path / "job.toml", {party.name: tmp_path / f"{party.name}.csv" for party in tables}
+    job_file.write_text('model = "logistic"\ntest_fraction = 0\n')
+    for party in tables:
+        own = party.X if party.y is None else np.column_stack([party.X, party.y])
+        heads = ["id", *(f"{party.name}{j}" for j in range(party.X.shape[1])), *(["y"] if party.active else [])]
+        lines = [",".join(map(repr, [k, *row])) for k, row in enumerate(own.tolist())]
+        files[party.name].write_text("\n".join([",".join(heads), *lines]) + "\n")
+    data = [word for name, file in files.items() for word in ("--data", f"{name}={file}")]
+    printed = CliRunner().invoke(app, ["train", str(job_file), *data])
+    assert printed.exit_code == 0
+    assert ("table_bits one higher" in printed.output) == warned
 
 
 def test_a_table_of_half_the_entries_trains_where_sums_reach_thirty() -> None:
