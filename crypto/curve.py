@@ -255,10 +255,6 @@ def _hash_chunk(ids: Ids) -> bytes:
     return b"".join([_hash_one(canonical) for canonical in ids])
 
 
-def _digest_chunk(ids: Sequence[bytes]) -> bytes:
-    return b"".join([hashlib.blake2b(canonical, digest_size=32, person=b"securevfl id").digest() for canonical in ids])
-
-
 def _hash_one(canonical: bytes) -> bytes:
     attempt = 0
     while True:

@@ -31,9 +31,10 @@ if TYPE_CHECKING:
     from securevfl.data.party import Party
 
 
-def register_correlate(app: typer.Typer) -> None:
-    """Add the command to the app."""
-    app.command()(expanded(correlate))
+def register(app: typer.Typer) -> None:
+    """Add these commands to the app."""
+    for command in (line, describe, correlate, fairness):
+        app.command()(expanded(command))
 
 
 def correlate(
@@ -87,11 +88,6 @@ def correlate(
 
 
 HEADS = ["group", "rows", "rate", "selected", "true positive", "false positive"]
-
-
-def register_fairness(app: typer.Typer) -> None:
-    """Add the command to the app."""
-    app.command()(expanded(fairness))
 
 
 def fairness(
@@ -197,11 +193,6 @@ def _show(found: dict[str, dict[str, float]], file: Path | None) -> None:
 # The command `describe`: a look at one party's own table before a training. It meets nobody.
 
 
-def register_describe(app: typer.Typer) -> None:
-    """Add the command to the app."""
-    app.command()(describe)
-
-
 def describe(
     data: Annotated[Path, typer.Argument(metavar="FILE", help="Your table: .csv, .csv.gz, .parquet or .npz.")],
     party: Annotated[
@@ -235,11 +226,6 @@ def describe(
 
 
 # The command `line`: what lies between the parties, measured with them all.
-
-
-def register_line(app: typer.Typer) -> None:
-    """Add the command to the app."""
-    app.command()(expanded(line))
 
 
 def line(party: Name, peers: PeersFile = Path("peers.toml"), meeting: MeetingOptions = MeetingOptions()) -> None:

@@ -110,11 +110,8 @@ app = typer.Typer(
 
 app.add_typer(bench, name="bench")
 certs_commands.register(app)
-looks_commands.register_line(app)
 parties_commands.register(app)
-looks_commands.register_describe(app)
-looks_commands.register_correlate(app)
-looks_commands.register_fairness(app)
+looks_commands.register(app)
 part_command.register(app)
 serve_commands.register(app)
 ledger_command.register(app)
