@@ -23,7 +23,7 @@ $(VENV)/.installed: $(VENV)/.core
 	touch $@
 
 demo: $(VENV)/.core
-	$(BIN)/securevfl demo
+	@$(BIN)/securevfl demo
 
 # processes of tests import the package anew, and pytest rewrites asserts: compiled once, also where Python is told to
 # write no bytecode
