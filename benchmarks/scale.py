@@ -155,12 +155,15 @@ def predict(folder: Path, name: str) -> dict[str, Any]:
     return {"seconds": round(seconds, 1), "rows_per_s": round(rows / seconds)}
 
 
+ROOT = Path(__file__).parents[1]  # from which the module of a process is found
+
+
 def measure(folder: Path, step: str, head: dict[str, Any], seconds: float) -> list[dict[str, Any]]:
     """Both parties' rows of one step, side by side."""
-    command = [sys.executable, __file__, "--play", step, "--folder", str(folder)]
+    command = [sys.executable, "-m", "benchmarks.scale", "--play", step, "--folder", str(folder.resolve())]
     command += ["--batch", str(head["batch"]), "--seconds", str(seconds)]
     running = {
-        name: subprocess.Popen([*command, "--party", name], stdout=subprocess.PIPE, text=True)  # noqa: S603
+        name: subprocess.Popen([*command, "--party", name], stdout=subprocess.PIPE, text=True, cwd=ROOT)  # noqa: S603
         for name in PARTIES
     }
     found = []

@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import threading
+from subprocess import Popen  # which `Forked` may stand in for in `subprocess`
 from typing import Any
 
 NAME = f"\0forks of securevfl's tests: {os.getpid()}"  # where commands of shells come in
@@ -41,7 +42,7 @@ class _Server:
         own, other = socket.socketpair()
         with other:
             command = [sys.executable, __file__, str(other.fileno()), NAME[1:]]
-            process = subprocess.Popen(  # noqa: S603
+            process = Popen(  # noqa: S603
                 command, pass_fds=[other.fileno()], stdin=subprocess.DEVNULL, env=os.environ | WITHOUT_THREADS
             )
 

@@ -65,7 +65,7 @@ COMMANDS_ON_TABLES = {  # by command of python -m benchmarks: arguments
 }
 
 
-FORKED = {"many_rows"}  # whose processes start by `python -m`, as those of `Forked` do
+FORKED = {"many_rows", "scale"}  # whose processes start by `python -m`, as those of `Forked` do
 LONGEST = {"overlap"}  # six processes that import torch
 
 
