@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from securevfl.errors import LabelError
 from securevfl.models.linear import Linear
 from securevfl.models.loss import Loss, SoftmaxLoss
-from securevfl.models.losses import LOSSES
+from securevfl.models.losses import LOSSES, LogLinkLoss
+from securevfl.models.row_columns import OffsetLoss, WeightedLoss
 
 
 def targets(loss: Loss, n: int, generator: np.random.Generator) -> np.ndarray:
@@ -99,3 +100,19 @@ def test_vjp_and_forward_follow_the_jacobian(intercept: bool) -> None:
 def test_decay_is_part_of_the_gradient_and_spares_the_intercept() -> None:
     model = Linear(np.array([[1.0], [2.0]]), l2=0.1, intercept=True)
     np.testing.assert_allclose(model.regularised(np.array([[1.0], [1.0]])), [[1.0 + 0.1], [1.0]])
+
+
+@pytest.mark.parametrize("loss", [loss for loss in LOSSES.values() if loss.elementwise], ids=lambda loss: loss.name)
+def test_least_is_the_sum_of_least_loss(loss):
+    """Also where rows have weights, or exposures: what is beside the targets moves it as it moves the loss."""
+    y = np.array([[-1.0], [1.0]]) if loss.classifies else np.array([[0.3], [1.0], [4.0]])
+    cases = [(loss, y), (WeightedLoss(loss, 8.0), np.hstack([y, np.full_like(y, 2.0)]))]
+    if isinstance(loss, LogLinkLoss):
+        cases.append((OffsetLoss(loss), np.hstack([y, np.full_like(y, np.log(1.5))])))
+    for each, targets in cases:
+        f = each.least(targets)
+        assert f.shape == (len(y), 1)
+        f = f.clip(-20, 20)
+        here = each.value(f, targets)
+        for away in (-0.5, 0.5):
+            assert (here <= each.value(f + away, targets) + 1e-8).all()
