@@ -3,6 +3,8 @@
     python -m benchmarks.many_rows --rows 5000000 --columns 50 --json out/many_rows.json
     python -m benchmarks.many_rows --rows 1000000 --columns 20 --parties 3 --classes 4
     python -m benchmarks.many_rows --rows 1000000 --columns 20 --trees
+    python -m benchmarks.many_rows --rows 2000000 --columns 50 --workers 2
+    python -m benchmarks.many_rows --rows 2000000 --columns 50 --workers 16 --virtual
 
 Tables are made up, the same at every call: columns that lean on a common one, every third skewed and every fifth 0 or
 1, and labels by a logistic model of all of them. A party does what `securevfl join` does: reads its file in the order
@@ -10,6 +12,12 @@ of an alignment (a copy on disk where it is large), trains with work ahead on di
 rows held out. Printed by party: seconds from its start, processor seconds, the largest resident memory, bytes sent, and
 the AUC that it is told. Then, where weights add up from both parts, the AUC of all held-out rows beside that of the
 pooled optimum, which Newton's method finds in floats.
+
+With --workers each party's rows are at so many processes of a Dask cluster of its own. Printed beside: the processor
+seconds of all its workers and of the busiest, the memory of the largest, and the bytes that have left them after they
+had loaded their rows; no row is among these (`tests/families/test_shares_at_workers.py`). With --virtual all parties
+train in one process, in virtual time (300 Mbps, 20 ms), where workers count as long as the slowest of them takes:
+printed by stage are the seconds of cryptography, workers among them, of other work, and of the line.
 """
 
 from __future__ import annotations
@@ -38,13 +46,16 @@ from securevfl.base.arrays import Floats
 from securevfl.base.machine import one_heap
 from securevfl.bench.record import record
 from securevfl.crypto.share_ring import ShareRing
-from securevfl.data.load import forget, read_aligned, write_rows
+from securevfl.data.load import forget, read_aligned, read_rows, write_rows
 from securevfl.data.readers import read_ids
 from securevfl.data.register import Register, id_keys
+from securevfl.data.store import store_table
 from securevfl.families.shares.shares_plan import SharesJob, plan_of
 from securevfl.models.metrics import area_under_curve
 from securevfl.organisations.join import join
 from securevfl.organisations.kit import init_certs, write_kit
+from securevfl.protocols.shares.work_ahead import BLOCK
+from securevfl.runtime.clock import Kind, Stage
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart
 from securevfl.transport.peers import Peers
@@ -103,7 +114,9 @@ def job(given: argparse.Namespace) -> vfl.Job:
     """Return the default job, but that a tenth of the rows is held out; scores of several classes come together."""
     loss = "one_vs_rest" if given.classes else "logistic"
     model = {"name": "trees", "loss": loss} if given.trees else {"name": loss}
-    return vfl.Job.from_dict({"model": model, "test_fraction": 0.1, "accepts": ["scores"] * bool(given.classes)})
+    told = {"model": model, "test_fraction": 0.1, "accepts": ["scores"] * bool(given.classes)}
+    shares = {"protocol": {"shares": {"chunk": given.chunk}}} if given.chunk else {}
+    return vfl.Job.from_dict(told | shares)
 
 
 def train(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
@@ -111,7 +124,11 @@ def train(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     one_heap()
     name, data, began = given.play, folder / f"{given.play}.parquet", time.perf_counter()
     spent = time.process_time()
-    own = read_aligned(name, data, job(given), id_column="id", label_column="y")
+    own, client = (
+        placed(name, data, given)
+        if given.workers
+        else (read_aligned(name, data, job(given), id_column="id", label_column="y"), None)
+    )
     read, base = time.perf_counter() - began, megabytes()
     part = join(
         job(given),
@@ -123,10 +140,74 @@ def train(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
         ahead=folder / f"{name}.ahead",
         checkpoints=Checkpoints(folder / f"{name}.states", name, every=10),
     )
-    forget(own, data)
+    if client is None:
+        forget(own, data)
     found = {"seconds": time.perf_counter() - began, "of these reading": read, "cpu_s": time.process_time() - spent}
     found |= {"reading_mb": base, "peak_mb": megabytes(), "sent_mb": part.books.bytes_sent() / 1e6}
-    found |= {"rounds": part.rounds, **part.metrics}
+    found |= {"rounds": part.rounds, **part.metrics} | at_workers(client)
+    return {key: round(value, 5) for key, value in found.items()}
+
+
+def stored(name: str, data: Path, given: argparse.Namespace) -> vfl.Party:
+    """Return a party that reads from its stored table."""
+    return store_table(name, data, data.with_suffix(".table"), rows=read_rows(data, of=given.rows), job=job(given))
+
+
+def placed(name: str, data: Path, given: argparse.Namespace) -> tuple[vfl.Party, Any]:
+    """Return a party whose rows are at workers of its own, and the client of these."""
+    from distributed import Client, LocalCluster
+
+    from securevfl.data.partitions import partition_party
+    from securevfl.runtime.placing import DaskPlacing
+
+    stored(name, data, given)
+    cluster = LocalCluster(
+        n_workers=given.workers,
+        threads_per_worker=1,
+        dashboard_address=None,
+        local_directory=str(data.parent / f"{name}.workers"),
+        memory_limit=0,
+    )
+    client = Client(cluster)
+    return partition_party(name, data.with_suffix(".table"), DaskPlacing(client), rows=BLOCK), client
+
+
+def at_workers(client: Any) -> dict[str, float]:
+    """End the workers of a client, and return what they have spent and sent; nothing without a client."""
+    if client is None:
+        return {}
+    spent, sent = (list(client.run(each).values()) for each in (time.process_time, outgoing))
+    largest = max(client.run(megabytes).values())
+    client.shutdown()
+    return {"workers_cpu_s": sum(spent), "busiest_cpu_s": max(spent), "worker_mb": largest, "left_mb": sum(sent) / 1e6}
+
+
+def outgoing(dask_worker: Any) -> int:
+    """Bytes that have left a worker."""
+    return int(dask_worker.transfer_outgoing_bytes_total)
+
+
+def virtual(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
+    """Train with all parties in this process, in virtual time."""
+    parties, clients = list[vfl.Party](), list[Any]()
+    for name in NAMES[: given.parties]:
+        data = folder / f"{name}.parquet"
+        if given.workers:
+            party, client = placed(name, data, given)
+            clients.append(client)
+        else:
+            party = stored(name, data, given)
+        parties.append(party)
+    run = vfl.simulate(job(given), parties)
+    found: dict[str, Any] = {"virtual_s": float(run.costs.path.sum()), "peak_mb": megabytes(), **run.metrics}
+    for stage in Stage:
+        spent = run.parts[NAMES[0]].path[stage].tolist()
+        found |= {f"{stage.name.lower()}_{kind.name.lower()}_s": s for kind, s in zip(Kind, spent, strict=True) if s}
+    for name, part in run.parts.items():
+        for op in ("encrypt", "encode", "compute", "decrypt", "transfer", "elsewhere"):
+            found[f"{name}_{op}_s"] = sum(tally.amount for (_, of), tally in part.books.ops.items() if of == op)
+    for name, client in zip(NAMES, clients, strict=False):
+        found |= {f"{name}_{key}": value for key, value in at_workers(client).items()}
     return {key: round(value, 5) for key, value in found.items()}
 
 
@@ -248,12 +329,16 @@ def main() -> None:
     options.add_argument("--parties", type=int, default=2)
     options.add_argument("--classes", type=int, default=0, help="classes, one against the rest; two by one output if 0")
     options.add_argument("--trees", action="store_true", help="train the default job of trees")
+    options.add_argument("--workers", type=int, default=0, help="processes that hold each party's rows")
+    options.add_argument("--virtual", action="store_true", help="all parties in one process, in virtual time")
+    options.add_argument("--chunk", type=int, help="visits that are made ahead at a time (protocol.shares.chunk)")
     options.add_argument("--json", type=Path, default=Path("out/many_rows.json"))
     options.add_argument("--folder", type=Path, help="where the tables lie, and stay for another run; a temporary one")
     options.add_argument("--play", help=argparse.SUPPRESS)
     given = options.parse_args()
     if given.play:
-        print(json.dumps({"generate": generate, "compare": compare}.get(given.play, train)(given.folder, given)))
+        plays = {"generate": generate, "compare": compare, "virtual": virtual}
+        print(json.dumps(plays.get(given.play, train)(given.folder, given)))
         return
     given.json.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
@@ -264,8 +349,8 @@ def main() -> None:
             raise SystemExit(f"{needed >> 20} MB of free disk were expected; name another --folder")
         if not (folder / "bank.parquet").exists():
             figures("generate", started(folder, "generate"))
-        rows = measure(folder, given)
-        if not (given.trees or given.classes):
+        rows = [figures("virtual", started(folder, "virtual"))] if given.virtual else measure(folder, given)
+        if not (given.trees or given.classes or given.virtual):
             rows.append(figures("compare", started(folder, "compare")))
     given.json.write_text(json.dumps(record("securevfl.bench.many_rows/1", rows), indent=1) + "\n")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -267,6 +267,13 @@ class ShareEvaluator(ABC):
         CryptoError if `sealed` is malformed or of other rows than W, KeyMismatch if it belongs to another key.
         """
 
+    def hide(self, sealed: bytes, d: int, parts: Sequence[bytes]) -> tuple[bytes, Words]:
+        """Do the rest of `product` for W (n x d), given what `ShareScheme.multiply` made of matrices whose sum is W.
+
+        Whatever is drawn is drawn here. CryptoError and KeyMismatch as there.
+        """
+        raise NotImplementedError
+
 
 class ShareScheme(ABC):
     """An engine for shared products. Stateless apart from its public parameters, and it travels between processes."""
@@ -291,6 +298,13 @@ class ShareScheme(ABC):
     @abstractmethod
     def evaluator(self, public: bytes, coin: bytes) -> ShareEvaluator:
         """Make the other side. CryptoError if the public bytes are malformed."""
+
+    def multiply(self, W: Integers, sealed: bytes) -> bytes:
+        """Do what of `ShareEvaluator.product` needs neither key nor randomness, in a process that has W (n x d) alone.
+
+        Equal arguments give equal bytes. An engine that has no such part raises NotImplementedError.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def error_rate(self, n: int, c: int, d: int, largest: int) -> float:

@@ -24,7 +24,7 @@ import hashlib
 import math
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -104,6 +104,12 @@ class KernelShares(ShareScheme):
 
     def evaluator(self, public: bytes, coin: bytes) -> ShareEvaluator:
         return KernelEvaluator(self._parameters, public, coin)
+
+    def multiply(self, W: Integers, sealed: bytes) -> bytes:
+        parameters = self._parameters
+        layout = _asked(parameters, sealed, sealed[4 : 4 + KEY_BYTES])  # whoever hides the products checks the key
+        totals = _totals(parameters, PreparedWords(parameters, np.ascontiguousarray(W), once=True), layout, sealed)
+        return b"".join(pack(parameters.primes, total) for total in totals)
 
     def seconds(self, n: int, c: int, d: int) -> float:
         return milliseconds(choose(n, c, d), d, line=0.0) / 1e3
@@ -303,42 +309,76 @@ class KernelEvaluator(Answering, ShareEvaluator):
         return prepared
 
     def product(self, prepared: PreparedWords, sealed: bytes) -> tuple[bytes, Words]:
-        parameters, primes = self._parameters, self._parameters.primes
-        n, c, r, s = header(_ENGINE, SEALED, b"SKV2", sealed, self._key)
-        layout, d = parameters.layout(n, c, r, s), prepared.shape[1]
-        if n != prepared.shape[0]:
-            raise CryptoError(
-                f"shares on the kernel: V has {n} rows, W has {prepared.shape[0]}; both sides must use the same batch"
-            )
-        size = packed_size(primes, layout.points * layout.sample_blocks)  # of one output
-        sized(_ENGINE, b"SKV2", sealed, SEALED.size + SEED_BYTES + c * size)
-        own, prg = np.empty((d, c), np.uint64), Prg.fresh("what hides a reply")
-        start = SEALED.size + SEED_BYTES
-        seconds = Prg(sealed[SEALED.size : start], SECONDS)
-        parts = [REPLY.pack(b"SKR2", self._key, c, r, s, d)]
-        for outputs in layout.outputs:
-            width = outputs.stop - outputs.start
-            query = self._query(layout, width, memoryview(sealed)[start + outputs.start * size :], seconds)
-            for blocks, columns in column_groups(layout, d):
-                total, terms = None, 0
-                for some, values in prepared.tiles(layout, blocks, columns):
-                    total, terms = summed(primes, total, terms, query[..., some], values)
-                assert total is not None, "W has rows, so something was multiplied"
-                primes.reduce(total)
-                part, mask = self._hidden(layout, total, columns.stop - columns.start, prg)
-                parts.append(part)
-                own[columns, outputs] = parameters.ring.reduce(-primes.nearest(mask, parameters.ring.bits))
+        layout = _asked(self._parameters, sealed, self._key)
+        return self._answer(layout, prepared.shape[1], _totals(self._parameters, prepared, layout, sealed))
+
+    def hide(self, sealed: bytes, d: int, parts: Sequence[bytes]) -> tuple[bytes, Words]:
+        primes, layout = self._parameters.primes, _asked(self._parameters, sealed, self._key)
+        shapes = [
+            (layout.points, outputs.stop - outputs.start + layout.r, blocks.stop - blocks.start)
+            for outputs in layout.outputs
+            for blocks, _ in column_groups(layout, d)
+        ]
+        sizes = [packed_size(primes, math.prod(shape)) for shape in shapes]
+        for part in parts:
+            sized(_ENGINE, b"SKT2", part, sum(sizes))
+
+        def totals() -> Iterator[Floats]:
+            for at, size, shape in zip(np.cumsum([0, *sizes]).tolist(), sizes, shapes, strict=False):
+                yield np.sum([unpack(primes, memoryview(part)[at : at + size], shape) for part in parts], axis=0)
+
+        return self._answer(layout, d, map(primes.reduce, totals()))
+
+    def _answer(self, layout: RingLayout, d: int, totals: Iterable[Floats]) -> tuple[bytes, Words]:
+        """Hide products, group by group, in what is sent; return this and the own share."""
+        parameters, primes, prg = self._parameters, self._parameters.primes, Prg.fresh("what hides a reply")
+        own = np.empty((d, layout.c), np.uint64)
+        parts = [REPLY.pack(b"SKR2", self._key, layout.c, layout.r, layout.s, d)]
+        wanted = ((outputs, columns) for outputs in layout.outputs for _, columns in column_groups(layout, d))
+        for (outputs, columns), total in zip(wanted, totals, strict=True):
+            part, mask = self._hidden(layout, total, columns.stop - columns.start, prg)
+            parts.append(part)
+            own[columns, outputs] = parameters.ring.reduce(-primes.nearest(mask, parameters.ring.bits))
         return b"".join(parts), own
 
-    def _query(
-        self, layout: RingLayout, width: int, view: memoryview, seconds: Prg
-    ) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """(P, M, width + r, B): the ciphertexts of so many outputs at each point, c0 over c1."""
-        primes, r = self._parameters.primes, layout.r
-        out = np.empty((len(primes), layout.points, width + r, layout.sample_blocks), np.float32)
-        for blocks in layout.groups:
-            count = blocks.stop - blocks.start
-            out[:, :, :width, blocks] = unpack(primes, view, (layout.points, width, count))
-            out[:, :, width:, blocks] = uniform(seconds, primes, (layout.points, r, count))
-            view = view[packed_size(primes, layout.points * width * count) :]
-        return out
+
+def _asked(parameters: ShareParameters, sealed: bytes, key: bytes) -> RingLayout:
+    """Check a query under this key, and return its layout."""
+    layout = parameters.layout(*header(_ENGINE, SEALED, b"SKV2", sealed, key))
+    size = packed_size(parameters.primes, layout.points * layout.sample_blocks)  # of one output
+    sized(_ENGINE, b"SKV2", sealed, SEALED.size + SEED_BYTES + layout.c * size)
+    return layout
+
+
+def _totals(
+    parameters: ShareParameters, prepared: PreparedWords, layout: RingLayout, sealed: bytes
+) -> Iterator[Floats]:
+    """Yield the products (P, M, outputs + r, blocks) of a query, by groups of outputs and then of columns: residues
+    about zero, nothing drawn."""
+    primes, (n, d), start = parameters.primes, prepared.shape, SEALED.size + SEED_BYTES
+    if n != layout.n:
+        raise CryptoError(f"shares on the kernel: V has {layout.n} rows, W has {n}; both sides must use the same batch")
+    size, seconds = packed_size(primes, layout.points * layout.sample_blocks), Prg(sealed[SEALED.size : start], SECONDS)
+    for outputs in layout.outputs:
+        view = memoryview(sealed)[start + outputs.start * size :]
+        query = _query(primes, layout, outputs.stop - outputs.start, view, seconds)
+        for blocks, columns in column_groups(layout, d):
+            total, terms = None, 0
+            for some, values in prepared.tiles(layout, blocks, columns):
+                total, terms = summed(primes, total, terms, query[..., some], values)
+            assert total is not None, "W has rows, so something was multiplied"
+            yield primes.reduce(total)
+
+
+def _query(
+    primes: Primes, layout: RingLayout, width: int, view: memoryview, seconds: Prg
+) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """(P, M, width + r, B): the ciphertexts of so many outputs at each point, c0 over c1."""
+    r = layout.r
+    out = np.empty((len(primes), layout.points, width + r, layout.sample_blocks), np.float32)
+    for blocks in layout.groups:
+        count = blocks.stop - blocks.start
+        out[:, :, :width, blocks] = unpack(primes, view, (layout.points, width, count))
+        out[:, :, width:, blocks] = uniform(seconds, primes, (layout.points, r, count))
+        view = view[packed_size(primes, layout.points * width * count) :]
+    return out

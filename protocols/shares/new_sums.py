@@ -13,7 +13,7 @@ What comes is a ciphertext under another's key or uniform (share_products.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,19 +24,23 @@ from securevfl.crypto.share_ring import Factor, Integers, ShareRing, Words, narr
 from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.shares import share_products, table_transfers
+from securevfl.protocols.shares.placed_columns import PlacedColumns
 from securevfl.protocols.shares.share_numbers import away
-from securevfl.protocols.shares.share_products import Products, Query
+from securevfl.protocols.shares.share_products import Elsewhere, Products, Query
 from securevfl.protocols.shares.table_transfers import Transfers
 from securevfl.protocols.shares.visits import SharedState
-from securevfl.protocols.shares.work_ahead import Terms
+from securevfl.protocols.shares.work_ahead import RowBlock, Terms
 from securevfl.runtime.channel import Entry, Telling
 from securevfl.runtime.codec import Message
 
-__all__ = ["BITS", "MOST", "NewSums", "SumPart", "counted", "declares", "declares_tables", "looked_up"]
+__all__ = ["BITS", "MOST", "NewRows", "NewSums", "SumPart", "counted", "declares", "declares_tables", "looked_up"]
 
 
 STRETCH = 16_384  # rows of one product
 _READ = 4096  # rows that are made into integers at a time
+
+
+NewRows = RowSlices | PlacedColumns  # of which batch 0 is meant
 
 
 class SumPart(Message, frozen=True):
@@ -76,16 +80,24 @@ class NewSums:
         peers = self._passives if seat.me == terms.partner else (terms.partner,) if seat.me in self._passives else ()
         self._kappas = [Prg(products.pair_keys[name], label) for name in peers]
 
-    def block(self, number: int, X: RowSlices) -> Words | None:
+    def block(self, number: int, X: NewRows) -> Words | None:
         """Return this party's share (n x c) of H for block `number`, of which it has columns X (n x d), read some rows
-        at a time.
+        at a time where they are in this process.
 
         None at other parties than the active one and its partner.
         """
         seat, ring = self._seat, self._ring
-        stretches = (X[at : at + _READ] for at in range(0, len(X), _READ))
-        integers = np.concatenate([narrow(self._terms.numbers.columns(rows)) for rows in stretches])
-        h = Factor(ring, integers).times(self._own) + self._shares(number, integers)
+        pieces = [RowBlock(0, at, min(at + STRETCH, len(X))) for at in range(0, len(X), STRETCH)]
+        factors: list[Integers | Elsewhere]
+        if isinstance(X, PlacedColumns):
+            h = np.concatenate([X.sums(piece, self._own) for piece in pieces])
+            factors = [X.integers(piece)[0] for piece in pieces]
+        else:
+            stretches = (X[at : at + _READ] for at in range(0, len(X), _READ))
+            integers = np.concatenate([narrow(self._terms.numbers.columns(rows)) for rows in stretches])
+            h = Factor(ring, integers).times(self._own)
+            factors = [integers[piece.start : piece.stop] for piece in pieces]
+        h = h + self._shares(number, factors, apart=isinstance(X, PlacedColumns))
         for prg in self._kappas:
             mask = ring.uniform(prg, h.shape)
             h = h + mask if seat.me == self._terms.partner else h - mask
@@ -96,26 +108,26 @@ class NewSums:
             h = h + words(name, self._products.recv(name, SumPart).words, ring, h.shape)  # 2
         return ring.reduce(h)
 
-    def _shares(self, number: int, X: Integers) -> Words:
+    def _shares(self, number: int, factors: Sequence[Integers | Elsewhere], *, apart: bool) -> Words:
         """Add up this party's shares of all X r of a block, from products of stretches of rows."""
         products, c, d = self._products, self._terms.outputs, max(self._terms.columns.values())
-        stretches = {number + k: slice(at, at + STRETCH) for k, at in enumerate(range(0, len(X), STRETCH))}
-        work = products.work(len(stretches) * products.scheme.seconds(d, c, min(len(X), STRETCH)))
+        stretches = dict(enumerate(factors, number))
+        work = products.work(len(stretches) * products.scheme.seconds(d, c, factors[0].shape[0]))
         sealed = self._sealed
         parts = [
             products.answer(
                 work,
                 self._evaluators,
                 dict.fromkeys(stretches, c),
-                lambda k: X[stretches[k]].T,
+                lambda k: stretches[k].T,
                 sealed=lambda name, _: sealed[name],
+                apart=apart,
             )
         ]
-        shapes = {k: (len(X[rows]), c) for k, rows in stretches.items()}
+        shapes = {k: (X.shape[0], c) for k, X in stretches.items()}
         parts += [products.opened(work, self._holders[0], name, shapes) for name in products.asked]
-        total = np.zeros((len(X), c), np.uint64)
-        for shares in parts:
-            total += np.concatenate([shares[k] for k in stretches])
+        whole = [np.concatenate([shares[k] for k in stretches]) for shares in parts]
+        total: Words = np.sum(whole, axis=0, dtype=np.uint64)
         return total
 
 
@@ -199,7 +211,7 @@ def counted(
     terms: Terms,
     state: SharedState,
     number: int,
-    X: Floats,
+    X: NewRows,
     centres: Floats,
     *,
     allowed: Callable[[], bool],

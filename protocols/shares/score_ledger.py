@@ -53,6 +53,7 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats, RowSlices
 from securevfl.base.files import DamagedFileError, keep_name, make_private
+from securevfl.base.tall import Stretch, Tall
 from securevfl.data.register import order_by_value
 from securevfl.errors import ConfigError, LeakageError, ProtocolError, SecureVFLError, StorageError
 from securevfl.protocols.shares.at_rest import AtRest
@@ -427,16 +428,20 @@ class Ledger:
         self._claimed: set[str] = set()  # in this object
         self._file = LedgerFile.shared(path, _TABLES, _enter_line)
 
-    def trained(self, model: bytes, visits: int, ids: Iterable[bytes], X: RowSlices | None = None) -> None:
+    def trained(self, model: bytes, visits: int, ids: Iterable[bytes], X: RowSlices | Tall | None = None) -> None:
         """Note a model that is ready, with its rows and columns.
 
         It takes the model's name, how many visits it had, the rows it was trained on, and this party's columns X (n x
-        d) of these, which are read some at a time.
+        d) of these, in any order, which are read some at a time. Of rows in other processes the digests are made there.
         """
         left, count = iter(ids), 0 if X is None else len(X)
         starts = range(0, count, _CHUNK)
         rows = _rising(iter(lambda: self._digests(islice(left, _CHUNK)), []))
-        contents = _rising(self._contents(X[at : min(at + _CHUNK, count)]) for at in starts if X is not None)
+        if isinstance(X, Tall):
+            coming = [part.run(_digests_of, self._columns_key) for part in X.parts]
+            contents = _rising([[each.result()] for each in coming])
+        else:
+            contents = _rising(self._contents(X[at : min(at + _CHUNK, count)]) for at in starts if X is not None)
         with self._file.changing() as tables:
             noted = _number(tables, model.hex())
             for each in rows:
@@ -755,9 +760,21 @@ class Ledger:
 
     def _contents(self, X: Floats) -> list[bytes]:
         """Return keyed digests of the rows of X (n x d), by which equal rows are counted."""
-        key = hashlib.blake2b(self._file.key, person=b"columns").digest()
-        octets = np.ascontiguousarray(X, "<f8") + 0.0  # one zero
-        return [hashlib.blake2b(row.tobytes(), digest_size=_DIGEST, key=key).digest() for row in octets]
+        return _contents_of(X, self._columns_key)
+
+    @property
+    def _columns_key(self) -> bytes:
+        return hashlib.blake2b(self._file.key, person=b"columns").digest()
+
+
+def _contents_of(X: Floats, key: bytes) -> list[bytes]:
+    octets = np.ascontiguousarray(X, "<f8") + 0.0  # one zero
+    return [hashlib.blake2b(row.tobytes(), digest_size=_DIGEST, key=key).digest() for row in octets]
+
+
+def _digests_of(stretch: Stretch, key: bytes) -> bytes:
+    """Return the digests of rows where they lie, behind each other."""
+    return b"".join(digest for _, X in stretch.blocks() for digest in _contents_of(X, key))
 
 
 def _rising(pieces: Iterable[Sequence[bytes]]) -> Iterator[list[bytes]]:

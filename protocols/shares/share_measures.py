@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.base.arrays import Floats, RowSlices
+from securevfl.base.arrays import Floats
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing, Words
 from securevfl.crypto.transfers.ot_rows import Offered, SwitchNetwork, network
@@ -31,7 +31,7 @@ from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.shares import new_sums, table_transfers
-from securevfl.protocols.shares.new_sums import NewSums, looked_up, words
+from securevfl.protocols.shares.new_sums import NewRows, NewSums, looked_up, words
 from securevfl.protocols.shares.share_numbers import Levels, Numbers, away
 from securevfl.protocols.shares.share_products import Products
 from securevfl.protocols.shares.table_transfers import Transfers
@@ -117,7 +117,7 @@ def measure(
     terms: Terms,
     state: SharedState,
     number: int,
-    X: Floats,
+    X: NewRows,
     table: LossTable | None,
     *,
     occasion: str = "measure",
@@ -394,7 +394,7 @@ def pairs(
     shuffle: Shuffle | None,
     terms: Terms,
     state: SharedState,
-    X: RowSlices,
+    X: NewRows,
     levels: Levels,
     marked: Marked | None = None,
     tops: Transfers | None = None,

@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from securevfl.crypto.kernel.shares import KernelShares
 from securevfl.crypto.lattice.bfv_product import LatticeShares
@@ -50,7 +51,7 @@ from securevfl.runtime.channel import Leave
 from securevfl.runtime.codec import M, Message
 from securevfl.runtime.executor import Meter
 
-__all__ = ["SHARE_SCHEMES", "WORTH", "Evaluators", "Products", "Work", "declares"]
+__all__ = ["SHARE_SCHEMES", "WORTH", "Elsewhere", "Evaluators", "Products", "Work", "declares"]
 
 
 # Where a party computes its products of a training on shares: here, or several at a time elsewhere.
@@ -90,19 +91,20 @@ class Work:
         """Whether it is done in the calling thread."""
         return self._executor is None
 
-    def in_order(self, op: str, calls: Iterable[Callable[[], T]]) -> Iterator[T]:
-        """Yield the results of calls, in order. On an executor a few are on their way while the first is waited for."""
-        if self._executor is None:
-            yield from (self._meter(op, call) for call in calls)
-            return
-        waiting: deque[Future[T]] = deque()
-        most = _WAITING_HERE if self.threads else _WAITING
+    def in_order(self, op: str, calls: Iterable[Callable[[], T]], *, started: bool = False) -> Iterator[T]:
+        """Yield the results of calls, in order. On an executor a few are on their way while the first is waited for.
+
+        started: whether calls wait for what workers do already, so that a few are asked for before the first is made.
+        """
+        executor = None if started else self._executor
+        waiting: deque[Callable[[], T]] = deque()
+        most = _WAITING if started or self.away else _WAITING_HERE if self.threads and executor is not None else 1
         for call in calls:
-            waiting.append(self._executor.submit(call))
+            waiting.append(call if executor is None else executor.submit(call).result)
             if len(waiting) >= most:
-                yield self._meter(op, waiting.popleft().result)
+                yield self._meter(op, waiting.popleft())
         while waiting:
-            yield self._meter(op, waiting.popleft().result)
+            yield self._meter(op, waiting.popleft())
 
     def encrypting(self, holder: ShareHolder, V: Words, columns: int, uses: int) -> Callable[[], bytes]:
         """`ShareHolder.encrypt` as a call."""
@@ -123,7 +125,26 @@ class Work:
         return partial(holder.open, reply)
 
 
+class Elsewhere(ABC):
+    """A factor W (n x d) of integers that lie in other processes of this party."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int]:
+        """n and d."""
+
+    @property
+    @abstractmethod
+    def T(self) -> Elsewhere:
+        """The transpose."""
+
+    @abstractmethod
+    def multiply(self, scheme: ShareScheme, sealed: bytes) -> Callable[[], list[bytes]]:
+        """Start `ShareScheme.multiply` there of matrices whose sum is W; return what waits for the results."""
+
+
 Evaluators = Mapping[str, ShareEvaluator]  # under the keys of the holders named
+Factors = Callable[[int], Integers]  # by batch
 Sealed = Callable[[str, int], bytes]  # the query of a holder about a batch
 
 
@@ -249,19 +270,25 @@ class Products:
         work: Work,
         evaluators: Evaluators,
         batches: Mapping[int, int],
-        factor: Callable[[int], Integers],
+        factor: Callable[[int], Integers | Elsewhere],
         *,
         shelf: Shelf | None = None,
         sealed: Sealed | None = None,
+        apart: bool = False,
     ) -> dict[int, Words]:
         """Answers every holder's query about each batch; this party's shares by batch, those of all holders added up.
 
         batches: how many vectors a query about each is to have. ProtocolError if one has others, before it is answered.
         shelf: keeps plaintexts for another time. sealed: the query by holder and batch, if it has been received.
+        apart: whether factors lie elsewhere.
         """
         asked = [(batch, name) for batch in batches for name in evaluators]
         total: dict[int, Words] = {}
-        results = self._products(work, evaluators, asked, factor, shelf, sealed or self._query)
+        results = (
+            self._elsewhere(work, evaluators, asked, cast(Callable[[int], Elsewhere], factor), sealed or self._query)
+            if apart
+            else self._products(work, evaluators, asked, cast(Factors, factor), shelf, sealed or self._query)
+        )
         for (batch, name), (masked, share) in zip(asked, results, strict=True):
             if share.shape[1] != batches[batch]:
                 raise ProtocolError(
@@ -272,12 +299,29 @@ class Products:
             total[batch] = share if batch not in total else self._ring.reduce(total[batch] + share)
         return total
 
+    def _elsewhere(
+        self,
+        work: Work,
+        evaluators: Evaluators,
+        asked: Sequence[tuple[int, str]],
+        factor: Callable[[int], Elsewhere],
+        sealed: Sealed,
+    ) -> Iterator[tuple[bytes, Words]]:
+        """Hide here what workers multiply, which have neither key nor mask."""
+
+        def call(evaluator: ShareEvaluator, W: Elsewhere, query: bytes) -> Callable[[], tuple[bytes, Words]]:
+            came = W.multiply(self.scheme, query)
+            return lambda: evaluator.hide(query, W.shape[1], came())
+
+        calls = (call(evaluators[name], factor(batch), sealed(name, batch)) for batch, name in asked)
+        return work.in_order("compute", calls, started=True)
+
     def _products(
         self,
         work: Work,
         evaluators: Evaluators,
         asked: Sequence[tuple[int, str]],
-        factor: Callable[[int], Integers],
+        factor: Factors,
         shelf: Shelf | None,
         sealed: Sealed,
     ) -> Iterator[tuple[bytes, Words]]:
@@ -307,7 +351,7 @@ class Products:
         work: Work,
         evaluators: Evaluators,
         batches: Collection[int],
-        factor: Callable[[int], Integers],
+        factor: Factors,
         shelf: Shelf | None,
         sealed: Sealed,
     ) -> Iterator[tuple[bytes, Words]]:

@@ -46,10 +46,12 @@ from securevfl.protocols.notes import SharedResidual
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.shares import table_transfers
 from securevfl.protocols.shares.share_numbers import LookUp, Numbers
+from securevfl.protocols.shares.share_products import Elsewhere
 from securevfl.protocols.shares.work_ahead import Ahead, RowBlock, Terms, VisitAhead
 from securevfl.runtime.codec import M, Message
 
 __all__ = [
+    "ColumnBlocks",
     "SharedState",
     "SharesActive",
     "SharesPartner",
@@ -57,6 +59,7 @@ __all__ = [
     "VisitColumns",
     "coalitions",
     "declares",
+    "made_integers",
 ]
 
 _KEPT, _KEPT_BY_SPOOL = 1 << 27, 1 << 24  # bytes of blocks that are kept in memory, without a spool and beside it
@@ -125,8 +128,38 @@ class SharedState:
     others: Mapping[str, Words]
 
 
-class VisitColumns:
-    """One party's columns by block: as integers for products ahead, as factors for those of a visit.
+class ColumnBlocks(ABC):
+    """One party's columns by block of rows, wherever they lie: all that the protocol takes of them."""
+
+    apart = False  # whether they lie in other processes
+
+    @abstractmethod
+    def integers(self, piece: RowBlock) -> tuple[Integers, Integers] | tuple[Elsewhere, Elsewhere]:
+        """X and W (n x d) of a block, for products with ciphertexts."""
+
+    @abstractmethod
+    def sums(self, piece: RowBlock, theta: Words) -> Words:
+        """X theta (n x c) of a block."""
+
+    @abstractmethod
+    def change(self, piece: RowBlock, g: Words) -> Words:
+        """W^T g (d x c) of a block; it may come with that of a later one of the batch, of the last at the latest."""
+
+
+def made_integers(
+    numbers: Numbers, rows: RowSlices, block: slice, rate: float, P: Floats | None, n: int
+) -> tuple[Integers, Integers]:
+    """X and W (m x d) of some rows of a batch of n, of as few bytes as hold them, made a few rows at a time."""
+    made = list[tuple[Integers, Integers]]()
+    for start in range(block.start, block.stop, _STRETCH):
+        X = rows[start : min(start + _STRETCH, block.stop)]
+        made.append((narrow(numbers.columns(X)), narrow(numbers.steps(X, rate, P, rows=n))))
+    X, W = (np.concatenate(each) for each in zip(*made, strict=True))
+    return X, W
+
+
+class VisitColumns(ColumnBlocks):
+    """One party's columns in this process: as integers for products ahead, as factors for those of a visit.
 
     `integers` of a block are X and W (n x d), a stretch of rows at a time, and of as few bytes as hold them: 2 an entry
     of X and mostly 4 of W. Those of the first blocks are kept in memory, others are read from a file that has no
@@ -177,21 +210,22 @@ class VisitColumns:
             self._factored[piece] = made
         return made
 
+    def sums(self, piece: RowBlock, theta: Words) -> Words:
+        return self.factors(piece)[0].times(theta)
+
+    def change(self, piece: RowBlock, g: Words) -> Words:
+        return self.factors(piece)[1].transpose_times(g)
+
     def _integers(self, piece: RowBlock) -> tuple[Integers, Integers]:
         rows = self._X(piece.batch)
-        n, made = len(rows), list[tuple[Integers, Integers]]()
-        for start in range(piece.start, piece.stop, _STRETCH):
-            X = rows[start : min(start + _STRETCH, piece.stop)]
-            made.append((narrow(self._numbers.columns(X)), narrow(self._numbers.steps(X, self._rate, self._P, rows=n))))
-        X, W = (np.concatenate(each) for each in zip(*made, strict=True))
-        return X, W
+        return made_integers(self._numbers, rows, slice(piece.start, piece.stop), self._rate, self._P, len(rows))
 
 
 class Side(ABC):
     """What all parties do alike in a visit."""
 
     def __init__(
-        self, seat: Seat, terms: Terms, columns: VisitColumns, ahead: Ahead, state: SharedState | None = None
+        self, seat: Seat, terms: Terms, columns: ColumnBlocks, ahead: Ahead, state: SharedState | None = None
     ) -> None:
         """state: where a training goes on; all weights zero if None."""
         self._seat, self._terms, self._numbers = seat, terms, terms.numbers
@@ -242,8 +276,7 @@ class Side(ABC):
 
     def _sum(self, visit: VisitAhead) -> Words:
         """h (n x c)."""
-        X, _ = self._columns.factors(visit.piece)
-        return X.times(self.theta) + visit.sums
+        return self._columns.sums(visit.piece, self.theta) + visit.sums
 
     def _is_last(self, visit: VisitAhead) -> bool:
         """Whether a block is the last one of its batch."""
@@ -258,10 +291,8 @@ class Side(ABC):
             self._seat.channel.note(SharedResidual(batch, ring.signed(ring.reduce(g)).astype(np.float64)))
         if not visit.piece.start:
             self._change, self._left = visit.step, visit.left
-        _, W = self._columns.factors(visit.piece)
-        self._change = self._change + (
-            W.transpose_times(ring.reduce(g)) << np.uint64(terms.numbers.lift(terms.rows[batch]))
-        )
+        change = self._columns.change(visit.piece, ring.reduce(g))
+        self._change = self._change + (change << np.uint64(terms.numbers.lift(terms.rows[batch])))
         if not self._is_last(visit):
             return self.state
         own = ring.reduce(terms.rule_of(self._seat.me).step(self.state.own, self._change, done))
@@ -296,7 +327,7 @@ class SharesActive(Side):
         self,
         seat: Seat,
         terms: Terms,
-        columns: VisitColumns,
+        columns: ColumnBlocks,
         ahead: Ahead,
         tables: Callable[[RowBlock], LookUp],
         state: SharedState | None = None,

@@ -41,7 +41,7 @@ from securevfl.protocols.seat import Seat
 from securevfl.protocols.shares import share_products, table_transfers
 from securevfl.protocols.shares.chunk_store import NAME_BYTES, Chunk, Ready, SpentNames
 from securevfl.protocols.shares.share_numbers import LinearRule, Numbers
-from securevfl.protocols.shares.share_products import Evaluators, Work
+from securevfl.protocols.shares.share_products import Elsewhere, Evaluators, Work
 from securevfl.protocols.shares.table_transfers import Met
 from securevfl.runtime import eventlog
 from securevfl.runtime.codec import Message
@@ -66,7 +66,7 @@ class RowBlock(NamedTuple):
         return self.stop - self.start
 
 
-Factors = Callable[[RowBlock], tuple[Integers, Integers]]  # X (n x d) and W (n x d) of a block
+Factors = Callable[[RowBlock], tuple[Integers, Integers] | tuple[Elsewhere, Elsewhere]]  # X and W (n x d) of a block
 ByBatch = dict[int, Words]
 ByPiece = dict[int, Words]  # by the number of the block in `Terms.pieces`
 
@@ -161,9 +161,11 @@ def _stored(data: bytes) -> _Record:
 class Ahead:
     """One party's side, whichever it is."""
 
-    def __init__(self, seat: Seat, terms: Terms, scheme: ShareScheme, factors: Factors, ready: Ready) -> None:
-        """scheme: what multiplies; ready: where the records go."""
-        self._seat, self._terms, self._factors, self._ready = seat, terms, factors, ready
+    def __init__(
+        self, seat: Seat, terms: Terms, scheme: ShareScheme, factors: Factors, ready: Ready, *, apart: bool = False
+    ) -> None:
+        """scheme: what multiplies; ready: where the records go. apart: whether factors lie in other processes."""
+        self._seat, self._terms, self._factors, self._ready, self._apart = seat, terms, factors, ready, apart
         self._names = SpentNames(seat.desk.chunks)
         self._ring = ShareRing(terms.numbers.bits)
         own = replace(seat, lane=f"{seat.lane}/ahead")
@@ -400,13 +402,13 @@ class Ahead:
         """Answers about W (purpose 0) or X transposed (1) of blocks; plaintexts are kept if there are more chunks, but
         of batches of several blocks."""
 
-        def factor(piece: int) -> Integers:
+        def factor(piece: int) -> Integers | Elsewhere:
             X, W = self._factors(self._terms.pieces[piece])
             return X.T if purpose else W
 
         several = max(self._terms.rows) > self._terms.block
         shelf = self._shelves[purpose] if self._terms.chunks > 1 and not several else None
-        return self.met.products.answer(work, evaluators, vectors, factor, shelf=shelf)
+        return self.met.products.answer(work, evaluators, vectors, factor, shelf=shelf, apart=self._apart)
 
     def _walk(self, name: str, visits: Sequence[int], counts: Mapping[int, int], left: ByBatch) -> ByBatch:
         """r of a party before each visit (d x E c)."""

@@ -93,6 +93,10 @@ class Stretch:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what travels to another process: what is kept stays."""
+        return self.__dict__ | {"kept": {}}
+
     @property
     def nbytes(self) -> int:
         """Bytes of the rows that are in memory."""

@@ -4,27 +4,26 @@
     shop = partition_party("shop", "shop.table", DaskPlacing(client))
     join(job, shop, "peers.toml")
 
-The table is one that `store_table` wrote, in a folder that every worker reads. Each worker loads one partition of its
-rows (a stretch of the order that all parties share) and keeps it, scaled rows and prepared plaintexts of it. With all
-rows in a batch (`batch_size = "all"`) a worker gets its blocks of [[g]] and gives back ciphertexts, which are added up;
-forward outputs, moments and X^T X come back as they are, a block of rows or one d x d at a time. The process that
-holds the party's line to the others reads ids and labels, and rows only of batches that are smaller than the table.
+The table is one that `store_table` wrote, in a folder that every worker and the party's own process read. Each worker
+loads one partition of it, a stretch of the file, and keeps it. With all rows in a batch (`batch_size = "all"`) a worker
+gets its blocks of [[g]] and gives back ciphertexts, which are added up; forward outputs, moments and X^T X come back as
+they are, a block of rows or one d x d at a time. On shares it makes the products of its rows with ciphertexts and with
+shares (`securevfl.protocols.shares.placed_columns`). The process that holds the party's line to the others reads ids
+and labels, and from the file samples of rows, and batches that are smaller than the table.
 
-On shares every product meets masks of the party's own process, which workers must not see, so all rows would travel to
-it in every visit: a job on shares refuses such a party.
+No row leaves a worker: a partition that an engine moves, or puts aside, travels as where to read it.
 """
 
 from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.base.tall import BLOCK, Stretch, Tall
+from securevfl.base.tall import Stretch, Tall
 from securevfl.data.scaling import Outside, ScaledOutsideRows, Scaling, runs
 from securevfl.data.schedule import Rows
 from securevfl.data.store import Head, StoredParty, StoredTable, check_whole, read_head
@@ -32,33 +31,57 @@ from securevfl.errors import TableError
 from securevfl.runtime.placing import Placed, PlacedPart, Placing
 
 
-class PartitionedTable(Outside):
-    """Rows at workers, partition k of them from row edges[k] to edges[k + 1]."""
+class Partition(Outside):
+    """Rows of a stored table, from place `start` to `stop` of its file, in this process's memory.
 
-    apart = True
+    TableError if the file is another than that of the party's own process. It travels as where to read it.
+    """
 
-    apart = True
+    def __init__(self, path: Path, start: int, stop: int, stamp: str) -> None:
+        head = read_head(path)
+        if _stamp(head) != stamp:
+            raise TableError(
+                f"{path}: the table of the party's own process was expected, it was stored anew; run again"
+            )
+        self._made_by = path, start, stop, stamp
+        self._rows = StoredTable(path, head).stretch(start, stop)
+        self.shape = stop - start, head.shape[1]
 
-    def __init__(self, shape: tuple[int, int], edges: list[int], placed: list[Placed[NDArray[Any]]]) -> None:
-        self.shape = shape
-        self.edges = edges
-        self._placed = placed
+    def __reduce__(self) -> tuple[type[Partition], tuple[Path, int, int, str]]:
+        return Partition, self._made_by
+
+    def __sizeof__(self) -> int:
+        return self._rows.nbytes
 
     def __getitem__(self, rows: Rows | slice) -> Floats:
-        at = np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else np.asarray(rows)
-        found = np.empty((len(at), self.shape[1]))
-        coming = []
-        for (start, stop), placed in zip(pairwise(self.edges), self._placed, strict=True):
-            own = np.flatnonzero((at >= start) & (at < stop))
-            if len(own):
-                coming.append((own, placed.run(_rows, at[own] - start)))
-        for own, part in coming:
-            found[own] = part.result()[0]
-        return found
+        return self._rows[rows].astype(np.float64)
+
+    def tall(self, rows: Rows, scaling: Scaling) -> Tall:
+        return Tall.here(ScaledOutsideRows(self, rows, scaling))
+
+
+def _stamp(head: Head) -> str:
+    """Equal where the same rows lie at the same places."""
+    return f"{head.content} {head.stamp}"
+
+
+class PartitionedTable(Outside):
+    """Rows at workers, partition k of them from place edges[k] of the file to edges[k + 1]."""
+
+    apart = True
+
+    def __init__(self, table: StoredTable, edges: list[int], placed: list[Placed[Partition]]) -> None:
+        self.shape = table.shape
+        self.edges = edges
+        self._table, self._placed = table, placed
+
+    def __getitem__(self, rows: Rows | slice) -> Floats:
+        return self._table[rows]
 
     def tall(self, rows: Rows, scaling: Scaling) -> Tall | None:
-        """None for rows in another order than theirs."""
-        if len(rows) < 2 or not (np.diff(rows) > 0).all():
+        """None for rows in another order than that of the file."""
+        rows = self._table.places(rows)
+        if not len(rows) or not (np.diff(rows) > 0).all():
             return None
         cuts = np.searchsorted(rows, self.edges).tolist()
         parts = [
@@ -69,52 +92,41 @@ class PartitionedTable(Outside):
         return Tall(parts, self.shape[1])
 
 
-def load_rows(table: Path, start: int, stop: int) -> NDArray[Any]:
-    """Read these rows of a stored table, in the kind of number that it holds."""
-    head = read_head(table)
-    stored = StoredTable(table, head)
-    found = np.empty((stop - start, head.shape[1]), head.kind)
-    step = max(1, BLOCK // head.shape[1])
-    for at in range(start, stop, step):
-        found[at - start : min(stop, at + step) - start] = stored[np.arange(at, min(stop, at + step))]
-    return found
-
-
-def stretch_of(table: NDArray[Any], rows: Rows | slice, scaling: Scaling) -> Stretch:
+def stretch_of(partition: Partition, rows: Rows | slice, scaling: Scaling) -> Stretch:
     """Wrap these rows of a partition, scaled when they are read, as a stretch."""
-    return Stretch(ScaledOutsideRows(table, rows, scaling))
-
-
-def _rows(table: NDArray[Any], rows: Rows) -> Floats:
-    return table[rows].astype(np.float64)
+    return Stretch(ScaledOutsideRows(partition, rows, scaling))
 
 
 class PartitionedParty(StoredParty):
     """A party whose columns are at the workers of an engine. What it is besides is read from its stored table."""
 
-    def __init__(self, name: str, path: Path, head: Head, table: PartitionedTable) -> None:
-        super().__init__(name, StoredTable(path, head), head)
+    def __init__(self, name: str, stored: StoredTable, head: Head, table: PartitionedTable) -> None:
+        super().__init__(name, stored, head)
         self.X = cast(Floats, table)  # training asks of X its shape, its length, X[rows] and X.tall
 
 
 def partition_party(
-    name: str, table: str | Path, engine: Placing, *, partitions: int | None = None
+    name: str, table: str | Path, engine: Placing, *, partitions: int | None = None, rows: int | None = None
 ) -> PartitionedParty:
     """Create the party of a stored table whose rows go to the engine's workers.
 
-    The rows go in as many partitions as the engine has workers unless told otherwise. TableError for more partitions
+    The rows go in as many partitions as the engine has workers unless told otherwise: in so many `partitions`, or in
+    some of so many `rows` each, dealt to the workers in turn. On shares 16,384 rows are best, those of a block of the
+    protocol: each block is then at one worker, and parts that grow are at all of them. TableError for more partitions
     than rows; DataError if the table is none, is not whole or has changed.
     """
     path = Path(table).resolve()
     check_whole(path)
     head = read_head(path)
     workers = engine.workers
-    count = partitions or len(workers)
+    count = -(-head.rows // rows) if rows else partitions or len(workers)
     if not 0 < count <= head.rows:
         raise TableError(f"{path}: 1 to {head.rows} partitions were expected, {count} came; ask for fewer")
-    edges = np.linspace(0, head.rows, count + 1).astype(int).tolist()
+    whole = np.arange(count + 1) * rows if rows else np.linspace(0, head.rows, count + 1).astype(int)
+    edges = np.minimum(whole, head.rows).tolist()
     placed = [
-        engine.place(workers[k % len(workers)], load_rows, path, start, stop)
+        engine.place(workers[k % len(workers)], Partition, path, start, stop, _stamp(head))
         for k, (start, stop) in enumerate(pairwise(edges))
     ]
-    return PartitionedParty(name, path, head, PartitionedTable(head.shape, edges, placed))
+    stored = StoredTable(path, head)
+    return PartitionedParty(name, stored, head, PartitionedTable(stored, edges, placed))

@@ -196,13 +196,21 @@ class StoredTable(Outside):
         weakref.finalize(self, os.close, self._file)
 
     def __getitem__(self, rows: Rows | slice) -> Floats:
-        if isinstance(rows, slice):
-            rows = np.arange(*rows.indices(len(self)))
-        at = np.asarray(rows) if self._place is None else self._place[rows]
+        at = self.places(rows)
         if len(at) and not 0 <= at.min() <= at.max() < len(self):
             raise IndexError(f"{self._path}: rows below {len(self)} were expected")
         found = self._rising(at, np.empty((len(at), self.shape[1]), self._kind), self._offset)
         return found.astype(np.float64, copy=False)
+
+    def places(self, rows: Rows | slice) -> Rows:
+        """Return where these rows (k,) lie in the file."""
+        if isinstance(rows, slice):
+            rows = np.arange(*rows.indices(len(self)))
+        return np.asarray(rows) if self._place is None else self._place[rows]
+
+    def stretch(self, start: int, stop: int) -> NDArray[Any]:
+        """Read the rows (k x d) that lie from place `start` to `stop`, in the kind of number that the file holds."""
+        return self._rising(np.arange(start, stop), np.empty((stop - start, self.shape[1]), self._kind), self._offset)
 
     def tall(self, rows: Rows, scaling: Scaling) -> Tall | None:
         """None for rows of at most `WHOLE` bytes."""

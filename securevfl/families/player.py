@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
+from securevfl.base.tall import Tall
 from securevfl.crypto.prg import KEY_BYTES, Prg, derive_key
 from securevfl.crypto.scheme import Secret
 from securevfl.data.bins import DEVIATION
@@ -160,6 +161,21 @@ class TrainingData:
         """Whether the rows of the table lie at workers."""
         table: Floats | Outside = self._party.X
         return isinstance(table, Outside) and table.apart
+
+    def at_workers(self, rows: Rows, *, raw: bool = False) -> Tall:
+        """Return these rows where they lie at workers, scaled, or `raw` as they are in the table.
+
+        TableError if they lie there in another order.
+        """
+        table: Floats | Outside = self._party.X
+        assert isinstance(table, Outside), "rows lie at workers"
+        tall = table.tall(rows, Scaling.none(self.columns) if raw else self.scaling)
+        if tall is None:
+            raise TableError(
+                f"party {self._party.name}: rows in the order of this job's batches were expected at the workers, the "
+                "table was stored in another one; store it by store_table(..., job=job)"
+            )
+        return tall
 
     @property
     def sources(self) -> tuple[Source, ...]:

@@ -108,6 +108,17 @@ class Asis(Inputs):
         return np.column_stack([X, np.ones(len(X))]) if self.intercept else X
 
 
+def inputs_at(inputs: Inputs, X: Floats, at: NDArray[np.intp]) -> Floats:
+    """Return the inputs (m x breadth) of rows X (m x d), at their places among the rows from which the inputs were
+    made; -1 of others."""
+    known = at >= 0
+    if known.all() or not known.any():
+        return inputs.trained(X, at) if known.any() else inputs(X)
+    found = inputs(X)
+    found[known] = inputs.trained(X[known], at[known])
+    return found
+
+
 Making = Callable[[], Seen]  # asked once inputs have to be made
 
 

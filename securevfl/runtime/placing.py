@@ -19,6 +19,8 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 from securevfl.base.tall import Stretch, TallPart
 from securevfl.errors import ConfigError, SecureVFLError, TransportError
 
+PATIENCE = 240.0  # seconds; a worker that is lost has its rows read again by another one within
+
 P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
@@ -44,6 +46,23 @@ class Errand(Generic[T]):
     def make(self, *state: Any) -> T:
         """Make the call, and return its result alone."""
         return self._work(*state, *self._args, **self._kwargs)
+
+
+class Coming(Future[T]):
+    """A result that a worker owes. TransportError if it does not come within `PATIENCE` seconds."""
+
+    def __init__(self, worker: str) -> None:
+        super().__init__()
+        self._worker = worker
+
+    def result(self, timeout: float | None = None) -> T:
+        try:
+            return super().result(PATIENCE if timeout is None else timeout)
+        except TimeoutError:
+            raise TransportError(
+                f"work was expected back from worker {self._worker} within {PATIENCE:g} seconds, nothing came; look "
+                "whether the cluster has workers and a scheduler, and run the same again"
+            ) from None
 
 
 class Placed(ABC, Generic[S]):
@@ -91,7 +110,7 @@ class PlacedPart(TallPart):
         return self._stretch.worker
 
     def run(self, work: Callable[Concatenate[Stretch, P], T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        found: Future[T] = Future()
+        found: Future[T] = Coming(self.place)
 
         def came(inner: Future[tuple[T, float]]) -> None:
             try:
@@ -104,6 +123,10 @@ class PlacedPart(TallPart):
 
         self._stretch.run(work, *args, **kwargs).add_done_callback(came)
         return found
+
+    def derive(self, make: Callable[Concatenate[Stretch, P], T], /, *args: P.args, **kwargs: P.kwargs) -> Placed[T]:
+        """Place what is made of the stretch where it lies."""
+        return self._stretch.derive(make, *args, **kwargs)
 
     def spent(self) -> float:
         seconds, self._seconds = sum(self._seconds), []
@@ -147,8 +170,8 @@ class DaskPlaced(Placed[S]):
     def run(
         self, work: Callable[Concatenate[S, P], T], /, *args: P.args, **kwargs: P.kwargs
     ) -> Future[tuple[T, float]]:
-        found: Future[tuple[T, float]] = Future()
-        task = self._client.submit(_run, Errand(work, args, kwargs), self._made, pure=False)
+        found: Future[tuple[T, float]] = Coming(self.worker)
+        task = self._submit(_run, Errand(work, args, kwargs))
 
         def came(task: Any) -> None:
             try:
@@ -157,16 +180,29 @@ class DaskPlaced(Placed[S]):
                 found.set_exception(error)
             except Exception as error:  # Dask's own for a cluster that is gone, and what the work raises
                 kind = type(error).__name__
-                found.set_exception(
-                    TransportError(f"work was expected back from worker {self.worker}, {kind} came; look at its log")
-                )
+                found.set_exception(_lost(self.worker, kind))
 
         task.add_done_callback(came)
         return found
 
     def derive(self, make: Callable[Concatenate[S, P], T], /, *args: P.args, **kwargs: P.kwargs) -> Placed[T]:
-        made = self._client.submit(_make, Errand(make, args, kwargs), self._made, pure=False)
-        return DaskPlaced(self._client, self.worker, made)
+        return DaskPlaced(self._client, self.worker, self._submit(_make, Errand(make, args, kwargs)))
+
+    def _submit(self, call: Callable[..., Any], errand: Errand[Any]) -> Any:
+        """Send a task to the worker; to any other one where it is lost."""
+        try:
+            return self._client.submit(
+                call, errand, self._made, workers=[self.worker], allow_other_workers=True, pure=False
+            )
+        except Exception as error:  # a client that has closed
+            raise _lost(self.worker, type(error).__name__) from None
+
+
+def _lost(worker: str, kind: str) -> TransportError:
+    return TransportError(
+        f"work was expected back from worker {worker}, {kind} came; look at its log and the scheduler's, and run the "
+        "same again once the cluster is up"
+    )
 
 
 def _make(errand: Errand[T], *state: Any) -> T:

@@ -136,15 +136,7 @@ def test_the_party_s_own_process_asks_for_few_rows(tables: Path, monkeypatch: py
     assert 0 < max(asked) <= 50
 
 
-def test_a_job_on_shares_refuses_rows_at_workers(tables: Path) -> None:
-    """Workers must not see masks, so every row would travel to the party's process in every visit."""
-    bank = open_table("bank", tables / "bank.table")
-    easy = vfl.Job(model=vfl.Logistic(l2=1e-3), accepts=("small_metrics", "scores"))
-    with pytest.raises(ConfigError, match=r"its rows lie at workers, .*; use open_table, or train under"):
-        vfl.simulate(easy, [bank, partition_party("shop", tables / "shop.table", Rooms())])
-
-
-def test_smaller_batches_are_read_from_the_partitions(tables: Path) -> None:
+def test_smaller_batches_are_read_from_the_table(tables: Path) -> None:
     bank = open_table("bank", tables / "bank.table")
     small = job("open", batch_size=100)
     alone = vfl.simulate(small, [bank, open_table("shop", tables / "shop.table")])

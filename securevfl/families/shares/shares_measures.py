@@ -18,16 +18,19 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import PARTNER
+from securevfl.base.tall import Rows as RowsHere
+from securevfl.base.tall import Stretch
 from securevfl.data.schedule import Rows, Visit
 from securevfl.errors import DataNotice
 from securevfl.families.player import FAR as FAR_ABOVE
 from securevfl.families.player import ScaledRows, TrainingData, diverged
 from securevfl.families.shares.shares_plan import Plan, SharesJob, Turned, turns_back
 from securevfl.models import metrics
+from securevfl.models.base import Inputs, inputs_at
 from securevfl.models.loss import Loss
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.shares.new_sums import MOST as COUNTED
-from securevfl.protocols.shares.new_sums import counted
+from securevfl.protocols.shares.new_sums import NewRows, counted
 from securevfl.protocols.shares.score_ledger import Ledger
 from securevfl.protocols.shares.share_measures import (
     FEW_ALIKE,
@@ -145,12 +148,44 @@ class InputRows:
 
 
 @dataclass(frozen=True)
+class _WorkerInputs:
+    """A party's inputs (m x breadth) of rows at a worker, made of them (m x d) when they are read by slices."""
+
+    of: RowsHere
+    inputs: Inputs
+    at: Rows
+    roots: Floats | None
+    clip: float
+    breadth: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self), self.breadth
+
+    def __len__(self) -> int:
+        return len(self.of)
+
+    def __getitem__(self, rows: slice, /) -> Floats:
+        own = inputs_at(self.inputs, self.of[rows], self.at[rows]).clip(-self.clip, self.clip)
+        return own if self.roots is None else own * self.roots[rows][:, None]
+
+
+def worker_inputs(
+    stretch: Stretch, inputs: Inputs, at: Rows, roots: Floats | None, clip: float, breadth: int
+) -> Stretch:
+    """Return a party's inputs of a stretch of its rows, where these lie; their places are as for `inputs_at`. Each is
+    cut off at `clip`, and multiplied by its row's root, if there are any."""
+    return Stretch(_WorkerInputs(stretch.rows, inputs, at, roots, clip, breadth))
+
+
+@dataclass(frozen=True)
 class MeasuredModel:
-    """What a measurement needs of the model, each made when it is asked for: this party's inputs of some rows, what the
-    session has for questions, the sizes that all know, the ring's numbers, and where the training has turned back.
+    """What a measurement needs of the model, each made when it is asked for: this party's inputs of some rows, where
+    they lie, what the session has for questions, the sizes that all know, the ring's numbers, and where the training
+    has turned back.
     """
 
-    features: Callable[[TrainingData, Rows], Floats]
+    inputs: Callable[[TrainingData, Rows], NewRows]
     met: Callable[[], Met]
     terms: Callable[[], Terms]
     plan: Callable[[], Plan]
@@ -200,7 +235,7 @@ class Measures:
             self._shuffle(len(rows)),
             self._model.terms(),
             state,
-            InputRows(self._model.features, data, rows.rows),
+            self._model.inputs(data, rows.rows),
             levels,
             None if own is None else Marked(own.marks, own.less),
             met.tops if held else None,
@@ -224,7 +259,7 @@ class Measures:
             if (rated := data.rated_outputs(rows.rows, self._seat.outputs)) is None
             else LossTable(self._job.loss.value, rated, self._job.loss.least(rated))
         )
-        met, own = self._model.met(), self._model.features(data, rows.rows)
+        met, own = self._model.met(), self._model.inputs(data, rows.rows)
         found = measure(met.products, met.transfers, self._model.terms(), state, state.visits, own, targets)
         if found is None or targets is None:
             return {}
@@ -248,7 +283,7 @@ class Measures:
         if len(rows) < FEWEST or state is None:
             return
         self._seat.channel.clock.stage = Stage.EVALUATE
-        X, numbers = self._model.features(data, rows), self._model.plan().numbers
+        X, numbers = self._model.inputs(data, rows), self._model.plan().numbers
         rated = data.rated_outputs(rows, self._seat.outputs)
         limited = not (self._seat.desk.together or "small_metrics" in self._job.accepts)
         found = counted(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from securevfl.base.arrays import Floats
 from securevfl.base.files import read_checked_json, write_checked_json
 from securevfl.base.machine import give_back, one_thread
 from securevfl.base.roles import PARTNER
+from securevfl.base.tall import Tall
 from securevfl.crypto.share_ring import ShareScheme
 from securevfl.data.schedule import Rows, Visit
 from securevfl.disclosure.exposure import ROWS, Holds
@@ -32,7 +33,7 @@ from securevfl.families.player import (
     TrainingData,
 )
 from securevfl.families.shares.shares_leaks import bits_of_codes
-from securevfl.families.shares.shares_measures import Found, InputRows, MeasuredModel, Measures
+from securevfl.families.shares.shares_measures import Found, InputRows, MeasuredModel, Measures, worker_inputs
 from securevfl.families.shares.shares_plan import (
     Plan,
     SharesJob,
@@ -44,7 +45,7 @@ from securevfl.families.shares.shares_plan import (
     turns_back,
     weight_levels,
 )
-from securevfl.models.base import Inputs, Seen, Spread, own_stream
+from securevfl.models.base import Inputs, Seen, Spread, inputs_at, own_stream
 from securevfl.models.linear import LinearModel
 from securevfl.models.loss import Loss
 from securevfl.optim.curvature import of_rows
@@ -54,16 +55,26 @@ from securevfl.protocols.seat import Seat
 from securevfl.protocols.shares import opened_scores, opened_weights
 from securevfl.protocols.shares import visits as shares
 from securevfl.protocols.shares.chunk_store import NAME_BYTES, InMemory, OnDisk, Ready
+from securevfl.protocols.shares.new_sums import NewRows
 from securevfl.protocols.shares.opened_scores import Asking, Scores
+from securevfl.protocols.shares.placed_columns import PlacedColumns
 from securevfl.protocols.shares.score_ledger import BUDGET, OWN, REFUSED, Ledger
 from securevfl.protocols.shares.share_numbers import Levels, LookUp, Numbers
 from securevfl.protocols.shares.share_products import SHARE_SCHEMES
 from securevfl.protocols.shares.shares_options import Shares
 from securevfl.protocols.shares.table_transfers import Met
-from securevfl.protocols.shares.visits import SharesActive, SharesPartner, SharesPassive, Side, VisitColumns
+from securevfl.protocols.shares.visits import (
+    ColumnBlocks,
+    SharesActive,
+    SharesPartner,
+    SharesPassive,
+    Side,
+    VisitColumns,
+)
 from securevfl.protocols.shares.work_ahead import Ahead, RowBlock, Terms, all_ended, is_ready
 from securevfl.runtime import eventlog
 from securevfl.runtime.clock import Stage
+from securevfl.runtime.placing import PlacedPart
 
 BLOCK = 16_384  # rows that are scored at a time
 STRETCH = 4096  # rows of which inputs are made at a time
@@ -90,6 +101,13 @@ def _read_inputs(file: Path) -> State:
 def _shared(kept: State) -> shares.SharedState | None:
     """Return the shares in what was kept, if there are any."""
     return None if "own" not in kept else shares.SharedState(kept["visits"], kept["own"], kept["others"])
+
+
+def _places(data: TrainingData, rows: Rows) -> Rows:
+    """Return the places of rows (k,) among those by which a party makes its inputs; -1 of others."""
+    seen = data.schedule.looked_at
+    at = np.minimum(np.searchsorted(seen, rows), len(seen) - 1)
+    return np.where(seen[at] == rows, at, -1)
 
 
 def _nothing() -> Seen:
@@ -198,7 +216,7 @@ class SharesPlayer(Player):
     @cached_property
     def _measures(self) -> Measures:
         known = MeasuredModel(
-            self._features, lambda: self._met, lambda: self._terms, lambda: self._plan, lambda: self._turned
+            self._inputs_of, lambda: self._met, lambda: self._terms, lambda: self._plan, lambda: self._turned
         )
         return Measures(self._job, self._seat, known, self._ledger)
 
@@ -311,11 +329,13 @@ class SharesPlayer(Player):
 
     def _begin(self, data: TrainingData) -> _Training:
         seat, schedule = self._seat, data.schedule
-        if data.apart:
+        if data.apart and self._options.library != "own":
             raise ConfigError(
-                f"{seat.me}: a table in memory or of store_table was expected on shares, its rows lie at workers, "
-                'which would send them here in every visit; use open_table, or train under protocol = "ckks"'
+                f'{seat.me}: protocol.shares.library = "own" was expected, as its rows lie at workers, where products '
+                "are made without keys; leave it out, or use open_table"
             )
+        if data.apart:
+            data.at_workers(schedule.flow)
         parts = schedule.partition(0)
         n = len(schedule.train)
         columns = {name: self._model.breadth(self._spread(d, n, name)) for name, d in seat.columns.items()}
@@ -326,15 +346,9 @@ class SharesPlayer(Player):
         if self._inputs is None:
             self._inputs = self._made(data)
         terms = self._terms_for(tuple(map(len, parts)))
-        own = VisitColumns(
-            terms.numbers,
-            self._plan.rate,
-            lambda batch: InputRows(self._features, data, parts[batch]),
-            self._turn(data),
-            seat.desk.ahead,
-        )
+        own = self._columns(data, terms.numbers, parts)
         ready: Ready = InMemory() if seat.desk.ahead is None else OnDisk(seat.desk.ahead)
-        ahead = Ahead(seat, terms, self._scheme(terms.numbers), own.integers, ready)
+        ahead = Ahead(seat, terms, self._scheme(terms.numbers), own.integers, ready, apart=data.apart)
         side: Side
         if self._active:
             loss, numbers = self._job.loss, terms.numbers
@@ -354,6 +368,34 @@ class SharesPlayer(Player):
         self._training = _Training(data, ahead, side, list(schedule.visits()), terms.rows)
         return self._training
 
+    def _columns(self, data: TrainingData, numbers: Numbers, parts: Sequence[Rows]) -> ColumnBlocks:
+        """Return this party's columns in all batches, wherever they lie."""
+        rate, P = self._plan.rate, self._turn(data)
+        if data.apart:
+            return PlacedColumns(numbers, rate, lambda batch: self._at_workers(data, parts[batch]), self._seat.meter, P)
+        rows = lambda batch: InputRows(self._features, data, parts[batch])  # noqa: E731
+        return VisitColumns(numbers, rate, rows, P, self._seat.desk.ahead)
+
+    def _inputs_of(self, data: TrainingData, rows: Rows) -> NewRows:
+        """Return this party's inputs of rows of its table, where they lie."""
+        if not data.apart:
+            return InputRows(self._features, data, rows)
+        tall = self._at_workers(data, rows)
+        return PlacedColumns(self._plan.numbers, self._plan.rate, lambda _: tall, self._seat.meter)
+
+    def _at_workers(self, data: TrainingData, rows: Rows, root: Floats | None = None, clip: float = np.inf) -> Tall:
+        """Return this party's inputs (n x breadth) of rows that lie at workers, there; cut off at `clip`, and each by
+        its `root` (n,)."""
+        assert self._inputs is not None, "they are made first"
+        at, parts, breadth = _places(data, rows), list[PlacedPart](), self._sizes["columns"][self._seat.me]
+        for part in data.at_workers(rows).parts:
+            assert isinstance(part, PlacedPart), "they lie at workers"
+            own = slice(part.start, part.stop)
+            roots = None if root is None else root[own]
+            placed = part.derive(worker_inputs, self._inputs, at[own], roots, clip, breadth)
+            parts.append(PlacedPart(part.start, part.stop - part.start, placed))
+        return Tall(parts, breadth)
+
     def _make(self, training: _Training, first: int, part: Sequence[Visit]) -> None:
         """Make a chunk, unless all parties have it already."""
         ahead, number = training.ahead, self._chunk(training, first)
@@ -369,15 +411,23 @@ class SharesPlayer(Player):
         if not isinstance(optimizer, BlockDescent):
             return None
         d, rows, clip = self._sizes["columns"][self._seat.me], data.schedule.flow, self._options.clip
-        starts = range(0, len(rows), STRETCH)
-        stretches = (self._own_weighted(data, rows[at : at + STRETCH], clip) for at in starts)
+        stretches: Iterable[Floats]
+        if data.apart:
+            tall = self._at_workers(data, rows, None if data.weights is None else np.sqrt(data.weights[rows]), clip)
+            stretches = [cast(Floats, tall)]
+        else:
+            starts = range(0, len(rows), STRETCH)
+            stretches = (self._own_weighted(data, rows[at : at + STRETCH], clip) for at in starts)
         if data.weights is not None:  # who has labels knows what each row counts; others allow for the most
             loss = self._job.model.loss
         ridge = self._model.ridge_of(len(rows))
         held_back = np.full((d, 1), (optimizer.ridge if ridge is None else ridge) + self._job.model.l2)
         assert self._inputs is not None, "they are made first"
         constant = self._inputs.constant(d)
-        return of_rows(stretches, lambda X: X.T @ X, loss, held_back, who=self._seat.me, constant=constant)
+        P = of_rows(stretches, lambda X: X.T @ X, loss, held_back, who=self._seat.me, constant=constant)
+        if data.apart:
+            self._seat.meter.elsewhere(tall.makespan())
+        return P
 
     def _own_weighted(self, data: TrainingData, rows: Rows, clip: float) -> Floats:
         """Return inputs (m x d) of these rows by the root of what each row counts, where this party knows that."""
@@ -387,14 +437,7 @@ class SharesPlayer(Player):
     def _features(self, data: TrainingData, rows: Rows) -> Floats:
         """Return this party's inputs (m x d) of rows of its table."""
         assert self._inputs is not None, "they are made first"
-        seen, X = data.schedule.looked_at, data.scaled(rows)
-        at = np.minimum(np.searchsorted(seen, rows), len(seen) - 1)
-        known = seen[at] == rows
-        if known.all() or not known.any():
-            return self._inputs.trained(X, at) if known.any() else self._inputs(X)
-        found = self._inputs(X)
-        found[known] = self._inputs.trained(X[known], at[known])
-        return found
+        return inputs_at(self._inputs, data.scaled(rows), _places(data, rows))
 
     def _made(self, data: TrainingData) -> Inputs:
         """Return this party's inputs: those on which work done ahead rests, if there is any, or new ones."""
@@ -509,10 +552,11 @@ class SharesPlayer(Player):
             if training is None:
                 self._ledger.trained(model, state.visits, [])
             else:
-                data, rows = training.data, training.data.schedule.train
+                data, rows = training.data, training.data.schedule.flow
+                X = data.at_workers(rows, raw=True) if data.apart else InputRows(TrainingData.raw, data, rows)
                 stretches = (rows[at : at + STRETCH] for at in range(0, len(rows), STRETCH))
                 ids = chain.from_iterable(map(data.ids, stretches))
-                self._ledger.trained(model, state.visits, ids, InputRows(TrainingData.raw, data, rows))
+                self._ledger.trained(model, state.visits, ids, X)
         return model
 
     def _asked(self, rows: OwnRows, asked: AskedRows | None, block: slice, X: Floats) -> opened_scores.QueriedRows:

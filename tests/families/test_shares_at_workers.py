@@ -1,0 +1,331 @@
+"""Shares with rows at the workers of a real Dask cluster, against one process that draws the same: the weights, what
+leaves a worker, workers and schedulers that are killed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import signal
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+from selfcheck.whole_weights import whole_weights
+
+import securevfl as vfl
+from securevfl.base.tall import Stretch
+from securevfl.crypto import masking
+from securevfl.crypto.kernel.shares import KernelShares
+from securevfl.crypto.share_ring import ShareRing, common_coin
+from securevfl.data import schedule
+from securevfl.data.partitions import partition_party
+from securevfl.data.scaling import Outside, Scaling
+from securevfl.data.store import open_table, store_table
+from securevfl.errors import ConfigError, TableError, TransportError
+from securevfl.families.shares import shares_measures, shares_player
+from securevfl.protocols.shares import share_products, work_ahead
+from securevfl.protocols.shares.score_ledger import Ledger
+from securevfl.protocols.shares.work_ahead import Terms
+from securevfl.runtime import placing
+from securevfl.runtime.placing import DaskPlaced, DaskPlacing
+from tests.data.test_partitions import Rooms
+from tests.runtime.test_dask import DASK, Cluster
+
+distributed = pytest.importorskip("distributed")
+
+ROWS, BLOCK, HERE = 1500, 256, "securevfl"
+NAMES, COLUMNS = ("bank", "shop", "telco"), (slice(0, 4), slice(4, 12), slice(12, 16))
+KINDS = {"moments_of", "gram", "summed", "changed", "multiplied"}
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=None, local_directory=folder
+        ) as cluster,
+        distributed.Client(cluster) as own,
+    ):
+        yield own
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several blocks, some of which lie at two workers, in several groups, and nothing drawn by threads of a pool."""
+    monkeypatch.setattr(shares_player, "Terms", partial(Terms, block=BLOCK))
+    monkeypatch.setattr(work_ahead, "_AT_ONCE", 10_000)
+    monkeypatch.setattr(share_products, "_WORTH_THREADS", np.inf)
+
+
+@pytest.fixture
+def draws(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Call it before a run: what the package draws is then the same in each, thread by thread of the parties."""
+    drawn, real = Counter[str](), os.urandom
+
+    def urandom(size: int) -> bytes:
+        if not sys._getframe(1).f_globals["__name__"].startswith((HERE, __name__)):
+            return real(size)  # Dask's names of tasks
+        name = threading.current_thread().name
+        drawn[name] += 1
+        return hashlib.shake_256(f"{name} {drawn[name]}".encode()).digest(size)
+
+    class Pair(masking.X25519PrivateKey):
+        generate = staticmethod(lambda: X25519.from_private_bytes(urandom(32)))
+
+    X25519 = masking.X25519PrivateKey
+    monkeypatch.setattr(os, "urandom", urandom)
+    monkeypatch.setattr(masking, "X25519PrivateKey", Pair)
+    monkeypatch.setattr("securevfl.runtime.threads.secrets", type("drawn", (), {"token_bytes": staticmethod(urandom)}))
+    return drawn.clear
+
+
+def job(**keys: Any) -> vfl.Job:
+    return vfl.Job.from_dict({"model": {"name": "logistic"}, "test_fraction": 0.3, "epochs": 6} | keys)
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, draw = tmp_path_factory.mktemp("tables"), np.random.default_rng(0)
+    X = draw.normal(size=(ROWS, 16))
+    f = X @ draw.normal(size=16) + draw.logistic(size=ROWS)
+    labels = {"y": (f > 0).astype(np.int8), "four": np.digitize(f, [-3, 0, 3])}
+    for name, own in zip(NAMES, COLUMNS, strict=True):
+        told = {"id": np.arange(ROWS)} | (labels if name == "bank" else {})
+        columns = {f"c{j}": column for j, column in enumerate(X[:, own].T)}
+        for label in labels:
+            kept = {key: value for key, value in told.items() if key in ("id", label)}
+            parquet.write_table(pa.table(kept | columns), folder / f"{name}.{label}.parquet")
+    return folder
+
+
+def stored(folder: Path, names: tuple[str, ...], of: vfl.Job, label: str = "y") -> dict[str, Path]:
+    found = {}
+    for name in names:
+        found[name] = folder / f"{name}.{label}.{of.batch_size}.{schedule.GROWS}.table"
+        store_table(name, folder / f"{name}.{label}.parquet", found[name], job=of, label_column=label)
+    return found
+
+
+def weights(run: Any) -> np.ndarray[Any, Any]:
+    """All weights, which nobody has."""
+    states = {name: part.state for name, part in run.parts.items()}
+    return np.concatenate(list(whole_weights(run.job, states, "bank").values()))
+
+
+def both(paths: dict[str, Path], of: vfl.Job, engine: Any, placed: tuple[str, ...], draws: Any, **keys: Any) -> Any:
+    """A run in one process, and one with the rows of some at workers."""
+    draws()
+    alone = vfl.simulate(of, [open_table(name, path) for name, path in paths.items()])
+    cut: dict[str, Any] = {"rows": BLOCK} if len(paths) > 2 else {"partitions": 2}
+    parties = [
+        partition_party(name, path, engine, **cut) if name in placed else open_table(name, path)
+        for name, path in paths.items()
+    ]
+    draws()
+    return alone, vfl.simulate(of, parties, **keys)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("names", "placed"),
+    [(NAMES[:2], ("shop",)), (NAMES[:2], NAMES[:2]), (NAMES, ("telco",)), (NAMES, NAMES)],
+    ids=["shop of 2", "both", "third", "all of 3"],
+)
+def test_the_weights_are_those_of_one_process_and_no_row_leaves(
+    client: Any, tables: Path, names: Any, placed: Any, draws: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    came, run_placed = list[tuple[str, bytes]](), DaskPlaced.run
+
+    def noted(self: Any, work: Any, /, *args: Any, **keys: Any) -> Any:
+        coming = run_placed(self, work, *args, **keys)
+        coming.add_done_callback(lambda done: came.append((work.__name__, pickle.dumps(done.result()[0]))))
+        return coming
+
+    monkeypatch.setattr(DaskPlaced, "run", noted)
+    of = job()
+    paths = stored(tables, names, of)
+    before = left(client)
+    alone, run = both(paths, of, DaskPlacing(client), placed, draws)
+    np.testing.assert_array_equal(weights(run), weights(alone))
+    assert run.metrics == alone.metrics
+    assert {kind for kind, _ in came} == KINDS
+    results = sum(len(value) for _, value in came)
+    assert left(client) - before <= results + 1024 * len(came)  # and what names them
+    everything, numbers = b"".join(value for _, value in came), run.job.protocol.shares
+    assert numbers is not None
+    for name in placed:  # no row as numbers, nor as whole numbers of two bytes
+        X = open_table(name, paths[name]).X[np.arange(0, ROWS, 50)]
+        scaled = run.parts[name].scaling(X)
+        for row in (*X, *X.astype(np.float32), *scaled, *np.rint(scaled * 256).astype(np.int16)):
+            assert row.tobytes() not in everything
+
+
+def left(client: Any) -> int:
+    """Bytes that have left the workers."""
+    return sum(client.run(lambda dask_worker: dask_worker.transfer_outgoing_bytes_total).values())
+
+
+@pytest.mark.parametrize(
+    ("keys", "label"),
+    [
+        ({"model": {"name": "one_vs_rest"}}, "four"),
+        ({"model": {"name": "trees", "trees": 4}}, "y"),
+        ({"optimizer": {"name": "fedsgd", "lr": 0.3}, "batch_size": 400, "epochs": 2}, "y"),
+        ({"weights": {"classes": "balanced"}}, "y"),
+        ({"protocol": {"shares": {"open_weights": ["shop"]}}}, "y"),
+        ({"epochs": 20}, "growing"),
+    ],
+    ids=["classes", "trees", "batches", "weights", "opened", "growing"],
+)
+def test_all_that_trains_on_shares_trains_at_workers(
+    tables: Path, keys: Any, label: str, draws: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if label == "growing":
+        monkeypatch.setattr(schedule, "GROWS", 500)
+        monkeypatch.setattr(schedule, "PART", 200)
+        label = "y"
+    of = job(**keys)
+    names = NAMES if label == "four" else NAMES[:2]
+    alone, run = both(stored(tables, names, of, label), of, Rooms(), names, draws)
+    np.testing.assert_array_equal(weights(run), weights(alone))
+    assert run.metrics == alone.metrics
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("where", ["multiplied", "changed", "pairs"])
+def test_a_worker_that_is_killed_changes_nothing(
+    client: Any, tables: Path, where: str, draws: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In work ahead, in a visit, in an evaluation: what it had is made again, of the same rows and masks."""
+    of, killed = job(), list[int]()
+    paths = stored(tables, NAMES[:2], of)
+
+    def kill() -> None:
+        if not killed:
+            killed.append(next(iter(client.run(os.getpid).values())))
+            os.kill(killed[0], signal.SIGKILL)
+
+    run_placed, pairs = DaskPlaced.run, shares_measures.pairs
+
+    def run(self: Any, work: Any, /, *args: Any, **keys: Any) -> Any:
+        if work.__name__ == where:
+            kill()
+        return run_placed(self, work, *args, **keys)
+
+    def measured(*args: Any, **keys: Any) -> Any:
+        if where == "pairs" and threading.current_thread().name == "shop":
+            kill()
+        return pairs(*args, **keys)
+
+    draws()
+    alone = vfl.simulate(of, [open_table(name, path) for name, path in paths.items()])
+    parties = [open_table("bank", paths["bank"]), partition_party("shop", paths["shop"], DaskPlacing(client))]
+    monkeypatch.setattr(DaskPlaced, "run", run)
+    monkeypatch.setattr(shares_measures, "pairs", measured)
+    draws()
+    found = vfl.simulate(of, parties)
+    assert killed
+    np.testing.assert_array_equal(weights(found), weights(alone))
+    assert found.metrics == alone.metrics
+
+
+@pytest.mark.long
+@pytest.mark.skipif(DASK is None, reason="needs the dask command")
+@pytest.mark.parametrize("lost", ["scheduler", "workers"])
+def test_a_cluster_that_is_gone_ends_the_run_with_what_to_do(
+    tables: Path, lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = job()
+    paths, cluster = stored(tables, NAMES[:2], of), Cluster(tmp_path, nanny=False)
+    try:
+        monkeypatch.setattr(placing, "PATIENCE", 20.0)
+        shop = partition_party("shop", paths["shop"], DaskPlacing(cluster.client))
+        victims = cluster._started[:1] if lost == "scheduler" else cluster._started[1:]
+
+        def on_round(done: int, of: int) -> None:
+            if done == 1:
+                for victim in victims:
+                    victim.kill()
+
+        with pytest.raises(TransportError, match=r"expected back from worker .* run the same again"):
+            vfl.simulate(of, [open_table("bank", paths["bank"]), shop], on_round=on_round)
+    finally:
+        cluster.close()
+
+
+@pytest.mark.parametrize("cuts", [(0, 40), (0, 13, 40)])
+@pytest.mark.parametrize("turned", [False, True])
+def test_products_of_parts_are_hidden_as_one(cuts: tuple[int, ...], turned: bool) -> None:
+    scheme, draw = KernelShares(41), np.random.default_rng(3)
+    W = draw.integers(-300, 300, (40, 6))
+    factor = W.T if turned else W
+    ring, coin = ShareRing(41), common_coin(os.urandom(32), os.urandom(32), 0, "test")
+    V = ring.reduce(draw.integers(2**41, size=(factor.shape[0], 5), dtype=np.uint64))
+    holder = scheme.keygen(coin)
+    sealed = holder.encrypt(V, columns=factor.shape[1])
+    parts = []
+    for start, stop in pairwise(cuts):
+        own = np.zeros_like(W)
+        own[start:stop] = W[start:stop]
+        parts.append(scheme.multiply(own.T if turned else own, sealed))
+        assert parts[-1] == scheme.multiply(own.T if turned else own, sealed)  # whoever repeats it repeats it whole
+    reply, share = scheme.evaluator(holder.public, coin).hide(sealed, factor.shape[1], parts)
+    error = ring.signed(ring.reduce(share + holder.open(reply) - ring.of(factor.T) @ V))
+    assert np.abs(error).max() <= 1
+    other, _ = scheme.evaluator(holder.public, coin).hide(sealed, factor.shape[1], parts)
+    assert other != reply  # what hides it is drawn anew
+
+
+def test_a_partition_travels_without_its_rows(tables: Path) -> None:
+    path = stored(tables, ("shop",), job())["shop"]
+    shop: Any = partition_party("shop", path, Rooms(), partitions=2).X
+    for room in shop._placed:
+        data = pickle.dumps(room.thing)
+        assert len(data) < 1000
+        np.testing.assert_array_equal(pickle.loads(data)[:], room.thing[:])
+    kept = Stretch(shop._placed[0].thing)
+    kept.kept["rows"] = room.thing[:]
+    assert len(pickle.dumps(kept)) < 1000
+    store_table("shop", tables / "shop.y.parquet", path, job=job(test_fraction=0.5))
+    with pytest.raises(TableError, match="stored anew; run again"):
+        pickle.loads(data)
+
+
+def test_what_cannot_be_is_refused_before_anything_is_sent(tables: Path) -> None:
+    of, events = job(), list[Any]()
+    paths = stored(tables, NAMES[:2], of)
+    bank, shop = open_table("bank", paths["bank"]), partition_party("shop", paths["shop"], Rooms())
+    seal = job(protocol={"shares": {"library": "seal"}})
+    with pytest.raises(ConfigError, match=r'library = "own" was expected, as its rows lie at workers'):
+        vfl.simulate(seal, [bank, shop], observe=events.append)
+    small = job(optimizer={"name": "fedsgd", "lr": 0.3}, batch_size=400, epochs=2)
+    with pytest.raises(TableError, match=r"stored in another one; store it by store_table\(..., job=job\)"):
+        vfl.simulate(small, [bank, shop], observe=events.append)
+    sent = {type(event.message).__name__ for event in events if event.me == "shop" and event.direction == "send"}
+    assert sent == {"Meeting", "Abort"}
+
+
+def test_a_ledger_notes_rows_at_workers_as_those_of_a_table(tables: Path, tmp_path: Path) -> None:
+    path = stored(tables, ("shop",), job())["shop"]
+    own, placed = open_table("shop", path), partition_party("shop", path, Rooms(), partitions=3)
+    rows, noted, outside = job().schedule(own.register).flow, list[Any](), cast(Outside, placed.X)
+    for name, X in ((b"1" * 16, own.X[rows]), (b"2" * 16, outside.tall(rows, Scaling.none(8)))):
+        ledger = Ledger(tmp_path / "scores")
+        ledger.trained(name, 20, [b"%d" % row for row in rows], X)
+        with ledger._file.reading() as tables_:
+            select = "SELECT content, count FROM contents JOIN names ON number = model WHERE name = ? ORDER BY content"
+            noted.append(tables_.execute(select, (name.hex(),)).fetchall())
+    assert len(noted[0]) == len(rows)
+    assert noted[0] == noted[1]
