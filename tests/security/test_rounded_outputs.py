@@ -79,11 +79,12 @@ def read(monkeypatch: pytest.MonkeyPatch, sums: str, rows: int, columns: int) ->
     return max(found, default=0.0)
 
 
-@pytest.mark.parametrize(("sums", "rows", "columns"), [("direct", 2000, 15), ("pairwise", 1000, 15)])
+# Over runs .08 and .03 are the deviations of a correlation; outputs in full precision give .99 and .70.
+@pytest.mark.parametrize(("sums", "rows", "columns", "most"), [("direct", 2000, 15, 0.6), ("pairwise", 1000, 15, 0.25)])
 def test_a_change_that_passes_at_every_visit_reads_no_column(
-    sums: str, rows: int, columns: int, monkeypatch: pytest.MonkeyPatch
+    sums: str, rows: int, columns: int, most: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert read(monkeypatch, sums, rows, columns) <= 0.2
+    assert read(monkeypatch, sums, rows, columns) <= most
 
 
 @pytest.mark.slow
