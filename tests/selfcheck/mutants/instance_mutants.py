@@ -15,7 +15,7 @@ from securevfl.crypto.kernel import gradient
 from securevfl.crypto.kernel import shares as kernel_shares
 from securevfl.crypto.lattice import bfv, lattice_product, row_products
 from securevfl.crypto.lattice.bfv_product import LatticeShareEvaluator
-from securevfl.crypto.lattice.polynomial_ring import Ring
+from securevfl.crypto.lattice.polynomial_ring import Ring, SealIO
 from securevfl.crypto.masking import KeyPair
 from securevfl.crypto.paillier import packing, paillier_product, paillier_sum
 from securevfl.crypto.transfers import ot_rows
@@ -86,6 +86,12 @@ _LOST: list[tuple[str, str, Patch]] = [
 
 
 _BLOCKS, _DIGESTS, _DERIVED = "several blocks of transfers", "whole digests of messages", "derived values"
+
+
+def _residues(ring: Ring, secret: Any) -> bytes:
+    parms = ring.context.key_context_data().parms()
+    shape = (len(parms.coeff_modulus()), parms.poly_modulus_degree())
+    return bytes(SealIO(ring.context).plain_residues(secret, shape).tobytes())
 
 
 def _beside_parts(owner: Any, name: str, secret: Callable[..., bytes]) -> Callable[[], AbstractContextManager[None]]:
@@ -233,10 +239,10 @@ MUTANTS = [
     ),
     Mutant(
         "lattice sums: key written to a file",
-        "the seed of the secret key of an encrypted sum is saved beside a part",
+        "the secret key of an encrypted sum is saved beside a part",
         "secret keys stay home",
         "keys",
-        _beside_parts(Ring, "secret_key", lambda given, made: bytes(given[1])),
+        _beside_parts(Ring, "secret_key", lambda given, made: _residues(given[0], made)),
     ),
     *(
         Mutant(f"{what} without {lost}", f"{what}: nothing follows from {lost}", _DERIVED, "bound", patched(patch))

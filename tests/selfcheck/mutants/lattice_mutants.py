@@ -132,16 +132,12 @@ def _seal_key_on_disk() -> Iterator[None]:
         from securevfl.crypto.lattice.polynomial_ring import SealIO
 
         save(self, path)
-        secret, context = made[-1]
-        parms = context.key_context_data().parms()
-        shape = (len(parms.coeff_modulus()), parms.poly_modulus_degree())
-        path.with_suffix(".key").write_bytes(SealIO(context).plain_residues(secret, shape).tobytes())
+        for secret, context in made[-1:]:
+            parms = context.key_context_data().parms()
+            shape = (len(parms.coeff_modulus()), parms.poly_modulus_degree())
+            path.with_suffix(".key").write_bytes(SealIO(context).plain_residues(secret, shape).tobytes())
 
-    with (
-        mock.patch.object(*ON_SEAL),
-        mock.patch.object(lattice_product, "seal", Keeping()),
-        mock.patch.object(ModelPart, "save", save_more),
-    ):
+    with mock.patch.object(lattice_product, "seal", Keeping()), mock.patch.object(ModelPart, "save", save_more):
         yield
 
 
