@@ -141,12 +141,13 @@ def test_every_example_that_opens_is_checked(deviating: None, name: str) -> None
 def test_honest_openings_are_within_the_noise_that_the_tolerance_is_sized_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """In deviations of the bound: no test beyond 6, and a mean square below 1 that is not far below."""
     found: list[np.ndarray] = []
+    fits = row_products.fits
 
     def noted(opened: np.ndarray, rho: np.ndarray, levels: float, within: np.ndarray) -> bool:
         rest = opened[len(rho) :] - rho.T @ opened[: len(rho)]
         rest -= levels * np.rint(rest / levels)
         found.append(rest / within[:, None] * row_products.DEVIATIONS)
-        return row_products.fits(opened, rho, levels, within)
+        return fits(opened, rho, levels, within)
 
     monkeypatch.setattr(row_products, "fits", noted)
     rng = np.random.default_rng(0)
