@@ -84,7 +84,7 @@ def multiplied(rows: WorkerRows, at: Lying, scheme: ShareScheme, sealed: bytes, 
 
 @dataclass(frozen=True)
 class Lying:
-    """Where rows of a block lie in a stretch, and how many of the block come before and after them."""
+    """The place in a stretch where rows of a block lie, and how many of the block come before and after them."""
 
     start: int
     stop: int
@@ -151,7 +151,7 @@ class PlacedColumns(ColumnBlocks):
         return self._total(coming)
 
     def lying(self, piece: RowBlock) -> Iterator[tuple[Placed[WorkerRows], Lying]]:
-        """Where the rows of a block lie."""
+        """Yield each worker that has rows of a block, with their place."""
         for first, end, placed in self._placed(piece.batch)[1]:
             start, stop = max(first, piece.start), min(end, piece.stop)
             if start < stop:

@@ -131,12 +131,12 @@ class Elsewhere(ABC):
     @property
     @abstractmethod
     def shape(self) -> tuple[int, int]:
-        """n and d."""
+        """The numbers of rows and of columns, (n, d)."""
 
     @property
     @abstractmethod
     def T(self) -> Elsewhere:
-        """The transpose."""
+        """The transpose of the factor, (d x n)."""
 
     @abstractmethod
     def multiply(self, scheme: ShareScheme, sealed: bytes) -> Callable[[], list[bytes]]:
