@@ -43,11 +43,12 @@ from securevfl.runtime.channel import Abort
 from securevfl.runtime.codec import FORMAT, SESSION_BYTES, decode_message, encode_frame, encode_message
 from securevfl.transport.acceptor import METHOD
 from securevfl.transport.certs import server_name
+from securevfl.transport.grpc_tls13 import grpc
 from securevfl.transport.line import Ack, Bye, Data, Open, Refusal
 from securevfl.transport.peers import Peers
 from securevfl.transport.relay import Agreed, Greeting, Parcel
 from securevfl.transport.session_wire import Post
-from securevfl.transport.tls import Credentials, grpc
+from securevfl.transport.tls import Credentials
 
 GOOD = Part(np.arange(6.0).reshape(3, 2))
 KINDS = ("handshake", "record", "http2", "line", "letter", "frame")

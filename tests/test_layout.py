@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterable
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,15 @@ def test_the_folders_are_no_packages_of_their_own(name: str) -> None:
 def test_phe_is_an_extra_that_nothing_else_needs() -> None:
     code = "import sys, securevfl, securevfl.cli.main; assert 'phe' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Imports inside of functions too; those of types alone do not count."""
+    grimp = pytest.importorskip("grimp", reason="comes with import-linter, which a checkout has")
+    graph = grimp.build_graph("securevfl", exclude_type_checking_imports=True)
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    assert len(imports) > 200
+    tuple(TopologicalSorter(imports).static_order())  # CycleError names a circle
 
 
 PACKAGE = Path(vfl.__file__).parent

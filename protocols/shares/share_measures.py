@@ -125,8 +125,7 @@ def measure(
     """One party's side, with its columns X (n x d); what the active party learns, None elsewhere.
 
     transfers: at the two holders, those of the session. occasion, number: no two of a session are equal in both.
-    table: at the active party. ProtocolError if a peer sends
-    something of another size.
+    table: at the active party. ProtocolError if a peer sends something of another size.
     """
     seat, numbers, ring = products.seat, terms.numbers, ShareRing(terms.numbers.bits)
     h = NewSums(products, terms, state, occasion, number, len(X)).block(0, X)  # 1

@@ -21,9 +21,10 @@ from securevfl.errors import ConfigError, PeerLost, SecureVFLError
 from securevfl.runtime import eventlog
 from securevfl.runtime.codec import encode_message
 from securevfl.transport.certs import check_peer
+from securevfl.transport.grpc_tls13 import grpc
 from securevfl.transport.line import PIECE, Line, Refusal
 from securevfl.transport.peers import split_address
-from securevfl.transport.tls import Credentials, caller, grpc, require_tls13
+from securevfl.transport.tls import Credentials, caller, require_tls13
 
 METHOD = "/securevfl.Line/Stream"
 NAMED_BY = "securevfl-conversation"  # the key of its name in the metadata of a call

@@ -243,7 +243,7 @@ class Identity(Secret):
     def server_credentials(self, called: Callable[[], None] = lambda: None) -> Any:
         """grpc.ServerCredentials that ask every client for a certificate of the same authority; `called` is called
         before each handshake, of which gRPC says no more."""
-        from securevfl.transport.tls import grpc
+        from securevfl.transport.grpc_tls13 import grpc
 
         own = grpc.ssl_server_certificate_configuration([(self._key, self.certificate)], root_certificates=self.ca)
         return grpc.dynamic_ssl_server_credentials(own, called, require_client_authentication=True)
@@ -254,7 +254,7 @@ class Identity(Secret):
         Open the channel with the option ("grpc.ssl_target_name_override", server_name(peer)), so that TLS itself ends
         the connection unless the server is that party.
         """
-        from securevfl.transport.tls import grpc
+        from securevfl.transport.grpc_tls13 import grpc
 
         return grpc.ssl_channel_credentials(
             root_certificates=self.ca, private_key=self._key, certificate_chain=self.certificate

@@ -17,9 +17,10 @@ from securevfl.errors import PeerLost, SecureVFLError
 from securevfl.runtime import eventlog
 from securevfl.transport.acceptor import LAST_WORD, METHOD, NAMED_BY, OPTIONS, Acceptor
 from securevfl.transport.certs import server_name
+from securevfl.transport.grpc_tls13 import grpc
 from securevfl.transport.line import Line
 from securevfl.transport.peers import Peers, split_address
-from securevfl.transport.tls import Credentials, diagnose, grpc
+from securevfl.transport.tls import Credentials, diagnose
 
 _TICK = 0.2  # seconds between looks at the lines
 

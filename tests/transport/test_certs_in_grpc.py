@@ -11,7 +11,7 @@ import pytest
 
 from securevfl.errors import TransportError
 from securevfl.transport.certs import Identity, check_peer, init, issue, server_name
-from securevfl.transport.tls import grpc
+from securevfl.transport.grpc_tls13 import grpc
 from tests.transport.test_certs import identity
 
 

@@ -19,8 +19,9 @@ from securevfl.runtime.codec import decode_message, encode_frame, encode_message
 from securevfl.transport.acceptor import METHOD
 from securevfl.transport.certs import server_name
 from securevfl.transport.endpoint import Endpoint
+from securevfl.transport.grpc_tls13 import grpc
 from securevfl.transport.line import STRIKES, Ack, Bye, Data, Line, Open, Refusal, Stream
-from securevfl.transport.tls import Credentials, grpc
+from securevfl.transport.tls import Credentials
 
 
 class Ends:

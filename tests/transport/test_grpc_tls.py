@@ -23,7 +23,8 @@ from securevfl.organisations.join import join
 from securevfl.transport import certs
 from securevfl.transport.acceptor import METHOD
 from securevfl.transport.endpoint import Endpoint
-from securevfl.transport.tls import NO_TLS_12, Credentials, grpc
+from securevfl.transport.grpc_tls13 import NO_TLS_12, grpc
+from securevfl.transport.tls import Credentials
 
 LONG_AGO = datetime.now(UTC) - timedelta(days=400)
 
@@ -262,7 +263,7 @@ assert dict(os.environ) == before, "children would inherit it"
         ("", {}, ""),
         ("", {"GRPC_SSL_CIPHER_SUITES": "ECDHE-ECDSA-AES256-GCM-SHA384", "GRPC_VERBOSITY": "NONE"}, ""),
         ("import grpc", {"GRPC_SSL_CIPHER_SUITES": NO_TLS_12}, ""),
-        ("import grpc", {}, "import securevfl.transport.tls before grpc"),
+        ("import grpc", {}, "import securevfl.transport.grpc_tls13 before grpc"),
     ],
 )
 def test_grpc_is_told_when_it_is_imported_and_nobody_else_is(

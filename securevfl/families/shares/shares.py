@@ -201,8 +201,8 @@ class SharesMethod(Method[SharesJob]):
         step = 2.0 ** options.step_bits(loss.spacing)
         reach = (2 ** (options.table_bits - 1) - 1) * step
         return (
-            f"{options.strength}; residuals are read from a table of sums up to {reach:g} either way, {step:g} apart: "
-            f"near 0 to {table_error(loss, step):.2g}"
+            f"{options.strength}; residuals are read from tables of sums {step:g} apart, up to {reach:g} either side "
+            f"of each row's centre: near 0 to {table_error(loss, step):.2g}"
         )
 
     def openings(self, job: SharesJob, sizes: Sizes) -> str:
