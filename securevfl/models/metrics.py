@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,8 @@ def evaluate(
 ) -> dict[str, float]:
     """All metrics that fit the loss; each row counts by its weight (n,), and all alike without any."""
     w = np.ones(len(f)) if weights is None else np.asarray(weights, np.float64)
-    return {name: metric(loss, f, y, classes, w) for name, metric in _fitting(loss).items()}
+    rows = _Predicted(loss, f, y, classes, w)
+    return {name: metric(rows) for name, metric in _fitting(loss).items()}
 
 
 def names(loss: Loss) -> list[str]:
@@ -49,7 +52,35 @@ def improves(name: str, value: float, before: Sequence[float]) -> bool:
     return all(value < past if name in LOWER_IS_BETTER else value > past for past in before)
 
 
-Metric = Callable[[Loss, Floats, NDArray[Any], NDArray[Any], Floats], float]
+@dataclass
+class _Predicted:
+    """Rows with what is predicted of them, f (n x c), their labels y (n,) and weights w (n,)."""
+
+    loss: Loss
+    f: Floats
+    y: NDArray[Any]
+    classes: NDArray[Any]
+    w: Floats
+
+    @cached_property
+    def proba(self) -> Floats:
+        return self.loss.proba(self.f)
+
+    @cached_property
+    def predicted(self) -> Floats:
+        """The mean label that is predicted (n,)."""
+        return self.loss.mean(self.f, self.classes)
+
+    @cached_property
+    def above(self) -> tuple[Floats, Floats]:
+        """`_above` of the second class of two."""
+        return _above(self.y == self.classes[1], self.f[:, 0], self.w)
+
+    def average(self, values: NDArray[Any]) -> float:
+        return float(np.average(values, weights=self.w))
+
+
+Metric = Callable[[_Predicted], float]
 
 
 def _fitting(loss: Loss) -> dict[str, Metric]:
@@ -62,11 +93,12 @@ def _fitting(loss: Loss) -> dict[str, Metric]:
     common: dict[str, Metric] = {"accuracy": _accuracy, "error": _error, "loss": _loss, "log_loss": _log_loss}
     if not loss.single:
         return {"auc": _auc_of_each} | common | {"brier": _brier}
-    return {"auc": _auc} | common | {"brier": _brier, "ks": _ks, "pr_auc": _pr_auc, "lift": _lift}
+    ranks = {"ks": _of_ranks(_distance), "pr_auc": _of_ranks(_precision), "lift": _of_ranks(_gain)}
+    return {"auc": _of_ranks(_area)} | common | {"brier": _brier} | ranks
 
 
-def _auc(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any], w: Floats) -> float:
-    return area_under_curve(y == classes[1], f[:, 0], w)
+def _of_ranks(metric: Callable[[Floats, Floats], float]) -> Metric:
+    return lambda rows: metric(*rows.above)
 
 
 def area_under_curve(positive: NDArray[np.bool_], score: Floats, weights: Floats | None = None) -> float:
@@ -74,7 +106,10 @@ def area_under_curve(positive: NDArray[np.bool_], score: Floats, weights: Floats
 
     nan unless there are rows of both kinds.
     """
-    found, all_ = _above(positive, score, weights)
+    return _area(*_above(positive, score, weights))
+
+
+def _area(found: Floats, all_: Floats) -> float:
     others = all_ - found
     if not 0 < found[-1] < all_[-1]:
         return float("nan")
@@ -82,28 +117,19 @@ def area_under_curve(positive: NDArray[np.bool_], score: Floats, weights: Floats
     return float((own * below).sum() / found[-1] / others[-1])
 
 
-def _auc_of_each(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any], w: Floats) -> float:
+def _auc_of_each(rows: _Predicted) -> float:
     """Average over the classes the AUC of each against all others (Provost and Domingos 2000), by probability."""
-    proba = loss.proba(f)
-    return float(np.mean([area_under_curve(y == each, proba[:, k], w) for k, each in enumerate(classes)]))
-
-
-def _ks(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any], w: Floats) -> float:
-    return kolmogorov_smirnov(y == classes[1], f[:, 0], w)
-
-
-def _pr_auc(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any], w: Floats) -> float:
-    return average_precision(y == classes[1], f[:, 0], w)
-
-
-def _lift(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any], w: Floats) -> float:
-    return lift(y == classes[1], f[:, 0], weights=w)
+    areas = [area_under_curve(rows.y == each, rows.proba[:, k], rows.w) for k, each in enumerate(rows.classes)]
+    return float(np.mean(areas))
 
 
 def kolmogorov_smirnov(positive: NDArray[np.bool_], score: Floats, weights: Floats | None = None) -> float:
     """Return the largest distance between the distributions of the score (n,) of the two kinds of rows; nan if there is
     one kind alone."""
-    found, all_ = _above(positive, score, weights)
+    return _distance(*_above(positive, score, weights))
+
+
+def _distance(found: Floats, all_: Floats) -> float:
     if not 0 < found[-1] < all_[-1]:
         return float("nan")
     return float(np.abs(found / found[-1] - (all_ - found) / (all_[-1] - found[-1])).max())
@@ -115,7 +141,10 @@ def average_precision(positive: NDArray[np.bool_], score: Floats, weights: Float
 
     nan without a positive row.
     """
-    found, all_ = _above(positive, score, weights)
+    return _precision(*_above(positive, score, weights))
+
+
+def _precision(found: Floats, all_: Floats) -> float:
     if not found[-1]:
         return float("nan")
     return float((np.diff(found, prepend=0) / found[-1] * found / all_).sum())
@@ -126,7 +155,10 @@ def lift(positive: NDArray[np.bool_], score: Floats, top: float = TOP, weights: 
 
     Of rows that tie at the edge it counts the mean. nan without a positive row.
     """
-    found, all_ = _above(positive, score, weights)
+    return _gain(*_above(positive, score, weights), top)
+
+
+def _gain(found: Floats, all_: Floats, top: float = TOP) -> float:
     if not found[-1]:
         return float("nan")
     taken = top * all_[-1]
@@ -175,51 +207,47 @@ def _above(positive: NDArray[np.bool_], score: Floats, weights: Floats | None = 
     return np.cumsum(np.bincount(place, weights=positive * w)), np.cumsum(np.bincount(place, weights=w))
 
 
-def _mean(values: NDArray[Any], w: Floats) -> float:
-    return float(np.average(values, weights=w))
+def _log_loss(rows: _Predicted) -> float:
+    own = (rows.proba * (rows.y[:, None] == rows.classes)).sum(axis=1)
+    return rows.average(-np.log(np.clip(own, TINY, 1)))
 
 
-def _log_loss(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any], w: Floats) -> float:
-    own = (loss.proba(f) * (y[:, None] == classes)).sum(axis=1)
-    return _mean(-np.log(np.clip(own, TINY, 1)), w)
-
-
-def _brier(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any], w: Floats) -> float:
+def _brier(rows: _Predicted) -> float:
     """Return the mean squared error of the positive class's probability of two; of several, summed over the classes."""
-    squares = ((loss.proba(f) - (y[:, None] == classes)) ** 2).sum(axis=1)
-    return _mean(squares, w) / (2 if len(classes) == 2 else 1)
+    squares = ((rows.proba - (rows.y[:, None] == rows.classes)) ** 2).sum(axis=1)
+    return rows.average(squares) / (2 if len(rows.classes) == 2 else 1)
 
 
-def _accuracy(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any], w: Floats) -> float:
-    best = (f[:, 0] > 0).astype(int) if f.shape[1] == 1 else f.argmax(axis=1)
-    return _mean(classes[best] == y, w)
+def _accuracy(rows: _Predicted) -> float:
+    best = (rows.f[:, 0] > 0).astype(int) if rows.f.shape[1] == 1 else rows.f.argmax(axis=1)
+    return rows.average(rows.classes[best] == rows.y)
 
 
-def _error(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any], w: Floats) -> float:
-    return 1.0 - _accuracy(loss, f, y, classes, w)
+def _error(rows: _Predicted) -> float:
+    return 1.0 - _accuracy(rows)
 
 
-def _loss(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any], w: Floats) -> float:
-    return _mean(loss.value(f, loss.targets(y, classes)), w)
+def _loss(rows: _Predicted) -> float:
+    return rows.average(rows.loss.value(rows.f, rows.loss.targets(rows.y, rows.classes)))
 
 
-def _r2(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any], w: Floats) -> float:
-    left, all_ = _mean((loss.mean(f, classes) - y) ** 2, w), _mean((y - np.average(y, weights=w)) ** 2, w)
+def _r2(rows: _Predicted) -> float:
+    left, all_ = rows.average((rows.predicted - rows.y) ** 2), rows.average((rows.y - rows.average(rows.y)) ** 2)
     return float(1 - np.divide(left, all_))
 
 
-def _rmse(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any], w: Floats) -> float:
-    return math.sqrt(_mean((loss.mean(f, classes) - y) ** 2, w))
+def _rmse(rows: _Predicted) -> float:
+    return math.sqrt(rows.average((rows.predicted - rows.y) ** 2))
 
 
-def _deviance(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any], w: Floats) -> float:
+def _deviance(rows: _Predicted) -> float:
     """Return the mean unit deviance, in the units of the labels."""
-    assert isinstance(loss, LogLinkLoss), "others have none"
-    return _mean(loss.deviance(np.asarray(y, np.float64), loss.mean(f, classes)), w)
+    assert isinstance(rows.loss, LogLinkLoss), "others have none"
+    return rows.average(rows.loss.deviance(np.asarray(rows.y, np.float64), rows.predicted))
 
 
-def _gini(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any], w: Floats) -> float:
-    return gini(np.asarray(y, np.float64), f[:, 0], w)
+def _gini(rows: _Predicted) -> float:
+    return gini(np.asarray(rows.y, np.float64), rows.f[:, 0], rows.w)
 
 
 def gini(y: Floats, score: Floats, weights: Floats | None = None) -> float:
@@ -255,16 +283,16 @@ def _concentration(y: Floats, by: Floats, w: Floats) -> float:
     return float(1 - (rows * (2 * share - sums)).sum())
 
 
-def _pinball(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any], w: Floats) -> float:
+def _pinball(rows: _Predicted) -> float:
     """Return the mean loss of the quantile, in the units of the labels."""
-    assert isinstance(loss, QuantileLoss), "others have no quantile"
-    over = loss.mean(f, classes) - y
-    return _mean(np.maximum(-loss.quantile * over, (1 - loss.quantile) * over), w)
+    assert isinstance(rows.loss, QuantileLoss), "others have no quantile"
+    over, quantile = rows.predicted - rows.y, rows.loss.quantile
+    return rows.average(np.maximum(-quantile * over, (1 - quantile) * over))
 
 
-def _coverage(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any], w: Floats) -> float:
+def _coverage(rows: _Predicted) -> float:
     """Return the share of rows whose label is at most what is predicted."""
-    return _mean(y <= loss.mean(f, classes), w)
+    return rows.average(rows.y <= rows.predicted)
 
 
 # Metrics by group, such as sex or region: whether a model treats people alike, at a party that has labels and groups.
