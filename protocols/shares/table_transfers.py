@@ -1,12 +1,19 @@
 """The transfers of a training on shares: pads for a table a row, made ahead for all visits of a chunk.
 
 0. partner -> active   the offer of the base transfers;  active -> partner   128 choices     once a session
+   both                seeds of this conversation and purpose from those of the base transfers
 1. partner -> active   corrections and check for the rows of some visits, its choices chi random
    active              all 2^b pads of each row, made when the visit comes
    partner             pad(chi) of each row
 
 The active party, with the tables, offers; in the base transfers it chooses. Each receives uniform bits
 (crypto/transfers/ot_rows.py).
+
+All transfers of a session go in this direction, so one set of base transfers serves them: its conversations and
+purposes are further blocks of one extension. The active party's bits s are the same in all; streams of T and T' differ,
+as each derives its seeds under its own name (HKDF-Expand), and so do the permutations of the hash, by the coin. A
+partner that guesses bits of s in the check of any block ends the session where it is wrong, so it passes no more often
+than it would with as many blocks of one purpose.
 """
 
 from __future__ import annotations
@@ -18,9 +25,11 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.crypto.prg import derive_key
+from securevfl.crypto.scheme import Secret
 from securevfl.crypto.share_ring import ShareRing, ShareScheme, Words
 from securevfl.crypto.transfers import ot_rows
-from securevfl.crypto.transfers.ot_rows import COLUMNS, Chooser, Offered, RowOfferer, fresh_secret
+from securevfl.crypto.transfers.ot_rows import COLUMNS, Chooser, Offered, RowOfferer
 from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.seat import Seat
@@ -28,7 +37,7 @@ from securevfl.protocols.shares.share_numbers import Numbers
 from securevfl.protocols.shares.share_products import Products
 from securevfl.runtime.codec import Message
 
-__all__ = ["ActiveTransfers", "Met", "PartnerTransfers", "Transfers", "chosen", "declares", "pads"]
+__all__ = ["ActiveTransfers", "BaseTransfers", "Met", "PartnerTransfers", "Transfers", "chosen", "declares", "pads"]
 
 
 _ROWS = 1 << 17  # transfers are made for so many rows at a time
@@ -61,12 +70,56 @@ def declares() -> list[Declared]:
     ]
 
 
-class Transfers(ABC):
-    """One end of a session's oblivious transfers, by which table entries are chosen."""
+class BaseTransfers(Secret):
+    """One holder's end of the base transfers of a session with the other holder."""
 
-    def __init__(self, seat: Seat, peer: str, coin: bytes, bits: int) -> None:
-        """coin: 32 bytes that both ends have, of this session alone. bits: b."""
-        self._seat, self._peer, self._coin, self._bits = seat, peer, coin, bits
+    __slots__ = ("_peer", "_seat", "_secret", "_seeds")
+
+    def __init__(self, seat: Seat, peer: str) -> None:
+        """Nothing is sent before `meet`."""
+        self._seat, self._peer = seat, peer
+        self._secret = b""
+        self._seeds: list[tuple[bytes, ...]] = []
+
+    def meet(self) -> None:
+        """Make them, unless they are made: both holders at the same point. CryptoError if what comes is no point."""
+        seat, channel, peer = self._seat, self._seat.channel, self._peer
+        if self._seeds:
+            return
+        if seat.me == seat.active:
+            self._secret, choices = ot_rows.fresh_secret()
+            points, seeds = ot_rows.choose(channel.recv(peer, TransferOffer, seat.lane).public, choices)  # 0
+            channel.send(peer, TransferChoices(points), seat.lane)  # 0
+            self._seeds = [(seed,) for seed in seeds]
+            return
+        offerer = ot_rows.Offerer()
+        channel.send(peer, TransferOffer(offerer.offer), seat.lane)  # 0
+        points = channel.recv(peer, TransferChoices, seat.lane).points  # 0
+        if len(points) != COLUMNS * ot_rows.POINT_BYTES:
+            raise ProtocolError(f"{peer} was expected to send {COLUMNS} choices, {len(points)} bytes came")
+        self._seeds = list(offerer.pairs(points))
+
+    def transfers(self, seat: Seat, purpose: str, coin: bytes, bits: int) -> Transfers:
+        """Return this end of the transfers of one conversation, by its lane, and purpose.
+
+        coin: 32 bytes that both ends have, of this conversation and purpose alone. bits: b.
+        """
+        self.meet()
+        seeds = [tuple(derived_seed(seed, seat.lane, purpose) for seed in pair) for pair in self._seeds]
+        if seat.me == seat.active:
+            offerer = RowOfferer(self._secret, [seed for (seed,) in seeds], coin, bits)
+            return ActiveTransfers(seat, self._peer, offerer)
+        return PartnerTransfers(seat, self._peer, Chooser([(first, second) for first, second in seeds], coin, bits))
+
+
+def derived_seed(seed: bytes, lane: str, purpose: str) -> bytes:
+    """Return the seed (32 bytes) of one conversation and purpose from that of a base transfer. Under one seed, two of
+    them would tell the active party by which choices they differ."""
+    return derive_key(seed, "transfers", lane, purpose)
+
+
+class Transfers(ABC):
+    """One end of a conversation's oblivious transfers, by which table entries are chosen."""
 
     @abstractmethod
     def made(self, rows: Sequence[int]) -> Iterator[tuple[bytes, ...]]:
@@ -76,12 +129,8 @@ class Transfers(ABC):
 class ActiveTransfers(Transfers):
     """The active party's end of the transfers, which offers the rows."""
 
-    def __init__(self, seat: Seat, peer: str, coin: bytes, bits: int) -> None:
-        super().__init__(seat, peer, coin, bits)
-        secret, choices = fresh_secret()
-        points, seeds = ot_rows.choose(seat.channel.recv(peer, TransferOffer, seat.lane).public, choices)  # 0
-        seat.channel.send(peer, TransferChoices(points), seat.lane)  # 0
-        self._offerer = RowOfferer(secret, seeds, coin, bits)
+    def __init__(self, seat: Seat, peer: str, offerer: RowOfferer) -> None:
+        self._seat, self._peer, self._offerer = seat, peer, offerer
 
     def made(self, rows: Sequence[int]) -> Iterator[tuple[bytes, ...]]:
         for part in _parted(rows):
@@ -96,14 +145,8 @@ class ActiveTransfers(Transfers):
 class PartnerTransfers(Transfers):
     """The partner's end of the transfers, which chooses entries of the rows."""
 
-    def __init__(self, seat: Seat, peer: str, coin: bytes, bits: int) -> None:
-        super().__init__(seat, peer, coin, bits)
-        offerer = ot_rows.Offerer()
-        seat.channel.send(peer, TransferOffer(offerer.offer), seat.lane)  # 0
-        points = seat.channel.recv(peer, TransferChoices, seat.lane).points  # 0
-        if len(points) != COLUMNS * ot_rows.POINT_BYTES:
-            raise ProtocolError(f"{peer} was expected to send {COLUMNS} choices, {len(points)} bytes came")
-        self._chooser = Chooser(offerer.pairs(points), coin, bits)
+    def __init__(self, seat: Seat, peer: str, chooser: Chooser) -> None:
+        self._seat, self._peer, self._chooser = seat, peer, chooser
 
     def made(self, rows: Sequence[int]) -> Iterator[tuple[bytes, ...]]:
         for part in _parted(rows):
@@ -151,10 +194,14 @@ def _parted(rows: Sequence[int]) -> Iterator[list[int]]:
 class Met:
     """One party's end. Nothing is sent before it is asked for, by all parties at the same point."""
 
-    def __init__(self, seat: Seat, partner: str, scheme: ShareScheme, numbers: Numbers) -> None:
+    def __init__(
+        self, seat: Seat, partner: str, scheme: ShareScheme, numbers: Numbers, base: BaseTransfers | None = None
+    ) -> None:
+        """Keep what it is made of. base: at a holder, those of this session where another conversation has them too."""
         self._products = Products(seat, partner, scheme)
         self._bits, self._top_bits = numbers.table_bits, numbers.top_bits
         self._ends: dict[str, Transfers] = {}
+        self.base = base or BaseTransfers(seat, partner if seat.me == seat.active else seat.active)
 
     @property
     def products(self) -> Products:
@@ -180,8 +227,6 @@ class Met:
     def _end(self, purpose: str, bits: int) -> Transfers | None:
         products = self.products
         if products.asked and purpose not in self._ends:
-            seat = products.seat
-            kind = ActiveTransfers if seat.me == seat.active else PartnerTransfers
-            coin = products.coin(seat.active, 0, purpose)
-            self._ends[purpose] = kind(seat, products.served[0], coin, bits)
+            coin = products.coin(products.seat.active, 0, purpose)
+            self._ends[purpose] = self.base.transfers(products.seat, purpose, coin, bits)
         return self._ends.get(purpose)

@@ -42,7 +42,7 @@ from securevfl.protocols.shares import share_products, table_transfers
 from securevfl.protocols.shares.chunk_store import NAME_BYTES, Chunk, Ready, SpentNames
 from securevfl.protocols.shares.share_numbers import LinearRule, Numbers
 from securevfl.protocols.shares.share_products import Elsewhere, Evaluators, Work
-from securevfl.protocols.shares.table_transfers import Met
+from securevfl.protocols.shares.table_transfers import BaseTransfers, Met
 from securevfl.runtime import eventlog
 from securevfl.runtime.codec import Message
 
@@ -162,21 +162,30 @@ class Ahead:
     """One party's side, whichever it is."""
 
     def __init__(
-        self, seat: Seat, terms: Terms, scheme: ShareScheme, factors: Factors, ready: Ready, *, apart: bool = False
+        self,
+        seat: Seat,
+        terms: Terms,
+        scheme: ShareScheme,
+        factors: Factors,
+        ready: Ready,
+        *,
+        apart: bool = False,
+        base: BaseTransfers | None = None,
     ) -> None:
-        """scheme: what multiplies; ready: where the records go. apart: whether factors lie in other processes."""
+        """scheme: what multiplies; ready: where the records go. apart: whether factors lie in other processes. base:
+        this session's base transfers, which are made before work goes on beside other conversations."""
         self._seat, self._terms, self._factors, self._ready, self._apart = seat, terms, factors, ready, apart
         self._names = SpentNames(seat.desk.chunks)
         self._ring = ShareRing(terms.numbers.bits)
         own = replace(seat, lane=f"{seat.lane}/ahead")
-        self.met = Met(own, terms.partner, scheme, terms.numbers)
+        self.met = Met(own, terms.partner, scheme, terms.numbers, base)
         total = sum(terms.columns.values())
         self._width = -(-total * (len(seat.parties) - 1) // len(seat.parties))  # of a factor that psi meets, about
         self._prg = Prg.fresh("masks of a training on shares")
         self._shelves = Shelf(), Shelf()
         self._visits = 0
-        holder = seat.me in (seat.active, terms.partner)
-        others = [name for name in seat.parties if name != seat.me and holder]
+        self.holds = seat.me in (seat.active, terms.partner)
+        others = [name for name in seat.parties if name != seat.me and self.holds]
         zero = {name: np.zeros((terms.columns[name], terms.outputs), np.uint64) for name in others}
         self._r = {name: terms.rule_of(name).start(theta) for name, theta in zero.items()}
 

@@ -14,6 +14,7 @@ import pytest
 from selfcheck.whole_weights import whole_weights
 
 import securevfl as vfl
+from securevfl.crypto.transfers.ot_rows import COLUMNS, Chooser
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, PartiesError
 from securevfl.families.shares.shares_leaks import measures, weights_told
@@ -23,6 +24,7 @@ from securevfl.optim.rules import Updater
 from securevfl.protocols.shares.new_sums import FarCount
 from securevfl.protocols.shares.opened_scores import OpenedScores
 from securevfl.protocols.shares.share_measures import ShuffledWords
+from securevfl.protocols.shares.table_transfers import TransferOffer
 from securevfl.runtime.channel import Event
 from securevfl.runtime.clock import Kind, Stage
 
@@ -307,3 +309,21 @@ def test_weights_are_opened_to_those_named_and_nobody_else() -> None:
     assert "OpenedWeights" not in vfl.explain(job(), own)
     with pytest.raises(PartiesError, match="open_weights"):
         vfl.explain(job(protocol=vfl.Protocol(shares=vfl.Shares(open_weights=("nobody",)))), own)
+
+
+def test_one_set_of_base_transfers_serves_a_session_and_no_seed_serves_two_purposes(monkeypatch):
+    offers, seeds, make = list[bytes](), list[bytes](), Chooser.__init__
+
+    def noting(self, pairs, coin, bits):
+        seeds.extend(seed for pair in pairs for seed in pair)
+        make(self, pairs, coin, bits)
+
+    def watch(event: Event) -> None:
+        if event.direction == "send" and type(event.message) is TransferOffer:
+            offers.append(event.message.public)
+
+    monkeypatch.setattr(Chooser, "__init__", noting)
+    vfl.simulate(job(evaluate_every=2), parties(3), observe=watch)
+    assert len(offers) == 1
+    assert len(seeds) >= 3 * 2 * COLUMNS, "work ahead, measures and counts of far sums were expected to have transfers"
+    assert len(set(seeds)) == len(seeds)

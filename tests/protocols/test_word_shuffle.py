@@ -34,7 +34,7 @@ from securevfl.protocols.shares.share_measures import (
     shuffled,
 )
 from securevfl.protocols.shares.share_numbers import Numbers
-from securevfl.protocols.shares.table_transfers import ActiveTransfers, PartnerTransfers
+from securevfl.protocols.shares.table_transfers import BaseTransfers
 from securevfl.runtime.channel import Event
 from securevfl.runtime.clock import Network, VirtualClock
 from securevfl.runtime.executor import Meter
@@ -65,8 +65,7 @@ class Two:
             roles = Roles.of((("a", "active"), ("b", PARTNER)))
             seat = Seat(channel, roles, Meter(channel.clock, channel.books))
             place, peer = (0, "b") if name == "a" else (1, "a")
-            kind = ActiveTransfers if name == "a" else PartnerTransfers
-            ends, found = kind(seat, peer, COIN, 1), []
+            ends, found = BaseTransfers(seat, peer).transfers(seat, "switches", COIN, 1), []
             for own in self.words:
                 rows = len(own[place]) // self.blocks
                 ready = prepared(seat, peer, ends, rows, self.bits, blocks=self.blocks)

@@ -348,7 +348,9 @@ class SharesPlayer(Player):
         terms = self._terms_for(tuple(map(len, parts)))
         own = self._columns(data, terms.numbers, parts)
         ready: Ready = InMemory() if seat.desk.ahead is None else OnDisk(seat.desk.ahead)
-        ahead = Ahead(seat, terms, self._scheme(terms.numbers), own.integers, ready, apart=data.apart)
+        ahead = Ahead(
+            seat, terms, self._scheme(terms.numbers), own.integers, ready, apart=data.apart, base=self._met.base
+        )
         side: Side
         if self._active:
             loss, numbers = self._job.loss, terms.numbers
@@ -400,6 +402,8 @@ class SharesPlayer(Player):
         """Make a chunk, unless all parties have it already."""
         ahead, number = training.ahead, self._chunk(training, first)
         self._seat.channel.clock.stage = Stage.AHEAD
+        if ahead.holds:  # in the first chunk, before work goes on beside questions about the model
+            self._met.base.meet()
         if is_ready(ahead.meet(), ahead, number, len(part)):
             ahead.pass_over(number)
         else:

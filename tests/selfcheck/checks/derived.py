@@ -28,6 +28,7 @@ from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedSGD
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.residuals.defences import Noise
+from securevfl.protocols.shares import table_transfers
 from securevfl.protocols.shares.score_ledger import Ledger
 from securevfl.transport import session_wire
 from securevfl.transport.seal import Seal, SealOffer
@@ -142,6 +143,12 @@ TABLE = (
         _hashed,
         {"key": bytes(16), "number": 1, "purpose": 1, "choice": 0, "x": 1},
         {"key": _A[:16], "number": 2, "purpose": 2, "choice": 1, "x": 2},
+    ),
+    Derived(
+        "a seed of transfers of one conversation and purpose",
+        lambda seed, lane, purpose: table_transfers.derived_seed(seed, lane, purpose),
+        {"seed": _A, "lane": "", "purpose": "tops"},
+        {"seed": _B, "lane": "/ahead", "purpose": "switches"},
     ),
     Derived(
         "a value of the PRF of an id",

@@ -24,6 +24,7 @@ from securevfl.data.register import Register
 from securevfl.families.fdml.local_noise import Blur
 from securevfl.protocols.alignment import psi_many
 from securevfl.protocols.residuals.defences import Gaussian, Noise
+from securevfl.protocols.shares import table_transfers
 from securevfl.protocols.shares.chunk_store import OnDisk
 from securevfl.protocols.shares.score_ledger import Ledger
 from securevfl.training import session
@@ -72,6 +73,8 @@ _LOST: list[tuple[str, str, Patch]] = [
         "the evaluator",
         edited(share_ring, "common_coin", ("holder, evaluator, chunk", "holder, chunk")),
     ),
+    ("seeds of transfers", "the lane", edited(table_transfers, "derived_seed", ("lane, ", ""))),
+    ("seeds of transfers", "the purpose", edited(table_transfers, "derived_seed", (", purpose)", ")"))),
     ("noise", "the lane", edited(Noise, "__init__", (", lane)", ")"))),
     ("noise", "its number", edited(Noise, "take", ("self._key, number", "self._key, 0"))),
     ("claims of a session", "the session", edited(session_wire, "_claim", ("+ session ", ""))),
