@@ -437,10 +437,7 @@ class Channel:
 
         `timeout` is in seconds on the wall; the channel's own if None.
         """
-        self.clock.tick(Kind.LOCAL)
-        return self._decode_arrival(
-            self._inbox.take((sender,), lane, self.timeout if timeout is None else timeout), (kind,)
-        )
+        return self.recv_any((sender,), kind, lane, timeout=timeout)[1]
 
     def recv_any(
         self,
@@ -456,8 +453,7 @@ class Channel:
         Of those that are here the one that left first in virtual time is taken, or where there is none, came first.
         """
         self.clock.tick(Kind.LOCAL)
-        arrival = self._inbox.take(senders, lane, self.timeout if timeout is None else timeout)
-        return arrival.frame.sender, self._decode_arrival(arrival, kind if isinstance(kind, tuple) else (kind,))
+        return self._decode_arrival(self._inbox.take(senders, lane, self.timeout if timeout is None else timeout), kind)
 
     def recv_first(
         self, senders: Collection[str], kind: type[M], lane: str = "", *, awaited: Collection[str]
@@ -468,8 +464,8 @@ class Channel:
         of `awaited` has sent, who are those of `senders` that will whatever happens.
         """
         self.clock.tick(Kind.LOCAL)
-        arrival = self._inbox.take(senders, lane, self.timeout, awaited=awaited if self.clock.virtual else ())
-        return arrival.frame.sender, self._decode_arrival(arrival, (kind,))
+        needed = awaited if self.clock.virtual else ()
+        return self._decode_arrival(self._inbox.take(senders, lane, self.timeout, awaited=needed), kind)
 
     def recv_due(self, senders: Collection[str], kind: type[M], lane: str = "") -> tuple[str, M] | None:
         """Receive the first message of any of `senders` that has arrived by now, by this party's clock; None if there
@@ -479,25 +475,23 @@ class Channel:
         """
         self.clock.tick(Kind.LOCAL)
         arrival = self._inbox.take_due(senders, lane, self.clock.due)
-        return None if arrival is None else (arrival.frame.sender, self._decode_arrival(arrival, (kind,)))
+        return None if arrival is None else self._decode_arrival(arrival, kind)
 
-    def _decode_arrival(self, arrival: Arrival, kinds: tuple[type[M], ...]) -> M:
-        """Decode the message that has arrived, and check that it is of one of these kinds."""
+    def _decode_arrival(self, arrival: Arrival, kind: type[M] | tuple[type[M], ...]) -> tuple[str, M]:
+        """Return the sender and the message of what has arrived. ProtocolError unless it is of one of these kinds."""
         self.clock.arrives(arrival.stamp, arrival.nbytes)
         frame = arrival.frame
-        for kind in kinds:
-            if kind.__name__ == frame.kind:
-                message = decode_message(kind, frame.payload)
-                break
-        else:
-            names = " or ".join(kind.__name__ for kind in kinds)
+        kinds = {each.__name__: each for each in (kind if isinstance(kind, tuple) else (kind,))}
+        if frame.kind not in kinds:
+            names = " or ".join(kinds)
             raise ProtocolError(
                 f"{self.me}: {frame.sender} was expected to send {names}, {frame.kind[:64]} came; "
                 "do both run the same job and version?"
             )
+        message = decode_message(kinds[frame.kind], frame.payload)
         if self._observe is not None:
             self._observe(Event("recv", self.me, frame.sender, frame.lane, message, arrival.nbytes))
-        return message
+        return frame.sender, message
 
     def fail(self, error: BaseException) -> None:
         """End every wait of this party's threads with this error; where several errors come, the first one stays."""

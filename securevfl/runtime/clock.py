@@ -24,13 +24,14 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
 from operator import itemgetter
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,50 +142,6 @@ class Branch:
         self.now += seconds
 
 
-class Clock(Protocol):
-    """The time of one party, split by stage and kind.
-
-    virtual: whether it tells what separate computers would take, and messages are to be taken in the order of such.
-    """
-
-    virtual: bool
-
-    @property
-    def stage(self) -> Stage:
-        """The stage that this thread's time is booked in."""
-
-    @stage.setter
-    def stage(self, stage: Stage) -> None: ...
-
-    def tick(self, kind: Kind) -> None:
-        """Books the time since the last call (of this thread) as `kind`."""
-
-    def offloaded(self, kind: Kind, seconds: float) -> None:
-        """Books work that an executor did meanwhile."""
-
-    def departs(self, nbytes: int) -> Stamp | None:
-        """Book that a frame of `nbytes` bytes leaves now, and return what travels beside it in a simulation."""
-
-    def arrives(self, stamp: Stamp | None, nbytes: int) -> None:
-        """Book that a frame that this thread has waited for is here."""
-
-    def due(self, stamp: Stamp | None, nbytes: int) -> bool:
-        """Whether a frame that has left is here by now, without waiting."""
-
-    def path(self) -> Path:
-        """Return the time spent so far on this thread's path (stage x kind, seconds)."""
-
-    def fork(self) -> Branch:
-        """Make a second path, which starts where this thread's path is and in its stage."""
-
-    def along(self, branch: Branch) -> AbstractContextManager[None]:
-        """While it is entered, this thread's time is booked on that path."""
-
-    def join(self, branch: Branch, wait: Callable[[], object]) -> None:
-        """Call `wait`, which returns when the branch's thread has finished, and go on from the later of the two
-        times."""
-
-
 class _Here(threading.local):
     """The position of a thread in time: its branch, at first its party's own, and when it last ticked."""
 
@@ -193,17 +150,22 @@ class _Here(threading.local):
         self.at: float | None = None
 
 
-class _Threads:
-    """What both clocks have in common: a path and a mark for each thread."""
+class Clock(ABC):
+    """The time of one party, split by stage and kind: a path and a mark for each of its threads.
+
+    virtual: whether it tells what separate computers would take, and messages are to be taken in the order of such.
+    """
+
+    virtual: bool
+    _now: Callable[[], float]
 
     def __init__(self) -> None:
         self._here = _Here(Branch(Stage.SETUP, np.zeros((len(Stage), len(Kind))), 0.0))
         self._lock = threading.Lock()
 
-    _now: Callable[[], float]
-
     @property
     def stage(self) -> Stage:
+        """The stage that this thread's time is booked in."""
         return self._here.branch.stage
 
     @stage.setter
@@ -211,17 +173,36 @@ class _Threads:
         self._here.branch.stage = stage
 
     def tick(self, kind: Kind) -> None:
+        """Books the time since the last call (of this thread) as `kind`."""
         here, now = self._here, self._now()
         if here.at is not None:
             with self._lock:
                 here.branch.spend(kind, now - here.at)
         here.at = now
 
+    @abstractmethod
+    def offloaded(self, kind: Kind, seconds: float) -> None:
+        """Books work that an executor did meanwhile."""
+
+    @abstractmethod
+    def departs(self, nbytes: int) -> Stamp | None:
+        """Book that a frame of `nbytes` bytes leaves now, and return what travels beside it in a simulation."""
+
+    @abstractmethod
+    def arrives(self, stamp: Stamp | None, nbytes: int) -> None:
+        """Book that a frame that this thread has waited for is here."""
+
+    @abstractmethod
+    def due(self, stamp: Stamp | None, nbytes: int) -> bool:
+        """Whether a frame that has left is here by now, without waiting."""
+
     def path(self) -> Path:
+        """Return the time spent so far on this thread's path (stage x kind, seconds)."""
         with self._lock:
             return self._here.branch.path.copy()
 
     def fork(self) -> Branch:
+        """Make a second path, which starts where this thread's path is and in its stage."""
         self.tick(Kind.LOCAL)
         own = self._here.branch
         with self._lock:
@@ -229,6 +210,7 @@ class _Threads:
 
     @contextmanager
     def along(self, branch: Branch) -> Iterator[None]:
+        """While it is entered, this thread's time is booked on that path."""
         before = self._here.branch
         self._here.branch, self._here.at = branch, self._now()
         try:
@@ -237,8 +219,13 @@ class _Threads:
             self.tick(Kind.LOCAL)
             self._here.branch = before
 
+    @abstractmethod
+    def join(self, branch: Branch, wait: Callable[[], object]) -> None:
+        """Call `wait`, which returns when the branch's thread has finished, and go on from the later of the two
+        times."""
 
-class VirtualClock(_Threads):
+
+class VirtualClock(Clock):
     """CPU seconds of this party plus the network's. A party is `slowed` that takes so many times as long to compute, or
     that stops at random (`Pauses`)."""
 
@@ -291,7 +278,7 @@ class VirtualClock(_Threads):
                 own.path, own.now = branch.path.copy(), branch.now
 
 
-class WallClock(_Threads):
+class WallClock(Clock):
     """Seconds on the wall: waiting for a peer is communication, the rest is what it is.
 
     A path is as long as the time that has passed since it began, whatever other threads did meanwhile. Where a thread

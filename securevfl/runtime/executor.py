@@ -20,11 +20,10 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from securevfl.base.arrays import Floats
-from securevfl.base.tall import Tall
-from securevfl.crypto.scheme import ROOM, Adder, AdditiveScheme, Evaluator, KeyHolder, LinearScheme, Shape, SumHolder
+from securevfl.crypto.scheme import AdditiveScheme, LinearScheme, Secret
 from securevfl.errors import SecureVFLError
 from securevfl.runtime import eventlog
 from securevfl.runtime.clock import Books, Clock, Kind
@@ -62,128 +61,50 @@ class Meter:
 
     def linear(self, scheme: LinearScheme) -> LinearScheme:
         """Return the same engine with its calls booked."""
-        return _MeteredScheme(scheme, self)
+        return cast(LinearScheme, _Booked(scheme, self))
 
     def additive(self, scheme: AdditiveScheme) -> AdditiveScheme:
         """Return the same engine with its calls booked."""
-        return _MeteredSums(scheme, self)
+        return cast(AdditiveScheme, _Booked(scheme, self))
 
 
-class _MeteredScheme(LinearScheme):
-    def __init__(self, inner: LinearScheme, meter: Meter) -> None:
+MAKERS = frozenset({"keygen", "evaluator", "sum_keygen", "adder"})  # booked as keygen; what they make is booked too
+OPERATIONS = {  # what a call of an engine, a holder, an evaluator or an adder is booked as; all others are not
+    "encrypt": "encrypt",
+    "prepare": "encode",
+    "encode": "encode",
+    "transpose_product": "compute",
+    "add": "compute",
+    "blind": "mask",
+    "unblind": "mask",
+    "open": "decrypt",
+    "decrypt": "decrypt",
+}
+
+
+class _Booked(Secret):
+    """An engine, or one side of it, with its calls booked."""
+
+    def __init__(self, inner: Any, meter: Meter) -> None:
         self._inner, self._meter = inner, meter
 
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        return self._inner.name
+    def __getattr__(self, name: str) -> Any:
+        value, meter = getattr(self._inner, name), self._meter
+        if name in MAKERS:
 
-    @property
-    def strength(self) -> str:
-        return self._inner.strength
+            def make(*args: Any, **kwargs: Any) -> _Booked:
+                return _Booked(meter("keygen", partial(value, *args, **kwargs | {"executor": meter.executor})), meter)
 
-    def distance_bits(self, values: int) -> float:
-        return self._inner.distance_bits(values)
-
-    @property
-    def checks(self) -> int:
-        return self._inner.checks
-
-    def opened_bits(self, rows: int, columns: int, word: int) -> int:
-        return self._inner.opened_bits(rows, columns, word)
-
-    def opened_size(self, shape: Shape) -> int:
-        return self._inner.opened_size(shape)
-
-    @property
-    def rotates(self) -> bool:
-        return self._inner.rotates
-
-    def keygen(self, executor: Executor | None = None, *, columns: int = 0, openings: int = 1) -> KeyHolder:
-        executor = self._meter.executor
-        made = self._meter("keygen", lambda: self._inner.keygen(executor, columns=columns, openings=openings))
-        return _MeteredHolder(made, self._meter)
-
-    def evaluator(self, public: bytes, executor: Executor | None = None) -> Evaluator:
-        inner = self._meter("keygen", lambda: self._inner.evaluator(public, self._meter.executor))
-        return _MeteredEvaluator(inner, self._meter)
-
-
-class _MeteredHolder(KeyHolder):
-    def __init__(self, inner: KeyHolder, meter: Meter) -> None:
-        self._inner, self._meter = inner, meter
-        self.public = inner.public
-
-    def encrypt(self, g: Floats, *, bound: float) -> bytes:
-        return self._meter("encrypt", lambda: self._inner.encrypt(g, bound=bound))
+            return make
+        if name in OPERATIONS:
+            return lambda *args, **kwargs: meter(OPERATIONS[name], partial(value, *args, **kwargs))
+        return value
 
     def encrypt_pieces(self, g: Floats, *, bound: float) -> Iterator[tuple[bytes, bool]]:
         pieces, last = self._inner.encrypt_pieces(g, bound=bound), False
         while not last:  # asking once more would count as an operation that there was not
             piece, last = self._meter("encrypt", lambda: next(pieces))
             yield piece, last
-
-    def open(self, blinded: bytes, shape: Shape) -> bytes:
-        return self._meter("decrypt", lambda: self._inner.open(blinded, shape))
-
-
-class _MeteredEvaluator(Evaluator):
-    def __init__(self, inner: Evaluator, meter: Meter) -> None:
-        self._inner, self._meter = inner, meter
-
-    def prepare(self, J: Floats | Tall, *, room: int = ROOM) -> Any:
-        return self._meter("encode", lambda: self._inner.prepare(J, room=room))
-
-    def encode(self, prepared: Any, sealed: bytes, onto: Any | None = None) -> None:
-        self._meter("encode", lambda: self._inner.encode(prepared, sealed, onto))
-
-    def transpose_product(self, prepared: Any, sealed: bytes, onto: Any | None = None) -> Any:
-        return self._meter("compute", lambda: self._inner.transpose_product(prepared, sealed, onto))
-
-    def blind(self, product: Any) -> tuple[bytes, Any]:
-        return self._meter("mask", lambda: self._inner.blind(product))
-
-    def unblind(self, opened: bytes, mask: Any, word: int | None = None) -> Floats:
-        return self._meter("mask", lambda: self._inner.unblind(opened, mask, word))
-
-
-class _MeteredSums(AdditiveScheme):
-    def __init__(self, inner: AdditiveScheme, meter: Meter) -> None:
-        self._inner, self._meter = inner, meter
-
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        return self._inner.name
-
-    def sum_keygen(self, executor: Executor | None = None) -> SumHolder:
-        inner = self._meter("keygen", lambda: self._inner.sum_keygen(self._meter.executor))
-        return _MeteredSumHolder(inner, self._meter)
-
-    def adder(self, public: bytes, executor: Executor | None = None) -> Adder:
-        inner = self._meter("keygen", lambda: self._inner.adder(public, self._meter.executor))
-        return _MeteredAdder(inner, self._meter)
-
-
-class _MeteredSumHolder(SumHolder):
-    def __init__(self, inner: SumHolder, meter: Meter) -> None:
-        self._inner, self._meter = inner, meter
-        self.public = inner.public
-
-    def decrypt(self, total: bytes) -> Floats:
-        return self._meter("decrypt", lambda: self._inner.decrypt(total))
-
-
-class _MeteredAdder(Adder):
-    def __init__(self, inner: Adder, meter: Meter) -> None:
-        self._inner, self._meter = inner, meter
-
-    def encrypt(self, v: Floats, *, bound: float, terms: int) -> bytes:
-        return self._meter("encrypt", lambda: self._inner.encrypt(v, bound=bound, terms=terms))
-
-    def size(self, values: int, *, terms: int) -> int:
-        return self._inner.size(values, terms=terms)
-
-    def add(self, *parts: bytes) -> bytes:
-        return self._meter("compute", lambda: self._inner.add(*parts))
 
 
 P = ParamSpec("P")

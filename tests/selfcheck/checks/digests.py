@@ -71,15 +71,15 @@ def altering(field: Field, place: str) -> Iterator[list[str]]:
         return value
 
     def take(self: Channel, arrival: Any, kinds: Any) -> Any:
-        message = taken(self, arrival, kinds)
+        sender, message = taken(self, arrival, kinds)
         if type(message) is not field.message or done or not getattr(message, field.name):
-            return message
+            return sender, message
         values = {name: getattr(message, name) for name in message.__struct_fields__}
         other = turned(values[field.name])
         if other == values[field.name]:
-            return message
+            return sender, message
         done.append(self.me)
-        return type(message)(**values | {field.name: other})
+        return sender, type(message)(**values | {field.name: other})
 
     with mock.patch.object(Channel, "_decode_arrival", take):
         yield done
