@@ -21,18 +21,58 @@ TOP = 0.1  # the share of rows of highest score that lift looks at
 TINY = 1e-15  # the least probability that a log-loss is taken of
 
 
+@dataclass
+class Judged:
+    """Sums f (n x c) of rows beside their labels y (n,), each row counted by its weight w (n,)."""
+
+    loss: Loss
+    f: Floats
+    y: NDArray[Any]
+    classes: NDArray[Any]
+    w: Floats
+
+    @cached_property
+    def ranks(self) -> tuple[Floats, Floats]:
+        """`_above` of the positive class, of two."""
+        return _above(self.y == self.classes[1], self.f[:, 0], self.w)
+
+    @cached_property
+    def proba(self) -> Floats:
+        """The probability of each class (n x classes)."""
+        return self.loss.proba(self.f)
+
+    @cached_property
+    def marked(self) -> NDArray[np.bool_]:
+        """Which rows are of which class (n x classes)."""
+        return np.asarray(self.y[:, None] == self.classes)
+
+    @cached_property
+    def said(self) -> Floats:
+        """The numbers (n,) that f predicts."""
+        return self.loss.mean(self.f, self.classes)
+
+    def mean(self, values: NDArray[Any]) -> float:
+        """Average values (n,) by the weights of rows."""
+        return float(np.average(values, weights=self.w))
+
+
 def evaluate(
     loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any], weights: Floats | None = None
 ) -> dict[str, float]:
     """All metrics that fit the loss; each row counts by its weight (n,), and all alike without any."""
-    w = np.ones(len(f)) if weights is None else np.asarray(weights, np.float64)
-    rows = _Predicted(loss, f, y, classes, w)
-    return {name: metric(rows) for name, metric in _fitting(loss).items()}
+    rows = Judged(loss, f, y, classes, np.ones(len(f)) if weights is None else np.asarray(weights, np.float64))
+    return {name: METRICS[name](rows) for name in names(loss)}
 
 
 def names(loss: Loss) -> list[str]:
     """List the metrics that `evaluate` gives for this loss."""
-    return list(_fitting(loss))
+    if isinstance(loss, LogLinkLoss):
+        return ["deviance", "gini", "r2", "rmse", "loss"]
+    if isinstance(loss, QuantileLoss):
+        return ["pinball", "coverage", "loss"]
+    if not loss.classifies:
+        return ["r2", "rmse", "loss"]
+    return ["auc", "accuracy", "error", "loss", "log_loss", "brier", *(["ks", "pr_auc", "lift"] if loss.single else [])]
 
 
 def reached(name: str, value: float, target: float) -> bool:
@@ -52,55 +92,6 @@ def improves(name: str, value: float, before: Sequence[float]) -> bool:
     return all(value < past if name in LOWER_IS_BETTER else value > past for past in before)
 
 
-@dataclass
-class _Predicted:
-    """Rows with what is predicted of them, f (n x c), their labels y (n,) and weights w (n,)."""
-
-    loss: Loss
-    f: Floats
-    y: NDArray[Any]
-    classes: NDArray[Any]
-    w: Floats
-
-    @cached_property
-    def proba(self) -> Floats:
-        return self.loss.proba(self.f)
-
-    @cached_property
-    def predicted(self) -> Floats:
-        """The mean label that is predicted (n,)."""
-        return self.loss.mean(self.f, self.classes)
-
-    @cached_property
-    def above(self) -> tuple[Floats, Floats]:
-        """`_above` of the second class of two."""
-        return _above(self.y == self.classes[1], self.f[:, 0], self.w)
-
-    def average(self, values: NDArray[Any]) -> float:
-        return float(np.average(values, weights=self.w))
-
-
-Metric = Callable[[_Predicted], float]
-
-
-def _fitting(loss: Loss) -> dict[str, Metric]:
-    if isinstance(loss, LogLinkLoss):
-        return {"deviance": _deviance, "gini": _gini, "r2": _r2, "rmse": _rmse, "loss": _loss}
-    if isinstance(loss, QuantileLoss):
-        return {"pinball": _pinball, "coverage": _coverage, "loss": _loss}
-    if not loss.classifies:
-        return {"r2": _r2, "rmse": _rmse, "loss": _loss}
-    common: dict[str, Metric] = {"accuracy": _accuracy, "error": _error, "loss": _loss, "log_loss": _log_loss}
-    if not loss.single:
-        return {"auc": _auc_of_each} | common | {"brier": _brier}
-    ranks = {"ks": _of_ranks(_distance), "pr_auc": _of_ranks(_precision), "lift": _of_ranks(_gain)}
-    return {"auc": _of_ranks(_area)} | common | {"brier": _brier} | ranks
-
-
-def _of_ranks(metric: Callable[[Floats, Floats], float]) -> Metric:
-    return lambda rows: metric(*rows.above)
-
-
 def area_under_curve(positive: NDArray[np.bool_], score: Floats, weights: Floats | None = None) -> float:
     """How often a positive row has the higher score (n,) of one of each kind, a tie being half (Mann and Whitney 1947).
 
@@ -115,12 +106,6 @@ def _area(found: Floats, all_: Floats) -> float:
         return float("nan")
     own, below = np.diff(found, prepend=0), others[-1] - others + np.diff(others, prepend=0) / 2
     return float((own * below).sum() / found[-1] / others[-1])
-
-
-def _auc_of_each(rows: _Predicted) -> float:
-    """Average over the classes the AUC of each against all others (Provost and Domingos 2000), by probability."""
-    areas = [area_under_curve(rows.y == each, rows.proba[:, k], rows.w) for k, each in enumerate(rows.classes)]
-    return float(np.mean(areas))
 
 
 def kolmogorov_smirnov(positive: NDArray[np.bool_], score: Floats, weights: Floats | None = None) -> float:
@@ -207,49 +192,6 @@ def _above(positive: NDArray[np.bool_], score: Floats, weights: Floats | None = 
     return np.cumsum(np.bincount(place, weights=positive * w)), np.cumsum(np.bincount(place, weights=w))
 
 
-def _log_loss(rows: _Predicted) -> float:
-    own = (rows.proba * (rows.y[:, None] == rows.classes)).sum(axis=1)
-    return rows.average(-np.log(np.clip(own, TINY, 1)))
-
-
-def _brier(rows: _Predicted) -> float:
-    """Return the mean squared error of the positive class's probability of two; of several, summed over the classes."""
-    squares = ((rows.proba - (rows.y[:, None] == rows.classes)) ** 2).sum(axis=1)
-    return rows.average(squares) / (2 if len(rows.classes) == 2 else 1)
-
-
-def _accuracy(rows: _Predicted) -> float:
-    best = (rows.f[:, 0] > 0).astype(int) if rows.f.shape[1] == 1 else rows.f.argmax(axis=1)
-    return rows.average(rows.classes[best] == rows.y)
-
-
-def _error(rows: _Predicted) -> float:
-    return 1.0 - _accuracy(rows)
-
-
-def _loss(rows: _Predicted) -> float:
-    return rows.average(rows.loss.value(rows.f, rows.loss.targets(rows.y, rows.classes)))
-
-
-def _r2(rows: _Predicted) -> float:
-    left, all_ = rows.average((rows.predicted - rows.y) ** 2), rows.average((rows.y - rows.average(rows.y)) ** 2)
-    return float(1 - np.divide(left, all_))
-
-
-def _rmse(rows: _Predicted) -> float:
-    return math.sqrt(rows.average((rows.predicted - rows.y) ** 2))
-
-
-def _deviance(rows: _Predicted) -> float:
-    """Return the mean unit deviance, in the units of the labels."""
-    assert isinstance(rows.loss, LogLinkLoss), "others have none"
-    return rows.average(rows.loss.deviance(np.asarray(rows.y, np.float64), rows.predicted))
-
-
-def _gini(rows: _Predicted) -> float:
-    return gini(np.asarray(rows.y, np.float64), rows.f[:, 0], rows.w)
-
-
 def gini(y: Floats, score: Floats, weights: Floats | None = None) -> float:
     """How well the score (n,) ranks amounts y (n,) of 0 or more; 1 is the order of y itself, 0 none.
 
@@ -283,16 +225,65 @@ def _concentration(y: Floats, by: Floats, w: Floats) -> float:
     return float(1 - (rows * (2 * share - sums)).sum())
 
 
-def _pinball(rows: _Predicted) -> float:
+def _auc(rows: Judged) -> float:
+    """AUC of two classes; of several, the mean over the classes of that of each against all others, by probability
+    (Provost and Domingos 2000)."""
+    if rows.loss.single:
+        return _area(*rows.ranks)
+    pairs = zip(rows.marked.T, rows.proba.T, strict=True)
+    return float(np.mean([area_under_curve(own, column, rows.w) for own, column in pairs]))
+
+
+def _accuracy(rows: Judged) -> float:
+    best = (rows.f[:, 0] > 0).astype(int) if rows.f.shape[1] == 1 else rows.f.argmax(axis=1)
+    return rows.mean(rows.classes[best] == rows.y)
+
+
+def _log_loss(rows: Judged) -> float:
+    return rows.mean(-np.log(np.clip((rows.proba * rows.marked).sum(axis=1), TINY, 1)))
+
+
+def _brier(rows: Judged) -> float:
+    """Return the mean squared error of the positive class's probability of two; of several, summed over the classes."""
+    squares = ((rows.proba - rows.marked) ** 2).sum(axis=1)
+    return rows.mean(squares) / (2 if len(rows.classes) == 2 else 1)
+
+
+def _r2(rows: Judged) -> float:
+    variance = rows.mean((rows.y - np.average(rows.y, weights=rows.w)) ** 2)
+    return float(1 - np.divide(rows.mean((rows.said - rows.y) ** 2), variance))
+
+
+def _deviance(rows: Judged) -> float:
+    """Return the mean unit deviance, in the units of the labels."""
+    assert isinstance(rows.loss, LogLinkLoss), "others have none"
+    return rows.mean(rows.loss.deviance(np.asarray(rows.y, np.float64), rows.said))
+
+
+def _pinball(rows: Judged) -> float:
     """Return the mean loss of the quantile, in the units of the labels."""
     assert isinstance(rows.loss, QuantileLoss), "others have no quantile"
-    over, quantile = rows.predicted - rows.y, rows.loss.quantile
-    return rows.average(np.maximum(-quantile * over, (1 - quantile) * over))
+    over, quantile = rows.said - rows.y, rows.loss.quantile
+    return rows.mean(np.maximum(-quantile * over, (1 - quantile) * over))
 
 
-def _coverage(rows: _Predicted) -> float:
-    """Return the share of rows whose label is at most what is predicted."""
-    return rows.average(rows.y <= rows.predicted)
+METRICS: dict[str, Callable[[Judged], float]] = {
+    "auc": _auc,
+    "accuracy": _accuracy,
+    "error": lambda rows: 1.0 - _accuracy(rows),
+    "loss": lambda rows: rows.mean(rows.loss.value(rows.f, rows.loss.targets(rows.y, rows.classes))),
+    "log_loss": _log_loss,
+    "brier": _brier,
+    "ks": lambda rows: _distance(*rows.ranks),
+    "pr_auc": lambda rows: _precision(*rows.ranks),
+    "lift": lambda rows: _gain(*rows.ranks),
+    "r2": _r2,
+    "rmse": lambda rows: math.sqrt(rows.mean((rows.said - rows.y) ** 2)),
+    "deviance": _deviance,
+    "gini": lambda rows: gini(np.asarray(rows.y, np.float64), rows.f[:, 0], rows.w),
+    "pinball": _pinball,
+    "coverage": lambda rows: rows.mean(rows.y <= rows.said),  # the share of labels that are at most what is predicted
+}
 
 
 # Metrics by group, such as sex or region: whether a model treats people alike, at a party that has labels and groups.
