@@ -18,14 +18,13 @@ more (`two_valued`).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.base.arrays import Floats, normal_quantile
+from securevfl.base.arrays import Floats, Kept, normal_quantile
 from securevfl.crypto.prg import Prg
 from securevfl.data.preparation import Source
 from securevfl.data.scaling import on_grid
@@ -59,7 +58,7 @@ def asked(X: Floats, sources: Sequence[Source], orders: Sequence[Sequence[int]] 
 
 
 @dataclass(frozen=True, repr=False)
-class Forest:
+class Forest(Kept):
     """Trees that are drawn: of the columns `sources` of one party, in prepared columns.
 
     columns (trees x depth): the source of each question; cuts, its number; sides, whether what is missing goes with
@@ -74,9 +73,6 @@ class Forest:
     sides: NDArray[np.bool_]
     merged: Leaves
     counts: NDArray[np.intp]
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {len(self)} trees, secret>"
 
     def __len__(self) -> int:
         return len(self.columns)
@@ -130,34 +126,9 @@ class Forest:
             found |= above.astype(np.uint8) << np.uint8(level)
         return found
 
-    def state(self) -> dict[str, Any]:
-        """All of it as plain arrays, numbers and texts."""
-        return {
-            "sources": [source.plain() for source in self.sources],
-            "orders": [list(order) for order in self.orders],
-            "columns": self.columns,
-            "cuts": np.where(np.isfinite(self.cuts), self.cuts, np.finfo(np.float64).max),
-            "sides": self.sides,
-            "merged": self.merged,
-            "counts": self.counts,
-        }
-
-    @classmethod
-    def read(cls, state: Mapping[str, Any]) -> Forest:
-        """Restore a forest from what `state` gave. KeyError or TypeError if it is none."""
-        return cls(
-            tuple(Source.read(each) for each in state["sources"]),
-            tuple(tuple(order) for order in state["orders"]),
-            state["columns"].astype(np.intp),
-            state["cuts"],
-            state["sides"].astype(np.bool_),
-            state["merged"].astype(np.uint8),
-            state["counts"].astype(np.intp),
-        )
-
 
 @dataclass(frozen=True, repr=False)
-class Lines:
+class Lines(Kept):
     """The straight part: columns cut off at their ends, scaled by the training rows, and cut off at FARTHEST.
 
     low, high, mean, deviation (d,): of each column; `weight` is what they are multiplied by beside leaves. centre (d,):
@@ -170,9 +141,6 @@ class Lines:
     deviation: Floats
     centre: Floats
     weight: float
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {len(self.mean)} columns, secret>"
 
     @classmethod
     def fit(cls, X: Floats, weight: float) -> Lines:
@@ -198,19 +166,6 @@ class Lines:
         """Return prepared columns X (m x d) cut off at their ends, in deviations from their means."""
         scaled = (np.clip(X, self.low, self.high) - self.mean) / self.deviation
         return np.clip(scaled, -FARTHEST, FARTHEST)
-
-    def state(self) -> dict[str, Any]:
-        """All of it as plain arrays and numbers; what is infinite as the largest number."""
-        most = np.finfo(np.float64).max
-        names = ("low", "high", "mean", "deviation", "centre")
-        own = {name: np.clip(getattr(self, name), -most, most) for name in names}
-        return {**own, "weight": self.weight}
-
-    @classmethod
-    def read(cls, state: Mapping[str, Any]) -> Lines:
-        """Restore the lines from what `state` gave. KeyError or TypeError if it is none."""
-        names = ("low", "high", "mean", "deviation", "centre")
-        return cls(**{name: state[name] for name in names}, weight=float(state["weight"]))
 
 
 def two_valued(X: Floats) -> bool:
@@ -291,7 +246,7 @@ REACH = 0.75  # gamma times how many columns vary: .15 at five of them
 
 
 @dataclass(frozen=True, repr=False)
-class Cosines:
+class Cosines(Kept):
     """Features of a party, as they were drawn once.
 
     columns: how a column is scaled. directions (d x m): w of each feature; phases (m,): b. size: what a feature is
@@ -302,9 +257,6 @@ class Cosines:
     directions: Floats
     phases: Floats
     size: float
-
-    def __repr__(self) -> str:
-        return f"<{len(self)} {type(self).__name__}, secret>"
 
     def __len__(self) -> int:
         return len(self.phases)
@@ -328,14 +280,3 @@ class Cosines:
     def __call__(self, X: Floats) -> Floats:
         """Return the features (m x count) of prepared columns X (m x d)."""
         return on_grid(self.size * np.cos(self.columns.scaled(X) @ self.directions + self.phases), np.inf)
-
-    def state(self) -> dict[str, Any]:
-        """All of it as plain arrays and numbers."""
-        own = {"columns": self.columns.state(), "directions": self.directions, "phases": self.phases}
-        return {**own, "size": self.size}
-
-    @classmethod
-    def read(cls, state: Mapping[str, Any]) -> Cosines:
-        """Restore what `state` gave. KeyError or TypeError if it is none."""
-        columns = Lines.read(state["columns"])
-        return cls(columns, state["directions"], state["phases"], float(state["size"]))

@@ -25,7 +25,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
-from securevfl.base.arrays import Floats
+from securevfl.base.arrays import Floats, Kept
 from securevfl.base.config import Config, Registry, plain, read_nested
 from securevfl.data.bins import edges_of
 from securevfl.data.columns import Columns, some
@@ -81,7 +81,7 @@ class Preparation(Config):
 
 
 @dataclass(frozen=True)
-class Source:
+class Source(Kept):
     """A column as it was, by the places of what was made of it: of its number, or of the 0/1 columns of its texts.
 
     missing: the place of the column that says where it was missing, if there is one. levels: its texts, the one without
@@ -92,16 +92,6 @@ class Source:
     at: tuple[int, ...]
     missing: int | None = None
     levels: tuple[str, ...] = ()
-
-    def plain(self) -> dict[str, Any]:
-        """Return this source as values that JSON can hold."""
-        return {"name": self.name, "at": list(self.at), "missing": self.missing, "levels": list(self.levels)}
-
-    @classmethod
-    def read(cls, plain: Mapping[str, Any]) -> Source:
-        """Read a source back from what `plain` returned. Raises KeyError or TypeError if `plain` is not of that
-        form."""
-        return cls(str(plain["name"]), tuple(plain["at"]), plain["missing"], tuple(plain["levels"]))
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,14 @@ scikit-learn fits the trees; what is kept of them are plain numbers, so that sco
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.base.arrays import Floats
+from securevfl.base.arrays import Floats, Kept
 from securevfl.base.extras import installed
 from securevfl.crypto.prg import Prg
 from securevfl.data.scaling import on_grid
@@ -38,7 +38,7 @@ def check_installed(who: str) -> None:
 
 
 @dataclass(frozen=True, repr=False)
-class BoostedTree:
+class BoostedTree(Kept):
     """One binary tree by its nodes (k,), the root first: the column and the threshold of each, its children, what it
     adds (at a leaf), how many training rows were in it. A node whose `left` is 0 is a leaf."""
 
@@ -62,14 +62,11 @@ class BoostedTree:
 
 
 @dataclass(frozen=True, repr=False)
-class Boosted:
+class Boosted(Kept):
     """Trees by output whose values add up to the score (m x c), from `base` (c,) on."""
 
     base: Floats
     trees: tuple[tuple[BoostedTree, ...], ...]
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {len(self.trees)} outputs, secret>"
 
     @classmethod
     def fit(cls, X: Floats, targets: Floats, *, classifies: bool, weights: Floats | None = None) -> Boosted:
@@ -99,22 +96,9 @@ class Boosted:
                 total += tree(X)
         return found
 
-    def state(self) -> dict[str, Any]:
-        """All of it as plain arrays."""
-        names = BoostedTree.__dataclass_fields__
-        return {
-            "base": self.base,
-            "trees": [[{name: getattr(tree, name) for name in names} for tree in trees] for trees in self.trees],
-        }
-
-    @classmethod
-    def read(cls, state: Mapping[str, Any]) -> Boosted:
-        """Read the trees back from what `state` returned. Raises KeyError or TypeError if it is not of that form."""
-        return cls(state["base"], tuple(tuple(BoostedTree(**tree) for tree in trees) for trees in state["trees"]))
-
 
 @dataclass(frozen=True, repr=False)
-class ScoreColumn:
+class ScoreColumn(Kept):
     """A party's own score: its trees, that of each training row (n x c) out of fold, and where that lies (c,).
 
     Where the part is that predicts, `trained` is empty.
@@ -129,16 +113,8 @@ class ScoreColumn:
         """Scores (m x c) as a column of inputs has them."""
         return on_grid(SCORE * (own - self.mean) / self.deviation, FARTHEST)
 
-    def state(self, *, whole: bool) -> dict[str, Any]:
-        """All of it as plain arrays, the training rows' only if `whole`."""
-        deviation = np.minimum(self.deviation, np.finfo(np.float64).max)
-        own = self.trained if whole else self.trained[:0]
-        return {"trees": self.trees.state(), "trained": own, "mean": self.mean, "deviation": deviation}
-
-    @classmethod
-    def read(cls, state: Mapping[str, Any]) -> ScoreColumn:
-        """Read the column back from what `state` returned. Raises KeyError or TypeError if it is not of that form."""
-        return cls(Boosted.read(state["trees"]), state["trained"], state["mean"], state["deviation"])
+    def state(self, *, whole: bool = True) -> dict[str, Any]:
+        return super().state(whole=whole) | ({} if whole else {"trained": self.trained[:0]})
 
 
 def out_of_fold(

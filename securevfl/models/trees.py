@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, model_validator
 
-from securevfl.base.arrays import Floats
+from securevfl.base.arrays import Floats, Kept
 from securevfl.data.bins import decimal
 from securevfl.data.forest import DEEPEST, FARTHEST, MOST_BINS, Cosines, Forest, Lines, two_valued
 from securevfl.data.scaling import on_grid
@@ -186,22 +186,17 @@ class Trees(LinearModel):
         return ForestInputs(forest, lines, score, cosines, intercept=spread.active, curved=curved)
 
 
-class ForestInputs(Inputs):
+@dataclass(eq=False, repr=False)
+class ForestInputs(Kept, Inputs):
     """One party's leaves, lines, own score, cosines and intercept, in this order. curved: what the leaves are
     multiplied by."""
 
-    def __init__(
-        self,
-        forest: Forest,
-        lines: Lines | None,
-        score: ScoreColumn | None,
-        cosines: Cosines | None,
-        *,
-        intercept: bool,
-        curved: float = 1.0,
-    ) -> None:
-        self.forest, self.lines, self.score, self.cosines = forest, lines, score, cosines
-        self.intercept, self.curved = intercept, curved
+    forest: Forest
+    lines: Lines | None
+    score: ScoreColumn | None
+    cosines: Cosines | None = None  # earlier parts have none
+    intercept: bool = False
+    curved: float = 1.0
 
     @property
     def value(self) -> float:
@@ -243,29 +238,6 @@ class ForestInputs(Inputs):
     def importance(self, theta: Floats, X: Floats) -> dict[str, list[float]]:
         """Return the mean size of each column's Shapley values (`securevfl.models.shapley`)."""
         return {name: np.abs(own).mean(axis=0).tolist() for name, own in explained(self, theta, X).columns.items()}
-
-    def state(self, *, whole: bool) -> dict[str, Any]:
-        return {
-            "forest": self.forest.state(),
-            "lines": None if self.lines is None else self.lines.state(),
-            "score": None if self.score is None else self.score.state(whole=whole),
-            "cosines": None if self.cosines is None else self.cosines.state(),
-            "intercept": self.intercept,
-            "curved": self.curved,
-        }
-
-    @classmethod
-    def read(cls, state: Mapping[str, Any]) -> ForestInputs:
-        """Read the inputs back from what `state` returned. Raises KeyError or TypeError if it is not of that form."""
-        lines, score, cosines = state["lines"], state["score"], state.get("cosines")  # earlier parts have none
-        return cls(
-            Forest.read(state["forest"]),
-            None if lines is None else Lines.read(lines),
-            None if score is None else ScoreColumn.read(score),
-            None if cosines is None else Cosines.read(cosines),
-            intercept=bool(state["intercept"]),
-            curved=float(state.get("curved", 1.0)),
-        )
 
 
 # A party's trees for people: what each asks, how many training rows are in its leaves, and their weights if known.
