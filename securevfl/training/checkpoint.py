@@ -21,6 +21,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from securevfl.base.files import read_checked, read_checked_json, write_checked, write_checked_json
 from securevfl.errors import DataError, StorageError
 from securevfl.families.player import State
@@ -78,19 +80,8 @@ class Checkpoints:
 
     def save(self, job: bytes, saved: Saved) -> None:
         """Write a state, whole or not at all and readable by its owner alone, and drop the oldest."""
-        kept = {
-            "schema": SCHEMA,
-            "round": saved.round,
-            "run": saved.run,
-            "history": saved.history,
-            "identities": saved.identities,
-            "state": saved.state.plain(),
-            "constant": saved.constant,
-            "preparation": saved.preparation,
-            "best": None if saved.best is None else saved.best.plain(),
-            "session": saved.session,
-            "over": saved.over,
-        }
+        best = None if saved.best is None else saved.best.plain()
+        kept = {"schema": SCHEMA} | vars(saved) | {"state": saved.state.plain(), "best": best}
         write_checked_json(self.folder / self._name(job, saved.round), kept)
         for old in self._states(job)[:-KEPT]:
             (self.folder / self._name(job, old)).unlink(missing_ok=True)
@@ -114,18 +105,7 @@ class Checkpoints:
                 )
             if kept["round"] != there or not checked:
                 raise KeyError
-            return Saved(
-                round=there,
-                run=str(kept["run"]),
-                history=kept["history"],
-                identities={str(name): str(each) for name, each in kept["identities"].items()},
-                state=State.read(kept["state"]),
-                constant=bool(kept["constant"]),
-                preparation=list(kept["preparation"]),
-                best=None if kept["best"] is None else State.read(kept["best"]),
-                session=str(kept.get("session", "")),
-                over=bool(kept.get("over", False)),
-            )
+            return msgspec.convert(kept, Saved, dec_hook=lambda kind, value: kind.read(value))
         except OSError as cause:
             raise DataError(f"{path}: a checkpoint was expected there ({cause.strerror})") from None
         except (AttributeError, KeyError, TypeError, ValueError):

@@ -36,6 +36,11 @@ READ: dict[str, dict[str, Any]] = {  # earlier schemas, and what their files lac
     "securevfl.part/2": {"calibration": [], "data": "", "baseline": [], "preparation": []},
 }
 
+AS_THEY_ARE = (  # fields that a file holds as they are
+    *("name", "role", "job", "parties", "outputs", "metrics", "spread", "history", "rounds", "run", "data"),
+    *("trained", "held_out"),
+)
+
 
 class Standing(StrEnum):
     """What a part that `join` returns is: of this training, or of an earlier one of the same job on the same table.
@@ -238,28 +243,15 @@ class ModelPart:
 
     def save(self, path: str | Path) -> None:
         """Write this party's own part as JSON with its digest, whole or not at all."""
-        state = {
-            "schema": SCHEMA,
-            "name": self.name,
-            "role": self.role,
-            "job": self.job,
-            "parties": self.parties,
+        state = {"schema": SCHEMA} | {name: getattr(self, name) for name in AS_THEY_ARE}
+        state |= {
             "columns": self.columns,
             "preparation": self.preparation.plain(),
             "mean": self.scaling.mean.tolist(),
             "deviation": [each if np.isfinite(each) else None for each in self.scaling.deviation.tolist()],
-            "outputs": self.outputs,
             "classes": None if self.classes is None else self.classes.tolist(),
             "state": self.state.plain(),
-            "metrics": self.metrics,
             "calibration": list(self.calibration),
-            "spread": self.spread,
-            "history": self.history,
-            "rounds": self.rounds,
-            "run": self.run,
-            "data": self.data,
-            "trained": self.trained,
-            "held_out": self.held_out,
             "baseline": [plain(each) for each in self.baseline],
         }
         write_checked_json(Path(path), state)
