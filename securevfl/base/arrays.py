@@ -22,7 +22,7 @@ class RowSlices(Protocol):
     def __getitem__(self, rows: slice, /) -> Floats: ...
 
 
-class Kept:
+class KeptFields:
     """A dataclass of arrays, numbers, texts and others of its kind, which a party keeps as plain values.
 
     Its own `__repr__` shows nothing: declare the dataclass with repr=False where what it holds is secret.
@@ -44,7 +44,7 @@ class Kept:
 
 def _plain(value: Any, whole: bool) -> Any:
     match value:
-        case Kept():
+        case KeptFields():
             return value.state(whole=whole)
         case tuple():
             return [_plain(each, whole) for each in value]

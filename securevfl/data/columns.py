@@ -164,9 +164,7 @@ def _by_name(name: str, named: Iterable[Any], chosen: Sequence[str] | None) -> d
         raise TableError(f"party {name}: columns of different names were expected, twice: {', '.join(twice[:5])}")
     if chosen is None:
         return found
-    lacking = [column for column in chosen if column not in found]
-    if lacking:
-        raise TableError(f"party {name}: columns of the training were expected, missing: {lacking}; add them")
+    check_chosen(found, chosen, f"party {name}: ")
     return {column: found[column] for column in chosen}
 
 
@@ -347,9 +345,7 @@ def _is_missing(value: Any) -> bool:
     """Whether it stands for no value: as CSV writes it, None, and the NaN, NaT and NA of Python and of frames."""
     if isinstance(value, str):
         return value in MISSING
-    if value is None or type(value).__name__ in ("NAType", "NaTType"):
-        return True
-    return isinstance(value, float) and not np.isfinite(value)
+    return _lacks(value) or (isinstance(value, float) and not np.isfinite(value))
 
 
 def index_ids(name: str, X: Any, y: Any) -> NDArray[Any] | None:
@@ -375,7 +371,12 @@ def _index(table: Any) -> Any:
     return None if index is None or callable(index) else index
 
 
-def some(names: Sequence[str]) -> str:
-    """List the first five names and say how many more there are."""
-    shown = ", ".join(names[:5])
-    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
+def some(names: Sequence[str], most: int = 5) -> str:
+    """List the first names, five unless told otherwise, and say how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def check_chosen(names: Collection[str], chosen: Sequence[str], who: str = "") -> None:
+    """Columns that a model was trained on, among those of a table. TableError names the missing."""
+    if lacking := [column for column in chosen if column not in names]:
+        raise TableError(f"{who}columns of the training were expected, missing: {some(lacking, 10)}; add them")

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.data.columns import Columns
@@ -26,6 +27,14 @@ from securevfl.errors import TableError
 LEAST = 1e-6  # eigenvalue of own correlations: what is less is a sum of other own columns
 CLOSEST = 59 / 60  # canonical correlation: what is more can't be told from 1, so inflation is told up to 30 fold
 HIGH = 0.5  # correlations that are listed
+
+
+def standardised(X: Floats) -> tuple[Floats, NDArray[np.bool_]]:
+    """Return those columns of X (n x d) that vary, about their means and in deviations, and which they are (d,)."""
+    Z = X - X.mean(axis=0)
+    deviation = Z.std(axis=0)
+    varies = deviation > 1e-12 * np.abs(X).max(axis=0, initial=0.0)
+    return Z[:, varies] / deviation[varies], varies
 
 
 @dataclass(frozen=True)
@@ -42,13 +51,12 @@ class OwnColumns:
         """Take the columns of numbers out of a table. TableError if none varies."""
         X = np.asarray(table.X)
         at = [j for j, name in enumerate(table.names) if name not in table.levels and not np.isnan(X[:, j]).all()]
-        Z = X[:, at] - np.nanmean(X[:, at], axis=0) if at else np.empty((len(X), 0))
-        Z[np.isnan(Z)] = 0.0
-        deviation = Z.std(axis=0)
-        varies = deviation > 1e-12 * np.abs(X[:, at]).max(axis=0, initial=0.0, where=~np.isnan(X[:, at]))
+        filled = X[:, at]
+        if at:
+            filled = np.where(np.isnan(filled), np.nanmean(filled, axis=0), filled)
+        Z, varies = standardised(filled)
         if not varies.any():
             raise TableError(f"party {party}: columns of numbers that vary were expected, there are none; bring others")
-        Z = Z[:, varies] / deviation[varies]
         values, vectors = np.linalg.eigh(Z.T @ Z / len(Z))
         back = vectors / np.sqrt(np.maximum(values, LEAST))
         names = tuple(table.names[j] for j in np.array(at)[varies].tolist())

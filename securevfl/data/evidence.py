@@ -27,7 +27,7 @@ from pydantic import Field
 from securevfl.base.arrays import Floats
 from securevfl.base.config import Config
 from securevfl.data.bins import rounded
-from securevfl.data.steps import MISSING, ColumnStep
+from securevfl.data.steps import ColumnStep, looked_up
 
 LEAST = 20  # training rows that no bin may be below, whatever a job says
 
@@ -60,10 +60,6 @@ class Evidence(ColumnStep):
 
     weights: tuple[float, ...] = ()
     iv: float = 0.0
-
-    @property
-    def features(self) -> list[str]:
-        return [self.column]
 
     @property
     @abstractmethod
@@ -128,9 +124,7 @@ class TextEvidence(Evidence):
         return max(len(self.levels), self.other + 1)
 
     def places(self, values: Floats, levels: tuple[str, ...]) -> Floats:
-        place = {level: at for at, level in enumerate(self.levels)}
-        known = np.array([place.get(text, self.other) for text in (*levels, MISSING)], np.float64)
-        return known[np.where(np.isnan(values), len(levels), values).astype(np.intp)]
+        return looked_up(values, levels, {level: number for number, level in enumerate(self.levels)}, self.other)
 
 
 def number_bins(column: str, values: Floats, gaps: bool, options: Woe) -> NumberEvidence:
@@ -224,10 +218,9 @@ def weighed(
     steps: Sequence[ColumnStep], bins: BinRows, positives: NDArray[np.intp], options: Woe
 ) -> tuple[ColumnStep, ...]:
     """Return the steps with the weights that follow from the rows of the positive class in each slot (k slots,)."""
-    found: list[ColumnStep] = []
-    slots, rows = options.slots, bins.rows
-    for j, step in enumerate(steps):
+    rows, weighed_steps = bins.rows, list[ColumnStep]()
+    for start, step in zip(range(0, len(rows), options.slots), steps, strict=True):
         assert isinstance(step, Evidence), "a table is weighed whole"
-        own = slice(j * slots, j * slots + step.bins)
-        found.append(step.weighed(positives[own], rows[own], options))
-    return tuple(found)
+        own = slice(start, start + step.bins)
+        weighed_steps.append(step.weighed(positives[own], rows[own], options))
+    return tuple(weighed_steps)

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.base.arrays import Floats, Kept, normal_quantile
+from securevfl.base.arrays import Floats, KeptFields, normal_quantile
 from securevfl.crypto.prg import Prg
 from securevfl.data.preparation import Source
 from securevfl.data.scaling import on_grid
@@ -58,7 +58,7 @@ def asked(X: Floats, sources: Sequence[Source], orders: Sequence[Sequence[int]] 
 
 
 @dataclass(frozen=True, repr=False)
-class Forest(Kept):
+class Forest(KeptFields):
     """Trees that are drawn: of the columns `sources` of one party, in prepared columns.
 
     columns (trees x depth): the source of each question; cuts, its number; sides, whether what is missing goes with
@@ -128,7 +128,7 @@ class Forest(Kept):
 
 
 @dataclass(frozen=True, repr=False)
-class Lines(Kept):
+class Lines(KeptFields):
     """The straight part: columns cut off at their ends, scaled by the training rows, and cut off at FARTHEST.
 
     low, high, mean, deviation (d,): of each column; `weight` is what they are multiplied by beside leaves. centre (d,):
@@ -246,7 +246,7 @@ REACH = 0.75  # gamma times how many columns vary: .15 at five of them
 
 
 @dataclass(frozen=True, repr=False)
-class Cosines(Kept):
+class Cosines(KeptFields):
     """Features of a party, as they were drawn once.
 
     columns: how a column is scaled. directions (d x m): w of each feature; phases (m,): b. size: what a feature is

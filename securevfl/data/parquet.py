@@ -13,7 +13,6 @@ from securevfl.data.columns import check_extremes, check_finite, check_labels
 from securevfl.data.readers import (
     arrow,
     arrow_ids,
-    check_chosen,
     check_kind,
     id_columns,
     labels_of,
@@ -21,6 +20,7 @@ from securevfl.data.readers import (
     open_parquet,
     parquet_names,
     read_parquet,
+    table_columns,
 )
 from securevfl.data.register import Keys, id_keys
 from securevfl.errors import TableError
@@ -50,13 +50,9 @@ class ParquetSource:
             schema = self._file.schema_arrow
             names = parquet_names(self._file, self._id)
             self._key = id_columns(self._id, names)
-            if chosen is not None:
-                check_chosen(names, chosen)
-            self.columns = list(chosen or (column for column in names if column not in (*self._key.names, self._label)))
+            self.columns = table_columns(names, self._key, self._label, chosen)
             self.labelled = self._label in names
             self.rows = int(self._file.metadata.num_rows)
-            if not self.columns:
-                raise TableError("at least one column beside ids and labels was expected, none came; add columns")
             if not self.rows:
                 raise TableError("rows were expected below the header, none came; export the table again")
             for column in self.columns:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -106,29 +106,18 @@ class Party:
         own.X, own.preparation = by.weigh(self.X), by
         return own
 
-    def weighed_by(self, column: str) -> Party:
-        """Return a copy of this party with this column taken out and used as the weights of its rows. Raises TableError
-        if there is no such column of numbers, or no other column beside it."""
-        own, own_weights = self._less(column, "weights of the rows", "weights.column")
-        own.weights = own_weights
-        return own
-
-    def exposed_by(self, column: str) -> Party:
-        """Return a copy of this party with this column taken out and used as the exposures of its rows. Raises
-        TableError if there is no such column of numbers, or no other column beside it."""
-        own, exposure = self._less(column, "exposures of the rows", "exposure")
-        own.exposure = exposure
-        return own
-
-    def _less(self, column: str, what: str, key: str) -> tuple[Party, Floats]:
-        """Take a column of numbers out: return the party without it, and that column (n,). Raises TableError if there
-        is no such column of numbers, or no other column beside it; `what` and `key` are its use and job key, for the
-        message."""
+    def with_column_as(self, use: Literal["weights", "exposure"], column: str) -> Party:
+        """Return a copy of this party with this column taken out and used as the weights, or the exposures, of its
+        rows. Raises TableError if there is no such column of numbers, or no other column beside it."""
         if column not in self.columns or column in self.levels or len(self.columns) < 2:
+            what, key = ("weights", "weights.column") if use == "weights" else ("exposures", "exposure")
             raise TableError(
-                f"party {self.name}: a column {column} of numbers was expected beside others, as {what}; correct {key}"
+                f"party {self.name}: a column {column} of numbers was expected beside others, as {what} of the rows; "
+                f"correct {key}"
             )
-        return self.without([column]), self.X[:, self.columns.index(column)]
+        own = self.without([column])
+        setattr(own, use, self.X[:, self.columns.index(column)])
+        return own
 
     def without(self, columns: Sequence[str]) -> Party:
         """Return a copy of this party without these columns. Raises TableError if none is left."""
@@ -138,10 +127,8 @@ class Party:
         own = copy(self)
         own.X, own.columns = self.X[:, left], [self.columns[j] for j in left]
         own.levels = {name: levels for name, levels in self.levels.items() if name not in columns}
-        own.dates, own.constant = (
-            self.dates.difference(columns),
-            [each for each in self.constant if each not in columns],
-        )
+        own.dates = self.dates.difference(columns)
+        own.constant = [name for name in self.constant if name not in columns]
         return own
 
     @property
@@ -194,16 +181,12 @@ class Party:
 
     def take(self, rows: NDArray[np.intp]) -> Party:
         """Return a copy of this party that has these rows alone, in this order."""
-        kept = object.__new__(Party)
-        kept.name, kept.columns, kept.levels, kept.X = self.name, self.columns, self.levels, self.X[rows]
-        kept.dates, kept.percents = self.dates, self.percents
-        kept.preparation, kept.constant, kept.model = self.preparation, self.constant, self.model
-        kept.weights = None if self.weights is None else self.weights[rows]
-        kept.exposure = None if self.exposure is None else self.exposure[rows]
-        kept.y = None if self.y is None else self.y[rows]
-        kept.ids = None if self.ids is None else self.ids[rows]
-        kept.keys = None if self.keys is None else self.keys[rows]
-        return kept
+        taken = object.__new__(Party)
+        vars(taken).update(vars(self))
+        for name in ("X", "y", "ids", "keys", "weights", "exposure"):
+            value = getattr(self, name)
+            setattr(taken, name, None if value is None else value[rows])
+        return taken
 
 
 class Helper(Party):

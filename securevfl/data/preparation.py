@@ -25,7 +25,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
-from securevfl.base.arrays import Floats, Kept
+from securevfl.base.arrays import Floats, KeptFields
 from securevfl.base.config import Config, Registry, plain, read_nested
 from securevfl.data.bins import edges_of
 from securevfl.data.columns import Columns, some
@@ -81,7 +81,7 @@ class Preparation(Config):
 
 
 @dataclass(frozen=True)
-class Source(Kept):
+class Source(KeptFields):
     """A column as it was, by the places of what was made of it: of its number, or of the 0/1 columns of its texts.
 
     missing: the place of the column that says where it was missing, if there is one. levels: its texts, the one without
@@ -211,22 +211,19 @@ def fit(name: str, own: Columns, train: Rows, options: Preparation) -> Prepared:
     if not (gaps.any() or own.levels or own.dates or heavy or parted):
         return Prepared(own.names)
     X, steps = own.X[train], list[ColumnStep]()
-    for j, column in enumerate(own.names):
-        if np.isnan(X[:, j]).all():
+    for column, values, lacks in zip(own.names, X.T, gaps.tolist(), strict=True):
+        if np.isnan(values).all():
             raise TableError(
                 f"party {name}: values among the training rows were expected, column {column} has none; drop it"
             )
         if column in own.levels:
-            counts = _counts(X[:, j], own.levels[column])
-            steps.append(
-                text_bins(column, counts, options.woe) if options.woe else _texts(name, column, counts, options)
-            )
-        elif column in own.dates and options.woe is None:
-            steps.append(_dates(column, X[:, j], bool(gaps[j]), options))
+            counts = level_counts(values, own.levels[column])
+            step = text_bins(column, counts, options.woe) if options.woe else _texts(name, column, counts, options)
         elif options.woe is not None:
-            steps.append(number_bins(column, X[:, j], bool(gaps[j]), options.woe))
+            step = number_bins(column, values, lacks, options.woe)
         else:
-            steps.append(_number(column, X[:, j], bool(gaps[j]), options, squash=column in heavy))
+            step = _number(column, values, lacks, options, date=column in own.dates, squash=column in heavy)
+        steps.append(step)
     prepared = Prepared(own.names, tuple(steps))
     if not prepared.features:
         raise TableError(f"party {name}: columns that vary were expected, none does in its training rows; add columns")
@@ -236,9 +233,9 @@ def fit(name: str, own: Columns, train: Rows, options: Preparation) -> Prepared:
 def _heavy(own: Columns, train: Rows, options: Preparation) -> list[str]:
     """Find the columns of numbers that are to be squashed, because their training rows have heavy tails; empty where
     the options leave tails as they are."""
-    if options.tails == "keep" or options.clip is not None or options.bins is not None or options.woe is not None:
-        return []
-    found = []
+    found = list[str]()
+    if options.tails == "keep" or any(each is not None for each in (options.clip, options.bins, options.woe)):
+        return found
     for start in range(0, len(own.names), _TOGETHER):
         some = slice(start, start + _TOGETHER)
         columns = np.ascontiguousarray(own.X[train, some].T)  # side by side in memory, as all that follows reads them
@@ -264,47 +261,33 @@ def _heavy_tailed(values: Floats) -> bool:
 
 def _check_refused(name: str, columns: Sequence[str], what: str, remedy: str) -> None:
     if columns:
-        shown = ", ".join(columns[:5]) + (f" and {len(columns) - 5} more" if len(columns) > 5 else "")
         raise TableError(
-            f"party {name}: this job takes no {what}, they are in {shown}; {remedy}, or let the job prepare them"
+            f"party {name}: this job takes no {what}, they are in {some(columns)}; {remedy}, or let the job prepare "
+            "them"
         )
 
 
-def _least(rows: int, options: Preparation) -> float:
-    return max(LEAST, options.rare * rows)
-
-
-def _number(column: str, values: Floats, gaps: bool, options: Preparation, *, squash: bool) -> ColumnStep:
-    """Fit the step of a column of numbers on the values of its training rows. gaps: whether any row lacks the value.
-    squash: whether the column has heavy tails that are squashed."""
+def _number(column: str, values: Floats, gaps: bool, options: Preparation, *, date: bool, squash: bool) -> ColumnStep:
+    """Fit the step of a column of numbers, or of dates in days since 1970-01-01, on the values of its training rows.
+    gaps: whether any row lacks the value. squash: whether the column has heavy tails that are squashed."""
     lacks = np.isnan(values)
-    present, least = values[~lacks], _least(len(values), options)
+    present, least = values[~lacks], max(LEAST, options.rare * len(values))
     marked = bool(options.missing == "indicator" and least <= lacks.sum() <= len(values) - least)
-    fill = float(np.median(present)) if gaps else None
+    filling: dict[str, Any] = {"fill": float(np.median(present)) if gaps else None, "indicator": marked}
+    if date:
+        parts = tuple(part for part in PARTS if len(np.unique(part_of_date(part, present))) > 1)
+        return Dates(column=column, parts=parts, **filling)
     if options.bins is not None and (edges := edges_of(present, options.bins)):
-        return Bins(column=column, edges=tuple(edges), fill=fill, indicator=marked)
+        return Bins(column=column, edges=tuple(edges), **filling)
     if squash:
         first, centre, last = np.quantile(present, [0.25, 0.5, 0.75]).tolist()
-        return Number(column=column, fill=fill, indicator=marked, centre=centre, spread=(last - first) / QUARTILES)
+        return Number(column=column, centre=centre, spread=(last - first) / QUARTILES, **filling)
     low, high = np.quantile(present, [options.clip or 0, 1 - (options.clip or 0)]).tolist()
     clips = options.clip is not None and low < high  # a column that is nearly constant would lose all it says
-    return Number(column=column, fill=fill, indicator=marked, low=low if clips else None, high=high if clips else None)
+    return Number(column=column, low=low if clips else None, high=high if clips else None, **filling)
 
 
-def _dates(column: str, values: Floats, gaps: bool, options: Preparation) -> ColumnStep:
-    """Fit the step of a column of dates, in days since 1970-01-01, on its training rows. gaps: whether any row lacks
-    the date."""
-    lacks = np.isnan(values)
-    present, least = values[~lacks], _least(len(values), options)
-    return Dates(
-        column=column,
-        parts=tuple(part for part in PARTS if len(np.unique(part_of_date(part, present))) > 1),
-        fill=float(np.median(present)) if gaps else None,
-        indicator=bool(options.missing == "indicator" and least <= lacks.sum() <= len(values) - least),
-    )
-
-
-def _counts(values: Floats, levels: tuple[str, ...]) -> dict[str, int]:
+def level_counts(values: Floats, levels: tuple[str, ...]) -> dict[str, int]:
     """How many rows have each level; a missing text is a level like others."""
     place = np.where(np.isnan(values), len(levels), values).astype(np.intp)
     return dict(zip((*levels, MISSING), np.bincount(place, minlength=len(levels) + 1).tolist(), strict=True))
@@ -314,7 +297,7 @@ def _texts(name: str, column: str, counts: Mapping[str, int], options: Preparati
     """Fit the step of a column of texts on the number of training rows at each level. Raises TableError if no level is
     frequent enough."""
     rows = sum(counts.values())
-    least = _least(rows, options)
+    least = max(LEAST, options.rare * rows)
     kept = [level for level, count in counts.items() if count >= least]
     kept.sort(key=lambda level: (-counts[level], level))
     if not kept:

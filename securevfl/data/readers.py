@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.data.columns import MISSING, Columns, Read, days_of, is_number, joined, text_levels
+from securevfl.data.columns import MISSING, Columns, Read, check_chosen, days_of, is_number, joined, some, text_levels
 from securevfl.data.party import Party
 from securevfl.errors import DataError, IdError, LabelError, TableError
 
@@ -180,12 +180,8 @@ def read_table(
         if _format(path) == "npz":
             return _read_npz(path, chosen)
         file = _open_file(path, id_column)
-        if chosen is not None:
-            check_chosen(file.names, chosen)
         key = id_columns(id_column, file.names)
-        columns = list(chosen or (name for name in file.names if name not in (*key.names, label_column)))
-        if not columns:
-            raise TableError("at least one column beside ids and labels was expected, none came; add columns")
+        columns = table_columns(file.names, key, label_column, chosen)
         labels = [label_column] if chosen is None and label_column in file.names else []
         table = file.read(list(dict.fromkeys([*key.names, *labels, *columns])))
         if not table.num_rows:
@@ -387,8 +383,9 @@ def check_names(names: list[str], id_column: str) -> None:
             )
         if any(is_number(name) for name in names):
             raise TableError("a header with column names was expected, the first line holds numbers; add a header")
-        shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
-        raise IdError(f"an id column {id_column!r} was expected, columns are {shown}; name the right one with --id")
+        raise IdError(
+            f"an id column {id_column!r} was expected, columns are {some(names, 20)}; name the right one with --id"
+        )
     if not all(names):
         raise TableError(
             f"a name for every column was expected, column {names.index('') + 1} has none; name or drop it"
@@ -398,12 +395,15 @@ def check_names(names: list[str], id_column: str) -> None:
         raise TableError(f"columns of different names were expected, twice: {', '.join(twice[:5])}; rename one of each")
 
 
-def check_chosen(names: Sequence[str], chosen: Sequence[str]) -> None:
-    """Columns that a model was trained on, among those of a file. TableError names the missing."""
-    lacking = [column for column in chosen if column not in set(names)]
-    if lacking:
-        shown = ", ".join(lacking[:10]) + (f" and {len(lacking) - 10} more" if len(lacking) > 10 else "")
-        raise TableError(f"columns of the training were expected, missing: {shown}; add them")
+def table_columns(names: list[str], key: IdColumns, label_column: str, chosen: Sequence[str] | None) -> list[str]:
+    """Return the columns of a file beside ids and labels, or the chosen ones. TableError if some are missing, or none
+    is left."""
+    if chosen is not None:
+        check_chosen(names, chosen)
+    columns = list(chosen or (name for name in names if name not in (*key.names, label_column)))
+    if not columns:
+        raise TableError("at least one column beside ids and labels was expected, none came; add columns")
+    return columns
 
 
 def check_kind(name: str, kind: Any) -> None:

@@ -13,6 +13,7 @@ A step is fitted on training rows alone and applied to all others as it is. Weig
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -33,9 +34,9 @@ class ColumnStep(Named, ABC):
     column: str
 
     @property
-    @abstractmethod
     def features(self) -> list[str]:
         """The names of the k columns that it makes."""
+        return [self.column]
 
     @abstractmethod
     def apply(self, values: Floats, levels: tuple[str, ...]) -> Floats:
@@ -46,51 +47,60 @@ class ColumnStep(Named, ABC):
         """
 
 
-class Number(ColumnStep):
-    """A column of numbers. `fill` stands for what is missing (None if nothing was), `low` and `high` are its ends where
-    it is clipped, and `indicator` adds the column that says where it was missing. With a `spread` the numbers become
+class Filled(ColumnStep):
+    """A column of numbers. `fill` stands for what is missing (None if nothing was), and `indicator` adds a 0/1 column
+    that says where it was missing."""
+
+    fill: float | None = None
+    indicator: bool = False
+
+    @property
+    def features(self) -> list[str]:
+        return [*self._names(), *([f"{self.column}={MISSING}"] if self.indicator else [])]
+
+    def apply(self, values: Floats, levels: tuple[str, ...]) -> Floats:
+        lacks = np.isnan(values)
+        made = self._make(values if self.fill is None else np.where(lacks, self.fill, values))
+        return np.column_stack([made, lacks]) if self.indicator else made
+
+    def _names(self) -> list[str]:
+        """Return the names of what `_make` makes."""
+        return [self.column]
+
+    @abstractmethod
+    def _make(self, filled: Floats) -> Floats:
+        """Turn a column (m,) without gaps into columns (m x k)."""
+
+
+class Number(Filled):
+    """A column of numbers, with `low` and `high` as its ends where it is clipped. With a `spread` the numbers become
     asinh((x - centre) / spread)."""
 
     name: ClassVar[str] = "number"
-    fill: float | None = None
-    indicator: bool = False
     low: float | None = None
     high: float | None = None
     centre: float = 0.0
     spread: float | None = Field(default=None, gt=0)
 
-    @property
-    def features(self) -> list[str]:
-        return [self.column, *([f"{self.column}={MISSING}"] if self.indicator else [])]
-
-    def apply(self, values: Floats, levels: tuple[str, ...]) -> Floats:
-        lacks = np.isnan(values)
-        filled = values if self.fill is None else np.where(lacks, self.fill, values)
+    def _make(self, filled: Floats) -> Floats:
         if self.low is not None or self.high is not None:
             filled = np.clip(filled, self.low, self.high)
         if self.spread is not None:
             filled = np.arcsinh((filled - self.centre) / self.spread)
-        return np.column_stack([filled, lacks]) if self.indicator else filled[:, None]
+        return filled[:, None]
 
 
-class Dates(ColumnStep):
-    """A column of dates, in days since 1970-01-01: the days, and those `parts` of them that vary; else as `Number`."""
+class Dates(Filled):
+    """A column of dates, in days since 1970-01-01: the days, and those `parts` of them that vary."""
 
     name: ClassVar[str] = "dates"
     parts: tuple[Literal["month", "weekday"], ...] = ()
-    fill: float | None = None
-    indicator: bool = False
 
-    @property
-    def features(self) -> list[str]:
-        marks = [*self.parts, *([MISSING] if self.indicator else [])]
-        return [self.column, *(f"{self.column}={mark}" for mark in marks)]
+    def _names(self) -> list[str]:
+        return [self.column, *(f"{self.column}={part}" for part in self.parts)]
 
-    def apply(self, values: Floats, levels: tuple[str, ...]) -> Floats:
-        lacks = np.isnan(values)
-        filled = values if self.fill is None else np.where(lacks, self.fill, values)
-        found = [filled, *(part_of_date(part, filled) for part in self.parts)]
-        return np.column_stack([*found, lacks] if self.indicator else found)
+    def _make(self, filled: Floats) -> Floats:
+        return np.column_stack([filled, *(part_of_date(part, filled) for part in self.parts)])
 
 
 def part_of_date(part: Literal["month", "weekday"], days: Floats) -> Floats:
@@ -104,26 +114,26 @@ def part_of_date(part: Literal["month", "weekday"], days: Floats) -> Floats:
     return np.where(lacks, np.nan, found)
 
 
-class Bins(ColumnStep):
+class Bins(Filled):
     """A column of numbers parted at rising `edges` (`securevfl.data.bins`): a column for each says where the value is
-    as large or larger; else as `Number`."""
+    as large or larger."""
 
     name: ClassVar[str] = "bins"
     edges: tuple[float, ...]
-    fill: float | None = None
-    indicator: bool = False
 
-    @property
-    def features(self) -> list[str]:
-        over = [f"{self.column}>={decimal(edge)}" for edge in self.edges]
-        return [*over, *([f"{self.column}={MISSING}"] if self.indicator else [])]
+    def _names(self) -> list[str]:
+        return [f"{self.column}>={decimal(edge)}" for edge in self.edges]
 
-    def apply(self, values: Floats, levels: tuple[str, ...]) -> Floats:
-        lacks = np.isnan(values)
-        filled = values if self.fill is None else np.where(lacks, self.fill, values)
-        found = (filled[:, None] >= np.array(self.edges)).astype(np.float64)
-        found[np.isnan(filled)] = np.nan
-        return np.column_stack([found, lacks]) if self.indicator else found
+    def _make(self, filled: Floats) -> Floats:
+        over = (filled[:, None] >= np.array(self.edges)).astype(np.float64)
+        over[np.isnan(filled)] = np.nan
+        return over
+
+
+def looked_up(values: Floats, levels: tuple[str, ...], known: Mapping[str, int], other: int) -> Floats:
+    """Return the number (m,) that is known for each text, given as places among levels; `other` for any other text."""
+    numbers = np.array([known.get(text, other) for text in (*levels, MISSING)], np.float64)
+    return numbers[np.where(np.isnan(values), len(levels), values).astype(np.intp)]
 
 
 class Texts(ColumnStep):
@@ -140,10 +150,8 @@ class Texts(ColumnStep):
 
     def apply(self, values: Floats, levels: tuple[str, ...]) -> Floats:
         """Unknown texts go with the rare ones, or if there were none with the base."""
-        place = {level: at for at, level in enumerate(self.levels)}
-        unknown = len(self.levels) if self.other else -1
-        known = np.array([-1 if text == self.base else place.get(text, unknown) for text in (*levels, MISSING)])
-        own = known[np.where(np.isnan(values), len(levels), values).astype(np.intp)]
+        places = {level: place for place, level in enumerate(self.levels)} | {self.base: -1}
+        own = looked_up(values, levels, places, len(self.levels) if self.other else -1)
         return (own[:, None] == np.arange(len(self.levels) + self.other)).astype(np.float64)
 
 
@@ -153,11 +161,6 @@ class Codes(ColumnStep):
     name: ClassVar[str] = "codes"
     levels: tuple[str, ...]
 
-    @property
-    def features(self) -> list[str]:
-        return [self.column]
-
     def apply(self, values: Floats, levels: tuple[str, ...]) -> Floats:
-        place = {level: at for at, level in enumerate(self.levels, 1)}
-        known = np.array([place.get(text, 0) for text in (*levels, MISSING)], np.float64)
-        return known[np.where(np.isnan(values), len(levels), values).astype(np.intp)][:, None]
+        codes = {level: code for code, level in enumerate(self.levels, 1)}
+        return looked_up(values, levels, codes, 0)[:, None]

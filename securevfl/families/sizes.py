@@ -255,9 +255,9 @@ def prepare(job: JobOptions, party: Party, register: Register) -> Party:
     if dropped:
         party = party.without(dropped)
     if column is not None:
-        party = party.weighed_by(column)
+        party = party.with_column_as("weights", column)
     if exposure is not None:
-        party = party.exposed_by(exposure)
+        party = party.with_column_as("exposure", exposure)
     options = job.prepare if job.scaling != "none" else job.prepare.model_copy(update={"tails": "keep"})
     return party.prepared(fit(party.name, party.table, job.schedule(register).flow, options))
 

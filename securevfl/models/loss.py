@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
+from securevfl.data.columns import some
 from securevfl.errors import ClassError, LabelError
 
 
@@ -416,8 +417,8 @@ def positive_of(loss: Loss, classes: NDArray[Any] | None) -> str | None:
 def unknown_class(name: str, key: str, given: Sequence[str], names: Sequence[str]) -> ClassError:
     """Make the error of a key that names classes which party `name` does not have; it lists those that the party
     has."""
-    shown = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
-    return ClassError(f"party {name}: {key}: of the classes {shown} was expected, {', '.join(given)} came; correct it")
+    came = ", ".join(given)
+    return ClassError(f"party {name}: {key}: of the classes {some(names, SHOWN)} was expected, {came} came; correct it")
 
 
 def _usual(names: Sequence[str], counts: Sequence[int]) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.base.arrays import Floats, Kept
+from securevfl.base.arrays import Floats, KeptFields
 from securevfl.base.extras import installed
 from securevfl.crypto.prg import Prg
 from securevfl.data.scaling import on_grid
@@ -38,7 +38,7 @@ def check_installed(who: str) -> None:
 
 
 @dataclass(frozen=True, repr=False)
-class BoostedTree(Kept):
+class BoostedTree(KeptFields):
     """One binary tree by its nodes (k,), the root first: the column and the threshold of each, its children, what it
     adds (at a leaf), how many training rows were in it. A node whose `left` is 0 is a leaf."""
 
@@ -62,7 +62,7 @@ class BoostedTree(Kept):
 
 
 @dataclass(frozen=True, repr=False)
-class Boosted(Kept):
+class Boosted(KeptFields):
     """Trees by output whose values add up to the score (m x c), from `base` (c,) on."""
 
     base: Floats
@@ -98,7 +98,7 @@ class Boosted(Kept):
 
 
 @dataclass(frozen=True, repr=False)
-class ScoreColumn(Kept):
+class ScoreColumn(KeptFields):
     """A party's own score: its trees, that of each training row (n x c) out of fold, and where that lies (c,).
 
     Where the part is that predicts, `trained` is empty.

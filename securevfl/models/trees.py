@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, model_validator
 
-from securevfl.base.arrays import Floats, Kept
+from securevfl.base.arrays import Floats, KeptFields
 from securevfl.data.bins import decimal
 from securevfl.data.forest import DEEPEST, FARTHEST, MOST_BINS, Cosines, Forest, Lines, two_valued
 from securevfl.data.scaling import on_grid
@@ -187,7 +187,7 @@ class Trees(LinearModel):
 
 
 @dataclass(eq=False, repr=False)
-class ForestInputs(Kept, Inputs):
+class ForestInputs(KeptFields, Inputs):
     """One party's leaves, lines, own score, cosines and intercept, in this order. curved: what the leaves are
     multiplied by."""
 

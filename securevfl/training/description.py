@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.data.columns import Columns
+from securevfl.data.correlations import standardised
 from securevfl.data.evidence import BinRows, Woe, number_bins, text_bins
 from securevfl.data.party import Party
-from securevfl.data.preparation import HEAVY
-from securevfl.data.steps import MISSING
+from securevfl.data.preparation import HEAVY, level_counts
 from securevfl.display import html
 from securevfl.models.loss import LogisticLoss, class_name, classes_of
 from securevfl.models.metrics import area_under_curve
@@ -200,11 +200,7 @@ def _says(
     if levels is None:
         step: Any = number_bins(name, values, bool(lacks.any()), options)
     else:
-        found, counts = np.unique(values[~lacks].astype(np.intp), return_counts=True)
-        held = dict(zip([levels[place] for place in found.tolist()], counts.tolist(), strict=True))
-        if lacks.any():
-            held[MISSING] = int(lacks.sum())
-        step = text_bins(name, held, options)
+        step = text_bins(name, level_counts(values, tuple(levels)), options)
     places = step.places(values, tuple(levels or ()))
     bins = BinRows(places[:, None], step.bins)
     weighed = step.weighed(bins.positives(marked), bins.rows, options)
@@ -224,11 +220,8 @@ def _inflation(table: Columns, X: Floats) -> dict[int, float]:
         lacks = np.isnan(column)
         if lacks.any():
             column[lacks] = np.median(column[~lacks]) if not lacks.all() else 0.0
-    own -= own.mean(axis=0)
-    deviation = own.std(axis=0)
-    varies = deviation > 1e-12 * np.abs(X[:, at]).max(axis=0, initial=0.0, where=~np.isnan(X[:, at]))
-    own = own[:, varies] / deviation[varies]
-    values, vectors = np.linalg.eigh(own.T @ own / len(own))
+    Z, varies = standardised(own)
+    values, vectors = np.linalg.eigh(Z.T @ Z / len(Z))
     found = np.minimum((vectors**2 / np.maximum(values, 1e-10)).sum(axis=1), MOST_VIF)
     return dict(zip(np.array(at)[varies].tolist(), found.tolist(), strict=True))
 
