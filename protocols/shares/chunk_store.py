@@ -37,9 +37,6 @@ from typing import Any
 from securevfl.base.files import append_whole, close_to_others, make_private, write_whole, writing_whole
 from securevfl.errors import ConfigError, ProtocolError
 
-__all__ = ["NAME_BYTES", "Chunk", "InMemory", "OnDisk", "Ready", "SpentNames"]
-
-
 NAME_BYTES = 16
 _AT_ONCE = 16  # records marked spent at a time
 _U64 = struct.Struct("<Q")

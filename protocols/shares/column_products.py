@@ -35,8 +35,6 @@ from securevfl.protocols.shares.share_products import Products
 from securevfl.protocols.shares.summed_products import summed_products
 from securevfl.runtime.channel import Entry, Telling
 
-__all__ = ["BITS", "FEWEST", "LEVELS", "NOISE", "ROWS_PER_COLUMN", "ProductNumbers", "declares", "told_products"]
-
 BITS = 6
 LEVELS = 30  # from a correlation of 0 to one of 1: one less than 2^5 - 1, for what rounding adds
 NOISE = 1 / (6 * LEVELS**2)  # variance of a rounding, on average

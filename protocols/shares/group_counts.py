@@ -34,18 +34,6 @@ from securevfl.protocols.shares.new_sums import words
 from securevfl.protocols.shares.summed_products import summed_products
 from securevfl.runtime.channel import Entry, Telling
 
-__all__ = [
-    "FEWEST",
-    "OUTCOMES",
-    "ROWS",
-    "STEP",
-    "bits_told",
-    "counted_by_group",
-    "declares",
-    "numbers_told",
-    "tell_groups",
-]
-
 ROWS = 400  # in all
 FEWEST = 100  # of a group
 OUTCOMES = 4

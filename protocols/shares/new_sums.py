@@ -33,9 +33,6 @@ from securevfl.protocols.shares.work_ahead import RowBlock, Terms
 from securevfl.runtime.channel import Entry, Telling
 from securevfl.runtime.codec import Message
 
-__all__ = ["BITS", "MOST", "NewRows", "NewSums", "SumPart", "counted", "declares", "declares_tables", "looked_up"]
-
-
 STRETCH = 16_384  # rows of one product
 _READ = 4096  # rows that are made into integers at a time
 

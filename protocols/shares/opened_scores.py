@@ -54,8 +54,6 @@ from securevfl.protocols.shares.work_ahead import Terms
 from securevfl.runtime.channel import Entry, Telling
 from securevfl.runtime.codec import Message
 
-__all__ = ["Asking", "QueriedRows", "Scores", "declares"]
-
 
 class Committed(Telling, frozen=True):
     """16 bytes a row, the same for the same row with the same columns and no other; and a byte a row, 0 where it

@@ -32,8 +32,6 @@ from securevfl.protocols.shares.visits import SharedState
 from securevfl.protocols.shares.work_ahead import Terms
 from securevfl.runtime.channel import Entry, Leave, Telling
 
-__all__ = ["FINE", "WeightLevels", "declares", "enter", "opened"]
-
 FINE = 0.05  # of a standard error, that rounding changes a weight by at most (standard deviation)
 _OFF = 6**-0.5  # deviation of two numbers that are rounded at random, in steps
 _WHOLE = 7  # bits of a weight before the point, with its sign

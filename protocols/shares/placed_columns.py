@@ -33,8 +33,6 @@ from securevfl.protocols.shares.work_ahead import RowBlock
 from securevfl.runtime.executor import Meter
 from securevfl.runtime.placing import Placed, PlacedPart
 
-__all__ = ["PlacedColumns", "WorkerRows", "changed", "multiplied", "summed"]
-
 _AHEAD = 16  # blocks whose sums are asked for before the first is waited for
 
 P = ParamSpec("P")

@@ -34,19 +34,18 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
-import json
+import hmac
 import os
 import sqlite3
 import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,23 +55,81 @@ from securevfl.base.files import DamagedFileError, keep_name, make_private
 from securevfl.base.tall import Stretch, Tall
 from securevfl.data.register import order_by_value
 from securevfl.errors import ConfigError, LeakageError, ProtocolError, SecureVFLError, StorageError
-from securevfl.protocols.shares.at_rest import AtRest
 from securevfl.runtime import eventlog
 
-__all__ = [
-    "BUDGET",
-    "COMMITMENT",
-    "FEWEST_VISITS",
-    "KEPT",
-    "NEW",
-    "OWN",
-    "REFUSED",
-    "ROWS_PER_MEASURE",
-    "Ledger",
-    "LedgerFile",
-    "Line",
-    "ScoreQuestion",
-]
+# A file that processes change in place, and that is found again as the last of them left it.
+#
+# Beside it lies its seal: the digest of the whole file, as long as nobody uses it, written by the last that did. So a
+# bit that a disk has lost, an end that was cut off, or an older copy that was put back alone, is noticed before it is
+# used. While somebody uses the file, and after that process was killed, there is no digest to go by; whoever comes next
+# is told so, to look by other means. Readers and writers hold a lock on the seal, which falls with their process.
+
+
+_IN_USE = b"in use\n"
+_SEALED = 65  # bytes of a digest in hex, and the end of its line
+_PIECE = 1 << 16  # bytes that are read and digested at a time
+
+
+class AtRest:
+    """This process's use of the file at `path`, which is there, until `close`.
+
+    left: whether it was left in order; if not, its digest is not known. DamagedFileError if it is not as it was left,
+    StorageError if the seal cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        seal = path.with_name(f"{path.name}.seal")
+        try:
+            self._lock = os.open(seal, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as cause:
+            raise StorageError(seal, cause) from None
+        try:
+            self.left = self._begin()
+        except OSError as cause:
+            os.close(self._lock)
+            raise StorageError(seal, cause) from None
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def close(self) -> None:
+        """End the use, once the file is closed: the last to do so notes what it leaves."""
+        with suppress(OSError):  # of a file that cannot be read, or a full disk: what comes next looks by other means
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._write(_digest_of_file(self._path))
+        os.close(self._lock)
+
+    def drop(self) -> None:
+        """End the use of a file that turned out to be none, and leave its seal open."""
+        os.close(self._lock)
+
+    def _begin(self) -> bool:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # others use it, and have looked
+            fcntl.flock(self._lock, fcntl.LOCK_SH)
+            return True
+        sealed = os.pread(self._lock, 128, 0)
+        left = len(sealed) == _SEALED  # a full disk may have taken a part of it
+        if left and not hmac.compare_digest(sealed, _digest_of_file(self._path)):
+            raise DamagedFileError
+        self._write(_IN_USE)
+        fcntl.flock(self._lock, fcntl.LOCK_SH)
+        return left
+
+    def _write(self, what: bytes) -> None:
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, what, 0)
+        os.fsync(self._lock)
+
+
+def _digest_of_file(path: Path) -> bytes:
+    digest = hashlib.sha256()
+    with path.open("rb", buffering=0) as file:
+        while piece := file.read(_PIECE):
+            digest.update(piece)
+    return f"{digest.hexdigest()}\n".encode()
 
 
 # A file of tables that processes share: what a ledger of scores knows, on disk before it counts.
@@ -80,12 +137,7 @@ __all__ = [
 # SQLite keeps it: rows lie sorted by their keys in pages of a file, which are read where they are asked for, so that a
 # ledger of millions of rows opens at once and takes no memory. A change is whole and flushed, or never was; processes
 # and threads take turns. The file holds a key of its own.
-#
-# Ledgers of earlier versions were lines of JSON. One that is found is taken over whole, under a lock, and then takes
-# the old one's place.
 
-
-Line = dict[str, Any]
 
 KEY_BYTES = 32
 _SCHEMA = 1
@@ -109,13 +161,8 @@ class LedgerFile:
     Threads that change it at once are flushed together: each waits until what it has changed is on disk.
     """
 
-    def __init__(
-        self,
-        path: Path | None,
-        tables: str,
-        take_over: Callable[[sqlite3.Connection, Line], None] = lambda tables, line: None,
-    ) -> None:
-        """tables: statements that make them. take_over: enters one line of JSON of an earlier version."""
+    def __init__(self, path: Path | None, tables: str) -> None:
+        """tables: statements that make them."""
         self.path = path
         self._one = threading.Condition(threading.RLock())
         self._counting, self._coming = threading.Lock(), 0  # threads that are about to change it
@@ -124,10 +171,10 @@ class LedgerFile:
             self._connection, self.key = _opened(None, tables)
             return
         if not path.exists():
-            make_private(path.parent)
-            _put(path, tables, os.urandom(KEY_BYTES), lambda made: None, anew=True)
-        if not _is_ours(path):
-            _take_over(path, tables, take_over)
+            _make(path, tables)
+        with path.open("rb") as file:
+            if file.read(len(_SQLITE)) != _SQLITE:
+                raise _no_ledger(path)
         try:
             rest = AtRest(path)
         except DamagedFileError:
@@ -140,18 +187,16 @@ class LedgerFile:
         weakref.finalize(self, _leave, self._connection, rest)
 
     @classmethod
-    def shared(
-        cls, path: Path | None, tables: str, take_over: Callable[[sqlite3.Connection, Line], None]
-    ) -> LedgerFile:
+    def shared(cls, path: Path | None, tables: str) -> LedgerFile:
         """Return the one object of this process for a file, so that its threads take turns without asking the disk."""
         if path is None:
             return cls(None, tables)
         with _opening:
-            found = _shared.get(_identity(path)) if path.exists() else None
-            if found is None:
-                found = cls(path, tables, take_over)
-                _shared[_identity(path)] = found
-            return found
+            shared = _shared.get(_identity(path)) if path.exists() else None
+            if shared is None:
+                shared = cls(path, tables)
+                _shared[_identity(path)] = shared
+            return shared
 
     @contextmanager
     def changing(self) -> Iterator[sqlite3.Connection]:
@@ -236,12 +281,6 @@ def _identity(path: Path) -> tuple[int, ...]:
     return os.getpid(), found.st_dev, found.st_ino
 
 
-def _is_ours(path: Path) -> bool:
-    """Whether a file begins as SQLite's do."""
-    with path.open("rb") as file:
-        return file.read(len(_SQLITE)) == _SQLITE
-
-
 def _leave(connection: sqlite3.Connection, rest: AtRest) -> None:
     connection.close()
     rest.close()
@@ -255,7 +294,7 @@ def _opened(path: Path | None, tables: str, *, look: bool = False) -> tuple[sqli
     )
     try:
         if path is None:
-            _fill(connection, tables, os.urandom(KEY_BYTES))
+            _fill(connection, tables)
         connection.execute(f"PRAGMA mmap_size = {_MAPPED}")
         connection.execute("PRAGMA journal_mode = WAL")  # a change is one flush
         connection.execute("PRAGMA synchronous = FULL")
@@ -276,29 +315,26 @@ def _opened(path: Path | None, tables: str, *, look: bool = False) -> tuple[sqli
     return connection, bytes(key)
 
 
-def _fill(connection: sqlite3.Connection, tables: str, key: bytes) -> None:
-    """Make the tables in an empty file."""
+def _fill(connection: sqlite3.Connection, tables: str) -> None:
+    """Make the tables in an empty file, with a key of its own."""
     for statement in filter(str.strip, (_META + tables).split(";")):
         connection.execute(statement)
-    connection.execute("INSERT INTO meta VALUES (?, ?)", (_SCHEMA, key))
+    connection.execute("INSERT INTO meta VALUES (?, ?)", (_SCHEMA, os.urandom(KEY_BYTES)))
 
 
-def _put(path: Path, tables: str, key: bytes, enter: Callable[[sqlite3.Connection], None], *, anew: bool) -> None:
-    """Make a file with these tables and what `enter` puts into them, whole or not at all. anew: what is there stays."""
+def _make(path: Path, tables: str) -> None:
+    """Make a file with these tables, whole or not at all; what another process has made meanwhile stays."""
+    make_private(path.parent)
     draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     draft.unlink(missing_ok=True)
     os.close(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     try:
         with closing(sqlite3.connect(draft, isolation_level=None)) as connection:
             connection.execute("BEGIN")
-            _fill(connection, tables, key)
-            enter(connection)
+            _fill(connection, tables)
             connection.execute("COMMIT")
-        if anew:
-            with suppress(FileExistsError):
-                os.link(draft, path)
-        else:
-            draft.replace(path)
+        with suppress(FileExistsError):
+            os.link(draft, path)
         keep_name(path.parent)
     except sqlite3.Error as error:
         raise StorageError(path, OSError(errno.EIO, str(error))) from None
@@ -308,32 +344,10 @@ def _put(path: Path, tables: str, key: bytes, enter: Callable[[sqlite3.Connectio
         draft.unlink(missing_ok=True)
 
 
-def _take_over(path: Path, tables: str, enter: Callable[[sqlite3.Connection, Line], None]) -> None:
-    """Put a ledger of these tables in the place of one that holds lines of JSON, with all that these say."""
-    lock = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # falls with the process
-        lines = path.read_bytes().splitlines(keepends=True)
-        if lines and lines[0].startswith(_SQLITE):
-            return  # another process was quicker
-        if len(lines) > 1 and not lines[-1].endswith(b"\n") and _torn(lines[-1]):
-            del lines[-1]  # cut off by a kill, it has let nothing out
-        key = bytes.fromhex(json.loads(lines[0])["key"])
-
-        def enter_lines(made: sqlite3.Connection) -> None:
-            for line in lines[1:]:
-                enter(made, json.loads(line))
-
-        _put(path, tables, key, enter_lines, anew=False)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError):
-        raise _no_ledger(path) from None
-    finally:
-        os.close(lock)
-
-
 def _no_ledger(path: Path | None) -> ConfigError:
     return ConfigError(
-        f"{path}: a ledger of scores was expected, something else is there; put it back, or name another file"
+        f"{path}: a ledger of scores was expected, something else or one of an earlier version is there; put it "
+        "back, or name another file"
     )
 
 
@@ -343,15 +357,6 @@ def _damaged(path: Path | None) -> ConfigError:
         "put the newest copy back, and remove the .seal beside it to go on with that: rows that it does not know may "
         "be scored again then"
     )
-
-
-def _torn(line: bytes) -> bool:
-    """Whether it is the beginning of a line alone."""
-    try:
-        json.loads(line)
-    except ValueError:
-        return True
-    return False
 
 
 OWN = ""  # the peer of a question that the ledger's own party asks
@@ -382,6 +387,7 @@ _READ = {
     "part": "SELECT part FROM scored WHERE row = ? AND peer = ? AND model = ? AND committed = ?",
     "score": "SELECT score FROM scored WHERE row = ? AND peer = ? AND model = ? AND committed = ?",
 }
+_CODES = "INSERT INTO codes VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET bits = max(bits, excluded.bits)"
 _HOLDS = {
     "trained": "SELECT 1 FROM trained WHERE model = ? AND row = ?",
     "contents": "SELECT 1 FROM contents WHERE model = ? AND content = ?",
@@ -426,7 +432,7 @@ class Ledger:
     def __init__(self, path: Path | None) -> None:
         self._claims = None if path is None else path.with_name(f"{path.name}.claims")
         self._claimed: set[str] = set()  # in this object
-        self._file = LedgerFile.shared(path, _TABLES, _enter_line)
+        self._file = LedgerFile.shared(path, _TABLES)
 
     def trained(self, model: bytes, visits: int, ids: Iterable[bytes], X: RowSlices | Tall | None = None) -> None:
         """Note a model that is ready, with its rows and columns.
@@ -438,7 +444,7 @@ class Ledger:
         starts = range(0, count, _CHUNK)
         rows = _rising(iter(lambda: self._digests(islice(left, _CHUNK)), []))
         if isinstance(X, Tall):
-            coming = [part.run(_digests_of, self._columns_key) for part in X.parts]
+            coming = [part.run(_digests_of, self._key_of(b"columns")) for part in X.parts]
             contents = _rising([[each.result()] for each in coming])
         else:
             contents = _rising(self._contents(X[at : min(at + _CHUNK, count)]) for at in starts if X is not None)
@@ -599,7 +605,7 @@ class Ledger:
             others = [each for each in earlier if each is not own]
             if len({each[1] for each in others} - {model}) >= models:
                 continue
-            if sum(each[2] for each in others) + bits + _bits_of_codes(tables, row) > most:
+            if sum(each[2] for each in others) + bits + _bits_of(tables, row)[1] > most:
                 continue
             states[at] = NEW
             if own is None:
@@ -632,20 +638,16 @@ class Ledger:
 
         X: this party's columns (n x d) of the rows; what is told of a row again, from the same columns, counts once.
         """
-        key = hashlib.blake2b(self._file.key, person=b"codes").digest()
-        octets = np.ascontiguousarray(X, "<f8") + 0.0  # one zero
-        held = [hashlib.blake2b(row.tobytes(), digest_size=_DIGEST, key=key).hexdigest() for row in octets]
-        sources = [f"{model} {each}" for each in held]
-        admitted = np.zeros(len(octets), np.bool_)
+        sources = [f"{model} {content.hex()}" for content in _contents_of(X, self._key_of(b"codes"))]
+        admitted = np.zeros(len(sources), np.bool_)
         with self._file.changing() as tables:
             for at, (row, source) in enumerate(zip(self._digests(ids), sources, strict=True)):
-                (scored,) = tables.execute("SELECT total(bits) FROM scored WHERE row = ?", (row,)).fetchone()
                 known = tables.execute("SELECT bits FROM codes WHERE row = ? AND source = ?", (row, source)).fetchone()
                 before = 0.0 if known is None else known[0]
-                if scored + _bits_of_codes(tables, row) - before + max(before, bits) > most:
+                if sum(_bits_of(tables, row)) - before + max(before, bits) > most:
                     continue
                 admitted[at] = True
-                _enter_codes(tables, row, source, bits)
+                tables.execute(_CODES, (row, source, bits))
         return admitted
 
     def check_measures(self, peer: str, ids: Iterable[bytes], times: int) -> None:
@@ -683,11 +685,7 @@ class Ledger:
     def bits_told(self, ids: Iterable[bytes]) -> list[tuple[float, float]]:
         """Return the bits of each row that scores have told, and those that codes have."""
         with self._file.reading() as tables:
-            return [
-                (tables.execute("SELECT total(bits) FROM scored WHERE row = ?", (row,)).fetchone()[0],
-                 _bits_of_codes(tables, row))
-                for row in self._digests(ids)
-            ]  # fmt: skip
+            return [_bits_of(tables, row) for row in self._digests(ids)]
 
     def ask(self, question: ScoreQuestion) -> NDArray[np.uint8]:
         """`look`, and note the columns that this party asks about new rows with."""
@@ -760,11 +758,10 @@ class Ledger:
 
     def _contents(self, X: Floats) -> list[bytes]:
         """Return keyed digests of the rows of X (n x d), by which equal rows are counted."""
-        return _contents_of(X, self._columns_key)
+        return _contents_of(X, self._key_of(b"columns"))
 
-    @property
-    def _columns_key(self) -> bytes:
-        return hashlib.blake2b(self._file.key, person=b"columns").digest()
+    def _key_of(self, purpose: bytes) -> bytes:
+        return hashlib.blake2b(self._file.key, person=purpose).digest()
 
 
 def _contents_of(X: Floats, key: bytes) -> list[bytes]:
@@ -821,15 +818,13 @@ def _note_model(tables: sqlite3.Connection, model: int, visits: int) -> None:
     tables.execute("INSERT OR REPLACE INTO models VALUES (?, ?, ?, ?)", (model, visits, int(columns), int(alike)))
 
 
-def _bits_of_codes(tables: sqlite3.Connection, row: bytes) -> float:
-    return float(tables.execute("SELECT total(bits) FROM codes WHERE row = ?", (row,)).fetchone()[0])
-
-
-def _enter_codes(tables: sqlite3.Connection, row: bytes, source: str, bits: float) -> None:
-    tables.execute(
-        "INSERT INTO codes VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET bits = max(bits, excluded.bits)",
-        (row, source, bits),
+def _bits_of(tables: sqlite3.Connection, row: bytes) -> tuple[float, float]:
+    """Return the bits of a row that scores have told, and those that codes have."""
+    scores, codes = (
+        float(tables.execute(f"SELECT total(bits) FROM {table} WHERE row = ?", (row,)).fetchone()[0])  # noqa: S608
+        for table in ("scored", "codes")
     )
+    return scores, codes
 
 
 def _most_times(tables: sqlite3.Connection, rows: Iterable[bytes], what: int) -> int:
@@ -863,39 +858,6 @@ def _most(rows: Sequence[bytes]) -> int:
 
 def _salt(each: bytes) -> bytes:
     return hashlib.blake2b(each, digest_size=hashlib.blake2b.SALT_SIZE).digest()
-
-
-def _enter_line(tables: sqlite3.Connection, line: Line) -> None:
-    """Enter a line of a ledger that was kept as JSON. What it has answered stays counted and is not answered again."""
-    if "measured" in line or "counted" in line:
-        tables.execute("CREATE TEMP TABLE IF NOT EXISTS sets (name TEXT, row BLOB)")
-        rows = [bytes.fromhex(row) for row in (line["counted"] if "counted" in line else line.get("rows", ()))]
-        if "counted" in line:
-            _count_once(tables, rows, _COUNTED)
-            return
-        tables.executemany("INSERT INTO temp.sets VALUES (?, ?)", ((line["measured"], row) for row in rows))
-        same = tables.execute("SELECT row FROM temp.sets WHERE name = ?", (line["measured"],)).fetchall()
-        _count_once(tables, [row for (row,) in same], _MEASURED)
-    elif "codes" in line:
-        for row, source in zip(line["rows"], line["of"], strict=True):
-            _enter_codes(tables, bytes.fromhex(row), source, line["codes"])
-    elif "peer" in line:
-        peer, model = _number(tables, line["peer"]), _number(tables, line["model"])
-        tables.executemany(
-            "INSERT OR IGNORE INTO scored VALUES (?, ?, ?, ?, ?, ?, '', NULL, NULL)",
-            (
-                (bytes.fromhex(row), peer, model, line["bits"], _AGAIN, bytes.fromhex(own))
-                for row, own in zip(line["rows"], line["committed"], strict=True)
-            ),
-        )
-        _count_alike(tables, peer, model, len(line["rows"]), line["alike"])
-    else:
-        model = _number(tables, line["model"])
-        tables.executemany(
-            "INSERT OR IGNORE INTO trained VALUES (?, ?)", ((model, bytes.fromhex(row)) for row in line["rows"])
-        )
-        _count_contents(tables, model, map(bytes.fromhex, line["columns"]))
-        _note_model(tables, model, int(line["visits"]))
 
 
 def _count_alike(tables: sqlite3.Connection, peer: int, model: int, asked: int, alike: int) -> None:

@@ -40,24 +40,6 @@ from securevfl.protocols.shares.work_ahead import Terms
 from securevfl.runtime.channel import Entry, Telling
 from securevfl.runtime.codec import Message
 
-__all__ = [
-    "FEWEST",
-    "FEW_ALIKE",
-    "FEW_ROWS",
-    "MOST",
-    "MOST_BITS",
-    "LevelPairs",
-    "LossTable",
-    "Measured",
-    "Shuffle",
-    "declares",
-    "measure",
-    "pairs",
-    "prepared",
-    "shuffled",
-]
-
-
 FEWEST, MOST = 20, 65_536  # rows
 _LOSS_BITS = 44
 _FRACTION = 16  # bits of a loss below one

@@ -49,9 +49,6 @@ from securevfl.crypto.share_ring import Integers, ShareRing, Words
 from securevfl.data.scaling import GRID_BITS
 from securevfl.errors import ConfigError, RangeError
 
-__all__ = ["Descent", "FixedCoefficients", "Levels", "LinearRule", "LookUp", "Numbers", "Paced", "away"]
-
-
 _DITHER = 16  # bits below f_g that random rounding looks at
 _AT_ONCE = 4096  # targets whose tables are made at a time
 _NEAR = 1.0  # sums at which no residual is cut off

@@ -51,9 +51,6 @@ from securevfl.runtime.channel import Leave
 from securevfl.runtime.codec import M, Message
 from securevfl.runtime.executor import Meter
 
-__all__ = ["SHARE_SCHEMES", "WORTH", "Elsewhere", "Evaluators", "Products", "Work", "declares"]
-
-
 # Where a party computes its products of a training on shares: here, or several at a time elsewhere.
 #
 # The kernel leaves Python's lock to other threads while it computes, so where it would have a pool of processes of its

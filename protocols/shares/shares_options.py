@@ -11,8 +11,6 @@ from securevfl.protocols.declared import MessageProtocol
 from securevfl.protocols.engines import Library
 from securevfl.protocols.shares.share_numbers import Levels, Numbers
 
-__all__ = ["Shares"]
-
 LEAST_COVERED = 16.0  # sums that levels tell, on either side
 FEWEST_BITS = 4  # of a score that is told coarser than the job asks
 

@@ -19,8 +19,6 @@ from securevfl.protocols.seat import Seat
 from securevfl.protocols.shares import share_products
 from securevfl.protocols.shares.share_products import SHARE_SCHEMES, Products
 
-__all__ = ["declares", "summed_products"]
-
 STRETCH = 16_384  # rows of one product
 
 

@@ -50,18 +50,6 @@ from securevfl.protocols.shares.share_products import Elsewhere
 from securevfl.protocols.shares.work_ahead import Ahead, RowBlock, Terms, VisitAhead
 from securevfl.runtime.codec import M, Message
 
-__all__ = [
-    "ColumnBlocks",
-    "SharedState",
-    "SharesActive",
-    "SharesPartner",
-    "SharesPassive",
-    "VisitColumns",
-    "coalitions",
-    "declares",
-    "made_integers",
-]
-
 _KEPT, _KEPT_BY_SPOOL = 1 << 27, 1 << 24  # bytes of blocks that are kept in memory, without a spool and beside it
 _DEAR, _DEAR_KEPT = 512, 1 << 29  # columns from which more is kept without a spool, and how much
 _STRETCH = 4096  # rows that are made into integers at a time

@@ -46,9 +46,6 @@ from securevfl.protocols.shares.table_transfers import BaseTransfers, Met
 from securevfl.runtime import eventlog
 from securevfl.runtime.codec import Message
 
-__all__ = ["BLOCK", "Ahead", "Factors", "RowBlock", "Terms", "VisitAhead", "all_ended", "declares", "is_ready"]
-
-
 BLOCK = 1 << 14  # rows
 _AT_ONCE = 1 << 19  # values of psi whose products are on their way at a time
 

@@ -18,8 +18,7 @@ from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.limits import Limit
 from securevfl.errors import ConfigError, DataError, SecureVFLError
-from securevfl.protocols.shares.at_rest import AtRest
-from securevfl.protocols.shares.score_ledger import NEW, Ledger
+from securevfl.protocols.shares.score_ledger import NEW, AtRest, Ledger
 
 MODEL = b"m" * 16
 IDS = [b"%d" % each for each in range(40)]

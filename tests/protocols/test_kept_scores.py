@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import multiprocessing
 import os
 import sqlite3
@@ -105,37 +103,6 @@ def test_rows_are_scored_anew_four_times_and_given_back_if_another_refuses(tmp_p
     assert ledger.bits_told(row) == [(0, 0)]
 
 
-@pytest.mark.parametrize("cut", [0, 1, 40])
-def test_a_ledger_of_lines_is_taken_over_with_all_it_counted(cut: int, tmp_path: Path):
-    """As earlier versions wrote it: what was answered stays counted, whole lines count, a torn one is dropped."""
-    path = tmp_path / "scores"
-    key = bytes(range(32))
-
-    def digest(name: bytes) -> str:
-        return hashlib.blake2b(name, digest_size=16, key=key).hexdigest()
-
-    model, (trained, scored, last) = b"m".hex(), [digest(each) for each in names(3)]
-    note = {"model": model, "peer": "bank", "bits": 7, "alike": 0, "question": "q"}
-    note |= {"committed": [names(2)[1].ljust(COMMITMENT).hex()], "rows": [scored]}
-    lines = [
-        {"key": key.hex()},
-        {"model": model, "visits": 20, "rows": [trained], "columns": []},
-        note,
-        {"peer": "bank", "codes": 3.5, "of": ["run 1"], "rows": [scored]},
-        {"peer": "bank", "measured": "set", "rows": [scored]},
-        {"peer": "bank", "measured": "set"},
-        note | {"rows": [last], "committed": [names(3)[2].ljust(COMMITMENT).hex()]},
-    ]
-    written = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
-    path.write_bytes(written[: len(written) - cut])
-    for _ in range(2):
-        ledger = Ledger(path)
-        assert ledger.knows(b"m")
-        assert ledger.bits_told(names(2)) == [(0, 0), (7, 3.5)]
-        assert ledger.measured(names(2)) == 2
-    assert states(ledger, b"m", "bank", names(3)) == [REFUSED, REFUSED, NEW if cut > 1 else REFUSED]
-
-
 def test_a_large_ledger_opens_at_once_and_takes_no_memory(tmp_path: Path):
     """A hundred thousand rows of a training: the process holds pages of the file and no row."""
     path = tmp_path / "scores"
@@ -163,6 +130,7 @@ def test_only_columns_of_its_own_count_towards_how_many_models_may_ask():
 
 
 def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path):
+    """Lines of JSON, as earlier versions wrote them, too."""
     for text in ("", "[]", '{"key": "00"}\n{"peer": 3}', "no"):
         path = tmp_path / "scores"
         path.write_text(text)
@@ -172,8 +140,8 @@ def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path):
 
 def test_changes_of_several_threads_are_flushed_together_and_each_fails_alone(tmp_path: Path) -> None:
     """Each change waits for the one that came while it was made; one that is refused takes nothing of the others."""
-    file, said = LedgerFile.shared(tmp_path / "file", "CREATE TABLE held (row INTEGER);", lambda *_: None), list[str]()
-    assert LedgerFile.shared(tmp_path / "file", "", lambda *_: None) is file
+    file, said = LedgerFile.shared(tmp_path / "file", "CREATE TABLE held (row INTEGER);"), list[str]()
+    assert LedgerFile.shared(tmp_path / "file", "") is file
     file._connection.set_trace_callback(said.append)
     inside, threads = threading.Barrier(2), ThreadPoolExecutor(8)
 

@@ -30,20 +30,6 @@ from securevfl.options import JobOptions
 from securevfl.protocols.shares.score_ledger import BUDGET, ROWS_PER_MEASURE
 from securevfl.protocols.shares.share_measures import FEW_ALIKE, FEW_ROWS, FEWEST, MOST
 
-__all__ = [
-    "EXACT_SCORES",
-    "OPENED_WEIGHTS",
-    "SCORES",
-    "SMALL_METRICS",
-    "bits_of_codes",
-    "measured",
-    "measures",
-    "shares_leaks",
-    "told_bits",
-    "weights_of",
-    "weights_told",
-]
-
 HEAVY = 0.5  # of what columns hold
 
 SMALL_METRICS = LeakKind(

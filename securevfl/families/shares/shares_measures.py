@@ -51,9 +51,6 @@ from securevfl.protocols.shares.work_ahead import Terms
 from securevfl.runtime import eventlog
 from securevfl.runtime.clock import Stage
 
-__all__ = ["MeasuredLabels", "MeasuredModel", "Measures"]
-
-
 # What the party with labels brings to a measurement on shares, and makes of the pairs that come out of it.
 #
 # Of classes each pair is marked by its label. Of numbers the targets are taken off the sums, so that levels are

@@ -52,20 +52,6 @@ from securevfl.protocols.shares.work_ahead import BLOCK
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.threads import Beside
 
-__all__ = [
-    "MOST_REMEMBERED",
-    "Plan",
-    "SharesJob",
-    "Turned",
-    "check_optimizer",
-    "needs",
-    "on_shares",
-    "plan",
-    "plan_of",
-    "rounding",
-    "turns_back",
-]
-
 RESIDUAL_BITS = 8  # of residuals up to 64
 SMOOTHED = 2  # the power of the number of a visit that its point counts by in the mean
 CARRIED = 1.4  # times what is rounded in a visit is in the next ones (simulated: 1.24 to 1.55)
