@@ -37,9 +37,6 @@ from securevfl.protocols.shares.share_numbers import Numbers
 from securevfl.protocols.shares.share_products import Products
 from securevfl.runtime.codec import Message
 
-__all__ = ["ActiveTransfers", "BaseTransfers", "Met", "PartnerTransfers", "Transfers", "chosen", "declares", "pads"]
-
-
 _ROWS = 1 << 17  # transfers are made for so many rows at a time
 
 

@@ -99,12 +99,6 @@ def declares() -> list[Declared]:
     ]
 
 
-def coalitions(active: str, partner: str, passives: tuple[str, ...]) -> dict[str, frozenset[str]]:
-    """Who must pool what they hold to learn a party's forward sums: for each party other than the holders, both."""
-    holders = frozenset((active, partner))
-    return {name: holders for name in passives if name != partner}
-
-
 @dataclass(frozen=True, repr=False)
 class SharedState:
     """One party's shares after `visits` visits, as the rule keeps them (k x d x c): s of its own weights, and as a
@@ -243,7 +237,7 @@ class Side(ABC):
 
     def _begin(self, number: int) -> str:
         """Return the name of a chunk. ProtocolError if it was made for another visit than the next."""
-        chunk = self._ahead.chunk(number)
+        chunk = self._ahead.store.chunk(number)
         if chunk.first + chunk.next != self.state.visits:
             raise ProtocolError(
                 f"shares: chunk {number} is for visit {chunk.first + chunk.next}, the training is at visit "

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.protocols.shares.chunk_store import InMemory
+from securevfl.protocols.shares.work_ahead import InMemory
 
 ROWS = 12_000
 

@@ -11,8 +11,7 @@ import pytest
 import securevfl as vfl
 from securevfl.errors import ProtocolError, SecureVFLError, TransportError
 from securevfl.families.shares.shares_plan import Turns
-from securevfl.protocols.shares.chunk_store import NAME_BYTES, InMemory
-from securevfl.protocols.shares.work_ahead import Ahead
+from securevfl.protocols.shares.work_ahead import NAME_BYTES, Ahead, InMemory
 from securevfl.runtime.clock import Network, VirtualClock
 from securevfl.runtime.threads import run_threads
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from securevfl.crypto.share_ring import ShareRing
-from securevfl.protocols.shares.chunk_store import InMemory, SpentNames
-from securevfl.protocols.shares.work_ahead import Ahead, ChunkName, _Record, is_ready
+from securevfl.protocols.shares.work_ahead import Ahead, ChunkName, InMemory, SpentNames, _Record, is_ready
 
 PARTIES = ("a", "b", "c", "d")
 NAME, OTHER = b"n" * 16, b"o" * 16
@@ -35,7 +34,7 @@ def ahead(visits: int = 0, r: dict[str, Any] | None = None) -> Ahead:
     """A party that goes on from this state."""
     own = Ahead.__new__(Ahead)
     own._seat = SimpleNamespace(me="a")  # type: ignore[assignment]
-    own._names, own._ready = SpentNames(), InMemory()
+    own._names, own.store = SpentNames(), InMemory()
     own.go_on(visits, state() if r is None else r)
     return own
 
@@ -50,7 +49,7 @@ def state(name: str = "", at: tuple[int, ...] = ()) -> dict[str, Any]:
 
 def made(own: Ahead, number: int = 0) -> Ahead:
     """The same with a chunk of its state."""
-    own._ready.put(number, NAME, own._visits, [b""] * VISITS, base=own._base())
+    own.store.put(number, NAME, own._visits, [b""] * VISITS, base=own._base())
     return own
 
 
@@ -60,14 +59,14 @@ def test_a_chunk_that_one_of_all_has_not_is_thrown_away(names: tuple[bytes, ...]
     seat: Any = SimpleNamespace(me="a", parties=PARTIES, channel=line, lane="")
     assert not is_ready(seat, own, 0, VISITS)
     assert line.sent == dict.fromkeys("bcd", NAME)
-    assert own._ready.numbers == ()  # nor what rests on it
+    assert own.store.numbers == ()  # nor what rests on it
 
 
 def test_a_chunk_that_all_have_is_ready() -> None:
     line, own = Line(dict.fromkeys("bcd", NAME)), made(ahead())
     seat: Any = SimpleNamespace(me="a", parties=PARTIES, channel=line, lane="")
     assert is_ready(seat, own, 0, VISITS)
-    assert own._ready.numbers == (0,)
+    assert own.store.numbers == (0,)
 
 
 CHANGES: dict[str, Any] = {
@@ -86,7 +85,7 @@ def test_a_chunk_of_another_state_is_not_ready(change: str) -> None:
     assert there.ready(0, VISITS) == NAME
     assert CHANGES[change]._base() != there._base()
     other = CHANGES[change]
-    other._ready = there._ready
+    other.store = there.store
     assert other.ready(0, VISITS) == b""
 
 
@@ -94,7 +93,7 @@ def test_a_chunk_that_was_begun_or_is_of_other_visits_is_not_ready() -> None:
     own = made(ahead())
     assert own.ready(0, VISITS - 1) == b""
     assert own.ready(1, VISITS) == b""
-    own._ready.take(0, 0)
+    own.store.take(0, 0)
     assert own.ready(0, VISITS) == b""
     again = made(ahead())
     again._names.spend(NAME)
@@ -108,7 +107,7 @@ def test_states_behind_a_chunk_that_is_passed_over_are_stepped_by_the_number_of_
     own._ring, own._terms = ring, SimpleNamespace(columns={"b": 4, "c": 4}, outputs=3, rule_of=lambda name: steps)  # type: ignore[assignment]
     ones = {name: np.ones((4, 3), np.uint64) for name in "bc"}
     record = _Record(0, b"", b"", {name: ring.pack(v) for name, v in ones.items()}, ())
-    own._ready.keep(0, NAME, 7, 3, ((place, 1, msgspec.msgpack.encode(record)) for place in range(3)), base=own._base())
+    own.store.keep(0, NAME, 7, 3, ((place, 1, msgspec.msgpack.encode(record)) for place in range(3)), base=own._base())
     own.pass_over(0)
     assert own._visits == 10
     for name, r in own._r.items():

@@ -20,7 +20,6 @@ from securevfl.models.losses import LOSSES
 from securevfl.protocols.seat import Desk, Seat
 from securevfl.protocols.shares import visits as shares
 from securevfl.protocols.shares import work_ahead
-from securevfl.protocols.shares.chunk_store import InMemory
 from securevfl.protocols.shares.share_numbers import Descent, LookUp, Numbers
 from securevfl.protocols.shares.visits import (
     Delta,
@@ -32,7 +31,7 @@ from securevfl.protocols.shares.visits import (
     Turn,
     VisitColumns,
 )
-from securevfl.protocols.shares.work_ahead import BLOCK, Ahead, Terms
+from securevfl.protocols.shares.work_ahead import BLOCK, Ahead, InMemory, Terms
 from securevfl.runtime.channel import Event
 from securevfl.runtime.clock import Network, VirtualClock
 from securevfl.runtime.executor import Meter
@@ -365,11 +364,6 @@ def test_every_message_is_declared(run):
         if {d.sender, d.receiver} <= set(present) and (d.sender != d.receiver or present.count(d.sender) > 1)
     }
     assert {(type(e.message), roles[e.peer], roles[e.me]) for e in run.events if e.direction == "recv"} == declared
-
-
-def test_who_must_pool_what_they_hold_is_said():
-    found = shares.coalitions("a", "b", ("b", "c", "d"))
-    assert {name: sorted(each) for name, each in found.items()} == {"c": ["a", "b"], "d": ["a", "b"]}
 
 
 def test_two_of_the_three_shares_of_a_third_partys_weights_are_noise(run):

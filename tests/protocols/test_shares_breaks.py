@@ -17,7 +17,6 @@ from securevfl.errors import ConfigError, ProtocolError
 from securevfl.families.shares.shares_plan import on_shares, plan
 from securevfl.protocols.seat import Desk
 from securevfl.protocols.shares import visits, work_ahead
-from securevfl.protocols.shares.chunk_store import InMemory, OnDisk, Ready, SpentNames
 from securevfl.protocols.shares.share_numbers import Numbers
 from securevfl.protocols.shares.visits import (
     Delta,
@@ -26,7 +25,7 @@ from securevfl.protocols.shares.visits import (
     Turn,
     VisitColumns,
 )
-from securevfl.protocols.shares.work_ahead import RowBlock
+from securevfl.protocols.shares.work_ahead import InMemory, OnDisk, Ready, RowBlock, SpentNames
 from tests.protocols.test_shares import (
     RATE,
     Case,
@@ -180,7 +179,7 @@ def test_a_record_is_marked_spent_before_it_is_handed_out(tmp_path: Path, monkey
         raise OSError
 
     with monkeypatch.context() as patch:
-        patch.setattr("securevfl.protocols.shares.chunk_store.write_whole", crash)
+        patch.setattr("securevfl.protocols.shares.work_ahead.write_whole", crash)
         with pytest.raises(OSError):
             store.take(0, 0)
     assert (tmp_path / "chunk-0.ready").exists()

@@ -26,7 +26,7 @@ from securevfl.errors import SecureVFLError
 from securevfl.families.player import State
 from securevfl.families.shares.shares_player import _read_inputs
 from securevfl.organisations.align import FolderJournal
-from securevfl.protocols.shares.chunk_store import OnDisk, SpentNames
+from securevfl.protocols.shares.work_ahead import OnDisk, SpentNames
 from securevfl.training.checkpoint import Checkpoints, Saved
 from securevfl.training.model_part import ModelPart
 
@@ -209,8 +209,8 @@ FOR_OTHERS = {  # what is written to be shown, or to be handed on: pages, tables
 }
 TESTED = {  # by this file, or by the one that is named
     *("training/model_part", "training/checkpoint", "families/shares/shares_player", "data/load"),
-    *("protocols/shares/chunk_store", "organisations/align", "disclosure/ledger"),
-    *("disclosure/row_sets", "protocols/shares/chunk_store"),
+    *("protocols/shares/work_ahead", "organisations/align", "disclosure/ledger"),
+    *("disclosure/row_sets", "protocols/shares/work_ahead"),
 }
 OTHERWISE = {
     "protocols/shares/score_ledger": "tests/protocols/test_score_ledger.py",

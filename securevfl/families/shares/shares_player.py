@@ -54,7 +54,6 @@ from securevfl.protocols.notes import Began
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.shares import opened_scores, opened_weights
 from securevfl.protocols.shares import visits as shares
-from securevfl.protocols.shares.chunk_store import NAME_BYTES, InMemory, OnDisk, Ready
 from securevfl.protocols.shares.new_sums import NewRows
 from securevfl.protocols.shares.opened_scores import Asking, Scores
 from securevfl.protocols.shares.placed_columns import PlacedColumns
@@ -71,7 +70,17 @@ from securevfl.protocols.shares.visits import (
     Side,
     VisitColumns,
 )
-from securevfl.protocols.shares.work_ahead import Ahead, RowBlock, Terms, all_ended, is_ready
+from securevfl.protocols.shares.work_ahead import (
+    NAME_BYTES,
+    Ahead,
+    InMemory,
+    OnDisk,
+    Ready,
+    RowBlock,
+    Terms,
+    all_ended,
+    is_ready,
+)
 from securevfl.runtime import eventlog
 from securevfl.runtime.clock import Stage
 from securevfl.runtime.placing import PlacedPart
@@ -174,7 +183,7 @@ class SharesPlayer(Player):
             ahead.drop_from(0)
             raise
         finally:
-            ahead.close()
+            ahead.store.close()
 
     def outcome(self) -> State:
         state = self._kept(whole=False)
@@ -200,7 +209,7 @@ class SharesPlayer(Player):
                 self._make(training, first, part)
                 yield Round(first + len(part), len(data.schedule), part[-1].epoch)
         finally:
-            training.ahead.close()
+            training.ahead.store.close()
 
     def measure(self, loss: Loss, data: TrainingData, rounds: int, *, last: bool) -> dict[str, float]:
         """Metrics of pairs (level, label) of the evaluated rows, in a hidden order."""
@@ -266,7 +275,7 @@ class SharesPlayer(Player):
                         channel.door.began(number + 1)
                         channel.note(Began(part[number - first].index))
                 else:
-                    ahead.drop(chunk)
+                    ahead.store.drop(chunk)
                     give_back()
                     self._measures.count_far(training.data, self._state, part[-1])
                     continue

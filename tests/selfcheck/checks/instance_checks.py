@@ -29,7 +29,7 @@ from securevfl.crypto.transfers import ot_rows
 from securevfl.crypto.transfers.ot_rows import Chooser, RowHash, RowOfferer
 from securevfl.families.fdml.local_noise import Blur, LocalNoise
 from securevfl.protocols.residuals.defences import Gaussian, Marvell, MaxNorm
-from securevfl.protocols.shares.chunk_store import NAME_BYTES, OnDisk
+from securevfl.protocols.shares.work_ahead import NAME_BYTES, OnDisk
 
 _BITS = 4
 _BLOCKS = (60, 130, 60)  # rows of transfers, one block after the other

@@ -41,12 +41,12 @@ from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedSGD
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.notes import SharedResidual
-from securevfl.protocols.shares.chunk_store import NAME_BYTES, OnDisk, SpentNames
 from securevfl.protocols.shares.opened_weights import OpenedWeights
 from securevfl.protocols.shares.score_ledger import COMMITMENT, NEW, Ledger
 from securevfl.protocols.shares.share_numbers import Numbers
 from securevfl.protocols.shares.shares_options import Shares
 from securevfl.protocols.shares.visits import Turn
+from securevfl.protocols.shares.work_ahead import NAME_BYTES, OnDisk, SpentNames
 from securevfl.runtime.channel import Entry, Event, Observer
 from securevfl.training.checkpoint import Checkpoints, Saved
 from securevfl.training.simulate import simulate

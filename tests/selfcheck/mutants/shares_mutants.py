@@ -16,13 +16,12 @@ from securevfl.crypto.transfers.ot_rows import RowHash, RowOfferer
 from securevfl.families.shares.shares_player import SharesPlayer
 from securevfl.protocols.shares import opened_weights, work_ahead
 from securevfl.protocols.shares import visits as shares
-from securevfl.protocols.shares.chunk_store import OnDisk, SpentNames
 from securevfl.protocols.shares.opened_weights import WeightLevels
 from securevfl.protocols.shares.score_ledger import Ledger
 from securevfl.protocols.shares.share_numbers import Numbers
 from securevfl.protocols.shares.share_products import Products
 from securevfl.protocols.shares.visits import Delta
-from securevfl.protocols.shares.work_ahead import Ahead
+from securevfl.protocols.shares.work_ahead import Ahead, OnDisk, SpentNames
 from securevfl.training.checkpoint import Checkpoints
 from selfcheck.mutants.mutant import Mutant, Stand, edited, patched
 
