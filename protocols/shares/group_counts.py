@@ -30,7 +30,7 @@ from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.shares import summed_products as summed_products_of
-from securevfl.protocols.shares.new_sums import words
+from securevfl.protocols.shares.share_products import words
 from securevfl.protocols.shares.summed_products import summed_products
 from securevfl.runtime.channel import Entry, Telling
 

@@ -21,12 +21,11 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats, RowSlices
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import Factor, Integers, ShareRing, Words, narrow
-from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.shares import share_products, table_transfers
 from securevfl.protocols.shares.placed_columns import PlacedColumns
 from securevfl.protocols.shares.share_numbers import away
-from securevfl.protocols.shares.share_products import Elsewhere, Products, Query
+from securevfl.protocols.shares.share_products import Elsewhere, Products, Query, asked_places, words
 from securevfl.protocols.shares.table_transfers import Transfers
 from securevfl.protocols.shares.visits import SharedState
 from securevfl.protocols.shares.work_ahead import RowBlock, Terms
@@ -128,16 +127,6 @@ class NewSums:
         return total
 
 
-def words(name: str, data: bytes, ring: ShareRing, shape: tuple[int, ...]) -> Words:
-    """Elements of this shape that a party has sent. ProtocolError if they are of another length."""
-    size = ring.size(int(np.prod(shape)))
-    if len(data) != size:
-        raise ProtocolError(
-            f"{name}: {size} bytes of shares were expected, {len(data)} came; do both ask for the same rows?"
-        )
-    return ring.unpack(data, shape)
-
-
 # How many sums of a training on shares are beyond the end of the table: one opened count, and no score.
 #
 # 1. all      shares of H = X theta at the active party A and its partner B (new_sums.py)
@@ -149,7 +138,7 @@ def words(name: str, data: bytes, ring: ShareRing, shape: tuple[int, ...]) -> Wo
 #    A        adds the sum of its masks: how many are beyond
 #
 # This table goes by the highest bits of all that the ring holds; where that is no more than the table of the training,
-# beyond half of its reach counts. Steps 2 to 4 serve other tables by the highest bits too (`looked_up`).
+# beyond half of its reach counts. Steps 2 to 4 serve other tables too (`looked_up`).
 #
 # A learns the count; everything else that either receives is uniform. A party that deviates puts other entries into its
 # tables and learns their sum, which is 11 bits of its choice about the rows that are counted. So B tells a count only
@@ -161,13 +150,13 @@ MOST = 1024  # sums: rows times outputs
 _RING = ShareRing(BITS)
 
 
-class FarPlaces(Message, frozen=True):
+class EntryPlaces(Message, frozen=True):
     """A byte for each row and output."""
 
     places: bytes
 
 
-class FarTables(Message, frozen=True):
+class MaskedEntries(Message, frozen=True):
     """The masked entries of every row, (2^b x n c) words of as many bits as the entries have."""
 
     entries: bytes
@@ -197,8 +186,8 @@ def declares_tables() -> list[Declared]:
     """Declare what the messages of `looked_up` reveal."""
     return [
         *table_transfers.declares(),
-        Declared(FarPlaces, "partner", "active", Reveal("uniform"), structured=True),
-        Declared(FarTables, "active", "partner", Reveal("uniform")),
+        Declared(EntryPlaces, "partner", "active", Reveal("uniform"), structured=True),
+        Declared(MaskedEntries, "active", "partner", Reveal("uniform")),
     ]
 
 
@@ -220,13 +209,14 @@ def counted(
     of these rows (n c,), of which the active party's are used. allowed: whether the partner may tell one more count of
     these rows, which it notes. ProtocolError if a peer sends something of another size.
     """
-    seat, numbers, ring = products.seat, terms.numbers, ShareRing(terms.numbers.bits)
+    seat, numbers = products.seat, terms.numbers
     h = NewSums(products, terms, state, "range", number, len(X)).block(0, X)  # 1
     if h is None or transfers is None:
         return None
     end = numbers.reach if numbers.roomy else numbers.reach / 2
     far = (np.abs(away(numbers.top_knots, centres)) > end).astype(np.uint64)
-    total = looked_up(products, transfers, terms, ring.reduce(h), far, _RING).sum(dtype=np.uint64)  # 2 to 4
+    index, bits = numbers.top_index(h), numbers.top_bits
+    total = looked_up(products, transfers, terms.partner, index, bits, far, _RING).sum(dtype=np.uint64)  # 2 to 4
     if seat.me == terms.partner:
         about = tuple(name for name in seat.parties if name != seat.active)
         more = allowed()
@@ -239,34 +229,33 @@ def counted(
     return int(_RING.reduce(theirs + total))
 
 
-def looked_up(products: Products, transfers: Transfers, terms: Terms, h: Words, table: Words, ring: ShareRing) -> Words:
-    """One holder's share, in `ring` and uniform, of the entry of a table (2^top_bits,) that each sum falls to.
+def looked_up(
+    products: Products,
+    transfers: Transfers,
+    partner: str,
+    index: NDArray[np.uint8],
+    bits: int,
+    table: Words | None,
+    ring: ShareRing,
+) -> Words:
+    """One holder's share, in `ring` and uniform, of the entry of a table (2^bits,) that each sum falls to.
 
-    h: its shares of the sums (any shape), which is that of what comes back. table: the active party's is used, one for
-    all sums or one for each (2^top_bits x n). transfers: of top_bits. ProtocolError if a peer sends something of
-    another size.
+    index: the places (any shape) of its shares of the sums, which is the shape of what comes back. table: the active
+    party's is used, one for all sums or one for each (2^bits x n). transfers: of as many bits. ProtocolError if a peer
+    sends something of another size.
     """
-    seat, numbers = products.seat, terms.numbers
-    (stored,) = transfers.made([h.size])  # 2
-    index, entries = numbers.top_index(h).ravel(), 2**numbers.top_bits
-    shape, last = (entries, h.size), np.uint8(entries - 1)
-    if seat.me == terms.partner:
+    seat, places, entries = products.seat, index.ravel(), 2**bits
+    (stored,) = transfers.made([places.size])  # 2
+    if seat.me == partner:
         chi, pad = table_transfers.chosen(stored, ring)
-        products.send(seat.active, FarPlaces(((index - chi) & last).tobytes()))  # 3
-        masked = words(seat.active, products.recv(seat.active, FarTables).entries, ring, shape)  # 4
-        return ring.reduce(masked[chi, np.arange(h.size)] + pad).reshape(h.shape)
-    places = _places(terms.partner, products.recv(terms.partner, FarPlaces).places, h.size, entries)  # 3
-    mask = ring.uniform(Prg.fresh("masks of entries by the highest bits"), h.size)
-    at = (index + places + np.arange(entries, dtype=np.uint8)[:, None]) & last
+        products.send(seat.active, EntryPlaces(((places - chi) & np.uint8(entries - 1)).tobytes()))  # 3
+        shape = (entries, places.size)
+        masked = words(seat.active, products.recv(seat.active, MaskedEntries).entries, ring, shape)  # 4
+        return ring.reduce(masked[chi, np.arange(places.size)] + pad).reshape(index.shape)
+    assert table is not None, "it is the active party's"
+    asked = asked_places(partner, products.recv(partner, EntryPlaces).places, places.size, entries)  # 3
+    mask = ring.uniform(Prg.fresh("masks of entries"), places.size)
+    at = (places + asked + np.arange(entries, dtype=np.uint8)[:, None]) & np.uint8(entries - 1)
     masked = np.take_along_axis(table.reshape(entries, -1), at, axis=0) - mask - table_transfers.pads(stored, ring)
-    products.send(terms.partner, FarTables(ring.pack(ring.reduce(masked))))  # 4
-    return mask.reshape(h.shape)
-
-
-def _places(name: str, data: bytes, rows: int, entries: int) -> NDArray[np.uint8]:
-    places = np.frombuffer(data, np.uint8)
-    if len(places) != rows or (places >= entries).any():
-        raise ProtocolError(
-            f"{name}: {rows} places below {entries} were expected, others came; do both run the same job?"
-        )
-    return places
+    products.send(partner, MaskedEntries(ring.pack(ring.reduce(masked))))  # 4
+    return mask.reshape(index.shape)

@@ -44,10 +44,10 @@ from securevfl.crypto.share_ring import ShareRing, Words
 from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.shares import new_sums
-from securevfl.protocols.shares.new_sums import NewSums, declares_tables, looked_up, words
+from securevfl.protocols.shares.new_sums import NewSums, declares_tables, looked_up
 from securevfl.protocols.shares.score_ledger import COMMITMENT, KEPT, NEW, OWN, REFUSED, Ledger, ScoreQuestion
 from securevfl.protocols.shares.share_numbers import Levels
-from securevfl.protocols.shares.share_products import Products
+from securevfl.protocols.shares.share_products import Products, words
 from securevfl.protocols.shares.table_transfers import Transfers
 from securevfl.protocols.shares.visits import SharedState
 from securevfl.protocols.shares.work_ahead import Terms
@@ -311,9 +311,9 @@ class Scores:
         if transfers is None:
             return h
         levels, numbers = self._asking.levels, self._terms.numbers
-        moves = looked_up(
-            self._products, transfers, self._terms, h, levels.moves(numbers.top_knots), ShareRing(levels.bits)
-        )
+        ring, ends = ShareRing(levels.bits), levels.moves(numbers.top_knots)
+        index = numbers.top_index(h)
+        moves = looked_up(self._products, transfers, self._terms.partner, index, numbers.top_bits, ends, ring)
         return self._ring.reduce(h + (moves << np.uint64(levels.shift(numbers))))
 
     def _kept(self, question: ScoreQuestion | None) -> Words:

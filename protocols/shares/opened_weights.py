@@ -26,8 +26,8 @@ import numpy as np
 from securevfl.crypto.share_ring import ShareRing, Words
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.seat import Seat
-from securevfl.protocols.shares.new_sums import words
 from securevfl.protocols.shares.share_numbers import Numbers
+from securevfl.protocols.shares.share_products import words
 from securevfl.protocols.shares.visits import SharedState
 from securevfl.protocols.shares.work_ahead import Terms
 from securevfl.runtime.channel import Entry, Leave, Telling

@@ -1,12 +1,9 @@
 """How good a model on shares is on some rows: one opened sum, and no score.
 
 1. all      shares of H = X theta at the active party A and its partner B (new_sums.py)
-2. B, A     transfers for every row (table_transfers.py), B's choices chi
-3. B -> A   place = (i_B - chi) mod 2^b          i_B = top bits of its share
-4. A -> B   T_y(i_A + place + j) - mask - pad(j)  for each row and j < 2^b, modulo 2^64
-   B        entry chi + pad(chi): a share of the row's entry, uniform by the mask
-5. B -> A   the sum of its shares
-   A        adds the sum of its masks: the sum of all rows' entries
+2. B, A     look up T_y, modulo 2^64, where H falls to (new_sums.py, steps 2 to 4)    => shares of the row's entry
+3. B -> A   the sum of its shares
+   A        adds its own: the sum of all rows' entries
 
 An entry holds two numbers side by side, so that a sum of rows holds their two sums: the loss, and whether |H| is beyond
 half of the table's reach. A learns these two sums; everything else that either receives is uniform. Between two entries
@@ -31,9 +28,9 @@ from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.shares import new_sums, table_transfers
-from securevfl.protocols.shares.new_sums import NewRows, NewSums, looked_up, words
+from securevfl.protocols.shares.new_sums import NewRows, NewSums, looked_up
 from securevfl.protocols.shares.share_numbers import Levels, Numbers, away
-from securevfl.protocols.shares.share_products import Products
+from securevfl.protocols.shares.share_products import Products, words
 from securevfl.protocols.shares.table_transfers import Transfers
 from securevfl.protocols.shares.visits import SharedState
 from securevfl.protocols.shares.work_ahead import Terms
@@ -55,18 +52,6 @@ class LossTable(NamedTuple):
     least: Floats
 
 
-class MeasuredPlaces(Message, frozen=True):
-    """A byte for each row and output."""
-
-    places: bytes
-
-
-class MeasuredTables(Message, frozen=True):
-    """The masked entries of every row, (2^b x n c) words of 64 bits."""
-
-    entries: bytes
-
-
 class MeasuredSum(Telling, frozen=True):
     """The sum of the partner's shares."""
 
@@ -78,9 +63,7 @@ def declares() -> list[Declared]:
     told = "of the rows measured: the sum of their losses, and how many are beyond half of the table's reach"
     return [
         *new_sums.declares(),
-        *table_transfers.declares(),
-        Declared(MeasuredPlaces, "partner", "active", Reveal("uniform"), structured=True),
-        Declared(MeasuredTables, "active", "partner", Reveal("uniform")),
+        *new_sums.declares_tables(),
         Declared(MeasuredSum, "partner", "active", Reveal("output", told)),
     ]
 
@@ -109,38 +92,19 @@ def measure(
     transfers: at the two holders, those of the session. occasion, number: no two of a session are equal in both.
     table: at the active party. ProtocolError if a peer sends something of another size.
     """
-    seat, numbers, ring = products.seat, terms.numbers, ShareRing(terms.numbers.bits)
+    seat, numbers = products.seat, terms.numbers
     h = NewSums(products, terms, state, occasion, number, len(X)).block(0, X)  # 1
     if h is None or transfers is None:
         return None
-    (stored,) = transfers.made([h.size])  # 2
-    index = numbers.index(ring.reduce(h)).ravel()
+    entries = None if table is None else _entries(numbers, table)
+    shares = looked_up(products, transfers, terms.partner, numbers.index(h), numbers.table_bits, entries, _RING)  # 2
+    total = shares.sum(dtype=np.uint64)
     if table is None:
-        chi, pad = table_transfers.chosen(stored, _RING)
-        places = (index - chi) & np.uint8(numbers.entries - 1)
-        products.send(seat.active, MeasuredPlaces(places.tobytes()))  # 3
-        shape = (numbers.entries, h.size)
-        entries = words(seat.active, products.recv(seat.active, MeasuredTables).entries, _RING, shape)  # 4
-        total = (entries[chi, np.arange(h.size)] + pad).sum(dtype=np.uint64)
         told = seat.channel.tell(Entry(seat.active, "losses", 2, 32, about=seat.passives))
-        products.send(seat.active, MeasuredSum(_RING.pack(total[None])), told)  # 5
+        products.send(seat.active, MeasuredSum(_RING.pack(total[None])), told)  # 3
         return None
-    places = _places(terms.partner, products.recv(terms.partner, MeasuredPlaces).places, h.size, numbers)  # 3
-    mask = _RING.uniform(Prg.fresh("masks of a measurement"), h.size)
-    at = (index + places + np.arange(numbers.entries, dtype=np.uint8)[:, None]) & np.uint8(numbers.entries - 1)
-    entries = _entries(numbers, table)[at, np.arange(h.size)] - mask - table_transfers.pads(stored, _RING)
-    products.send(terms.partner, MeasuredTables(_RING.pack(entries)))  # 4
-    (theirs,) = words(terms.partner, products.recv(terms.partner, MeasuredSum).total, _RING, (1,))  # 5
-    return _read((int(theirs) + int(mask.sum(dtype=np.uint64))) % 2**64, h.size)
-
-
-def _places(name: str, data: bytes, rows: int, numbers: Numbers) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-    places = np.frombuffer(data, np.uint8)
-    if len(places) != rows or (places >= numbers.entries).any():
-        raise ProtocolError(
-            f"{name}: {rows} places below {numbers.entries} were expected, others came; do both run the same job?"
-        )
-    return places
+    (theirs,) = words(terms.partner, products.recv(terms.partner, MeasuredSum).total, _RING, (1,))  # 3
+    return _read((int(theirs) + int(total)) % 2**64, h.size)
 
 
 def _entries(numbers: Numbers, table: LossTable) -> Words:
@@ -396,7 +360,15 @@ def pairs(
             h - ring.of(np.rint(np.ldexp(marked.less, numbers.f_x + numbers.f_theta)).astype(np.int64))
         )  # 1
     if tops is not None:
-        moves = looked_up(products, tops, terms, h, levels.ends(numbers.top_knots), ShareRing(levels.bits))  # 1
+        moves = looked_up(
+            products,
+            tops,
+            terms.partner,
+            numbers.top_index(h),
+            numbers.top_bits,
+            levels.ends(numbers.top_knots),
+            ShareRing(levels.bits),
+        )  # 1
         h = ring.reduce(h + (moves << np.uint64(levels.shift(numbers))))
     own = levels.cut(numbers, h) << np.uint64(1)
     if marked is not None:

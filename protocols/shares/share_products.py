@@ -24,6 +24,9 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Any, TypeVar, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
 from securevfl.crypto.kernel.shares import KernelShares
 from securevfl.crypto.lattice.bfv_product import LatticeShares
 from securevfl.crypto.masking import KeyPair
@@ -184,6 +187,26 @@ def declares() -> list[Declared]:
                 made.append(Declared(Query, holder, other, Reveal("ciphertext", holder)))
                 made.append(Declared(Answer, other, holder, Reveal("uniform")))
     return made
+
+
+def words(name: str, data: bytes, ring: ShareRing, shape: tuple[int, ...], what: str = "shares") -> Words:
+    """Elements of this shape that a party has sent. ProtocolError if they are of another length."""
+    size = ring.size(int(np.prod(shape)))
+    if len(data) != size:
+        raise ProtocolError(
+            f"{name}: {size} bytes of {what} were expected, {len(data)} came; do both run the same job?"
+        )
+    return ring.unpack(data, shape)
+
+
+def asked_places(name: str, data: bytes, rows: int, entries: int) -> NDArray[np.uint8]:
+    """Read the places of so many rows' tables that a party asks from on. ProtocolError if they are something else."""
+    places = np.frombuffer(data, np.uint8)
+    if len(places) != rows or (places >= entries).any():
+        raise ProtocolError(
+            f"{name}: {rows} places below {entries} were expected, others came; do both run the same job?"
+        )
+    return places
 
 
 class Products:

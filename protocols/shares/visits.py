@@ -46,7 +46,7 @@ from securevfl.protocols.notes import SharedResidual
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.shares import table_transfers
 from securevfl.protocols.shares.share_numbers import LookUp, Numbers
-from securevfl.protocols.shares.share_products import Elsewhere
+from securevfl.protocols.shares.share_products import Elsewhere, asked_places, words
 from securevfl.protocols.shares.work_ahead import Ahead, RowBlock, Terms, VisitAhead
 from securevfl.runtime.codec import M, Message
 
@@ -97,6 +97,12 @@ def declares() -> list[Declared]:
         Declared(Tables, "active", "partner", Reveal("uniform")),
         Declared(Delta, "partner", "passive", Reveal("uniform")),
     ]
+
+
+def coalitions(active: str, partner: str, passives: tuple[str, ...]) -> dict[str, frozenset[str]]:
+    """Who must pool what they hold to learn a party's forward sums: for each party other than the holders, both."""
+    holders = frozenset((active, partner))
+    return {name: holders for name in passives if name != partner}
 
 
 @dataclass(frozen=True, repr=False)
@@ -291,16 +297,6 @@ class Side(ABC):
     def _recv(self, name: str, kind: type[M]) -> M:
         return self._seat.channel.recv(name, kind, self._seat.lane)
 
-    def _words(self, name: str, data: bytes, rows: int, what: str) -> Words:
-        """Words (rows x c) that came."""
-        shape = (rows, self._terms.outputs)
-        if len(data) != shape[0] * shape[1] * self._ring.octets:
-            raise ProtocolError(
-                f"{name}: {what} of {shape[0] * shape[1] * self._ring.octets} bytes was expected, {len(data)} came; "
-                "do both run the same job?"
-            )
-        return self._ring.unpack(data, shape)
-
 
 class SharesActive(Side):
     """A: has the labels, makes the tables."""
@@ -332,8 +328,10 @@ class SharesActive(Side):
                 for name in self._passives:
                     masked = self._recv(name, MaskedPart)  # 6
                     self._same(name, own, masked.chunk)
-                    h = h + self._words(name, masked.words, visit.piece.rows, "a part")
-                at = self._numbers.index(self._ring.reduce(h)).ravel() + self._places(turn.places, h.size)
+                    h = h + words(name, masked.words, self._ring, h.shape)
+                at = self._numbers.index(self._ring.reduce(h)).ravel() + asked_places(
+                    partner, turn.places, h.size, self._numbers.entries
+                )
                 self._send(partner, Tables(self._masked(visit.piece, at)))  # 8
                 asked.append(visit)
                 part += 1
@@ -344,7 +342,7 @@ class SharesActive(Side):
                 turn = self._recv(partner, Turn)  # 9, 7
                 told = asked if last else asked[:-1]
                 for each, delta in zip(told, self._parted(turn.delta, told), strict=True):
-                    self._step(each, each.own + self._words(partner, delta, each.piece.rows, "delta"))
+                    self._step(each, each.own + words(partner, delta, self._ring, each.own.shape, "delta"))
                 asked = asked[len(told) :]
             yield self.state
 
@@ -370,15 +368,6 @@ class SharesActive(Side):
             entries -= masks[:, rows]
             packing.put((slice(None), rows), entries)
         return packing.packed()
-
-    def _places(self, data: bytes, rows: int) -> Places:
-        places = np.frombuffer(data, np.uint8)
-        if len(places) != rows or (places >= self._numbers.entries).any():
-            raise ProtocolError(
-                f"{self._terms.partner}: {rows} places below {self._numbers.entries} were expected, others came; "
-                "do both run the same job?"
-            )
-        return places
 
 
 class SharesPartner(Side):
@@ -438,8 +427,8 @@ class SharesPassive(Side):
     """A passive party's side (C): a party that has columns alone."""
 
     def train(self, chunk: int, visits: int) -> Iterator[SharedState]:
-        own = self._begin(chunk)
-        kappa = Prg(self._ahead.pair_keys[self._terms.partner], f"{_KAPPA}, {chunk}")
+        own, partner = self._begin(chunk), self._terms.partner
+        kappa = Prg(self._ahead.pair_keys[partner], f"{_KAPPA}, {chunk}")
         for place in range(visits):
             asked, part, last = list[VisitAhead](), 0, False
             while not last:
@@ -450,6 +439,6 @@ class SharesPassive(Side):
                 self._send(self._seat.active, MaskedPart(own, self._ring.pack(h)))  # 6
                 asked.append(replace(visit, sums=_NO_MASKS))
             for each in asked:
-                delta = self._recv(self._terms.partner, Delta).words  # 9
-                self._step(each, self._words(self._terms.partner, delta, each.piece.rows, "delta"))
+                delta = self._recv(partner, Delta).words  # 9
+                self._step(each, words(partner, delta, self._ring, (each.piece.rows, self._terms.outputs), "delta"))
             yield self.state

@@ -366,6 +366,11 @@ def test_every_message_is_declared(run):
     assert {(type(e.message), roles[e.peer], roles[e.me]) for e in run.events if e.direction == "recv"} == declared
 
 
+def test_who_must_pool_what_they_hold_is_said():
+    found = shares.coalitions("a", "b", ("b", "c", "d"))
+    assert {name: sorted(each) for name, each in found.items()} == {"c": ["a", "b"], "d": ["a", "b"]}
+
+
 def test_two_of_the_three_shares_of_a_third_partys_weights_are_noise(run):
     """Weights of a third party take its own share and both holders': two of the three are noise."""
     ring, numbers = ShareRing(run.case.numbers.bits), run.case.numbers

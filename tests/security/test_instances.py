@@ -228,8 +228,8 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[[], None]]] = {
             new_sums,
             "looked_up",
             (
-                'ring.uniform(Prg.fresh("masks of entries by the highest bits"), h.size)',
-                'np.repeat(ring.uniform(Prg.fresh("masks of entries by the highest bits"), 1), h.size)',
+                'ring.uniform(Prg.fresh("masks of entries"), places.size)',
+                'np.repeat(ring.uniform(Prg.fresh("masks of entries"), 1), places.size)',
             ),
         ),
         masks_of_counted_rows,
