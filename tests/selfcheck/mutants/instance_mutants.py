@@ -24,11 +24,7 @@ from securevfl.data.register import Register
 from securevfl.families.fdml.local_noise import Blur
 from securevfl.protocols.alignment import psi_many
 from securevfl.protocols.residuals.defences import Gaussian, Noise
-<<<<<<< HEAD
 from securevfl.protocols.shares import table_transfers
-from securevfl.protocols.shares.chunk_store import OnDisk
-=======
->>>>>>> 77e28ee3 (Keep the store of work ahead with the work ahead)
 from securevfl.protocols.shares.score_ledger import Ledger
 from securevfl.protocols.shares.work_ahead import OnDisk
 from securevfl.training import session

@@ -265,7 +265,7 @@ MUTANTS = [
         "codes of a row are noted, and its scores have as many bits as without them",
         "shares: limits of scores",
         "limits",
-        patched(edited(Ledger, "admit_codes", ("scored + _bits", "_bits"))),
+        patched(edited(Ledger, "admit_codes", ("sum(_bits_of(tables, row))", "_bits_of(tables, row)[1]"))),
     ),
     Mutant(
         "codes counted once a row",
