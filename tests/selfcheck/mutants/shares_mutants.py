@@ -272,7 +272,7 @@ MUTANTS = [
         "codes that follow from other columns of the same row count as those that were told before",
         "shares: limits of scores",
         "limits",
-        patched(edited(Ledger, "admit_codes", ('f"{model} {each}" for each in held', "model for _ in held"))),
+        patched(edited(Ledger, "admit_codes", ('f"{model} {content.hex()}" for content', "model for _"))),
     ),
     Mutant(
         "scores of training rows",
