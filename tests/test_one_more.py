@@ -19,13 +19,12 @@ from typing import Any
 import numpy as np
 import pytest
 from selfcheck.checks import check_table as checks
-from selfcheck.checks import stored_checks
+from selfcheck.checks import simulator_checks, stored_checks
 from selfcheck.mutants.mutant import Mutant, patched
 
 import securevfl as vfl
 from docs import declarations_page as declarations
 from docs import job_file_page as reference
-from securevfl.audit import simulators
 from securevfl.audit.attacks import ATTACKS, Attack
 from securevfl.audit.page import text
 from securevfl.audit.report import run_audit, unlooked
@@ -89,7 +88,7 @@ def test_a_sum(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     register(monkeypatch, SUMS, load("echo_sum").EchoSum)
     clean(checks.sum_checks(), "sum echo")
     clean(checks.sum_checks(), "phases echo")
-    clean(simulators.sum_checks(), "simulator sum echo")
+    clean(simulator_checks.sum_checks(), "simulator sum echo")
     assert "## Sum: echo" in declarations.table()
     assert "| EchoPart | contributor | collector | plain: the sender's part |" in declarations.table()
     echoed, direct = (job(protocol=vfl.Protocol(sum=sums, residual="open")) for sums in ("echo", "direct"))
@@ -111,7 +110,7 @@ def test_a_sum_that_declares_too_little_is_named(load: Load, monkeypatch: pytest
 def test_a_residual(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     register(monkeypatch, RESIDUALS, load("announced_residual").AnnouncedResidual)
     clean(checks.residual_checks(), "residual announced")
-    clean(simulators.residual_checks(), "simulator residual announced")
+    clean(simulator_checks.residual_checks(), "simulator residual announced")
     assert "## Residual: announced" in declarations.table()
     announced, plain = (job(protocol=vfl.Protocol(residual=each)) for each in ("announced", "open"))
     assert "AnnouncedG from active: plain: g of every row, and so the labels" in vfl.explain(announced, parties())
@@ -166,7 +165,7 @@ def test_an_engine(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
         (checks.engine_checks(), "engine other sums"),
         (checks.residual_checks(), "residual other"),
         (checks.sum_checks(), "sum cipher other"),
-        (simulators.residual_checks(), "simulator residual other"),
+        (simulator_checks.residual_checks(), "simulator residual other"),
     ):
         clean(found, name)
     assert "## Residual: sealed (other)" in declarations.table()

@@ -8,9 +8,11 @@ taken as little-endian words of eight bytes.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from hashlib import sha256
+from itertools import cycle
 from typing import Any
 
 import msgspec
@@ -23,7 +25,7 @@ from securevfl.crypto.kernel import shares as kernel
 from securevfl.crypto.kernel.ciphertexts import RingLayout, column_groups, named, packed_size, unpack
 from securevfl.crypto.kernel.residues import DEGREE, Primes
 from securevfl.crypto.lattice import bfv_product, polynomial_ring
-from securevfl.crypto.lattice.layout import BLINDED, OPENED, SEALED, FixedPoint, Parameters
+from securevfl.crypto.lattice.layout import BLINDED, OPENED, SEALED, FixedPoint, Layout, Parameters
 from securevfl.crypto.lattice.row_products import checked
 from securevfl.crypto.paillier import packing
 from securevfl.crypto.paillier.packing import layout
@@ -59,27 +61,19 @@ class Body:
 
 def public_moduli(messages: Iterable[Message]) -> dict[bytes, int]:
     """n of every Paillier key among the messages, by its fingerprint."""
-    from hashlib import sha256
-
-    found = {}
-    for message in messages:
-        for data in byte_fields(message):
-            if data[:4] == b"SVPK":
-                bits = _PAILLIER_KEY.unpack_from(data)[2]
-                n = int.from_bytes(data[_PAILLIER_KEY.size : _PAILLIER_KEY.size + bits // 8], "big")
-                found[sha256(data).digest()[:16]] = n
-    return found
+    moduli = {}
+    for data in (data for message in messages for data in byte_fields(message) if data[:4] == b"SVPK"):
+        bits = _PAILLIER_KEY.unpack_from(data)[2]
+        n = int.from_bytes(data[_PAILLIER_KEY.size : _PAILLIER_KEY.size + bits // 8], "big")
+        moduli[sha256(data).digest()[:16]] = n
+    return moduli
 
 
 def byte_fields(message: Message) -> list[bytes]:
     """Every bytes value of the message, lists included."""
-    found: list[bytes] = []
-    for value in msgspec.structs.astuple(message):
-        if isinstance(value, bytes):
-            found.append(value)
-        elif isinstance(value, list | tuple):
-            found += [item for item in value if isinstance(item, bytes)]
-    return found
+    values = msgspec.structs.astuple(message)
+    items = (item for value in values for item in (value if isinstance(value, list | tuple) else [value]))
+    return [item for item in items if isinstance(item, bytes)]
 
 
 def array_fields(message: Message) -> list[NDArray[Any]]:
@@ -95,25 +89,12 @@ def bodies(message: Message, moduli: Mapping[bytes, int]) -> list[Body]:
 def _body(data: bytes, moduli: Mapping[bytes, int]) -> Body:
     magic = data[:4]
     try:
-        match magic:
-            case b"SVPC":
-                return _paillier(data, moduli)
-            case b"SVPK" | b"SLK2" | b"SLA2" | b"SSK1" | b"SKK2" | b"SGK2":
-                return Body("key", (magic, len(data)), fresh=(data,))
-            case b"SLG2":
-                return _sealed(data)
-            case b"SLB3":
-                return _blinded(data)
-            case b"SLO3" | b"SGO1":
-                return _parse_opened(data)
-            case b"SGG2" | b"SGB2":
-                return _gradient_on_the_kernel(data)
-            case b"SLS1":
-                return _summed(data)
-            case b"SSV1" | b"SSR1":
-                return _parse_shared(data)
-            case b"SKV2" | b"SKR2":
-                return _on_the_kernel(data)
+        if magic in _KEYS:
+            return Body("key", (magic, len(data)), fresh=(data,))
+        if magic == b"SVPC":
+            return _paillier(data, moduli)
+        if magic in _READERS:
+            return _READERS[magic](data)
     except (struct.error, ValueError, KeyError):
         pass
     return raw(data)
@@ -159,46 +140,64 @@ def parameters() -> Parameters:
     return Parameters()
 
 
-def _residues(residues: NDArray[np.uint64], primes: list[int]) -> tuple[Floats, NDArray[np.uint8]]:
-    column = np.array(primes, np.float64)[:, None]
-    return (residues / column).ravel(), (residues & np.uint64(255)).astype(np.uint8).ravel()
+class Residues:
+    """Residues behind a header, taken off polynomial by polynomial, and what serves once among their bytes."""
+
+    def __init__(self, data: bytes, header: int) -> None:
+        self.view = memoryview(data)[header:]
+        self.fresh: list[bytes] = []
+        self._fractions: list[Floats] = []
+        self._low: list[NDArray[np.uint8]] = []
+
+    def take(self, primes: list[int], count: int, fresh: slice | None = None, size: int | None = None) -> None:
+        """Take `count` residues modulo each prime off `size` bytes; `fresh`: which of these bytes serve once."""
+        size = size or polynomial_ring.packed_size(primes, count)
+        self._add(polynomial_ring.unpack(self.view, primes, count), primes)
+        self.fresh += [] if fresh is None else [bytes(self.view[:size][fresh])]
+        self.view = self.view[size:]
+
+    def take_small(self, primes: Primes, *counts: int) -> None:
+        """Take so many residues on the kernel, one lot after another; the first bytes of each polynomial serve once."""
+        moduli = [int(p) for p in primes.values]
+        for count in counts:
+            residues = unpack(primes, self.view, (count,))
+            self._add(np.mod(residues, np.array(moduli)[:, None]).astype(np.uint64), moduli)
+            self.fresh += [bytes(self.view[_HEAD])] if count >= DEGREE else []
+            self.view = self.view[packed_size(primes, count) :]
+
+    def _add(self, residues: NDArray[np.uint64], moduli: list[int]) -> None:
+        self._fractions.append((residues / np.array(moduli, np.float64)[:, None]).ravel())
+        self._low.append((residues & np.uint64(255)).astype(np.uint8).ravel())
+
+    def body(self, *header: Any) -> Body:
+        """Return what was taken as the body of a ciphertext."""
+        return Body("ciphertext", header, np.concatenate(self._fractions), np.concatenate(self._low), tuple(self.fresh))
 
 
-def _joined(form: str, header: tuple[Any, ...], parts: list[tuple[Floats, NDArray[np.uint8]]], fresh: Any) -> Body:
-    return Body(
-        form,
-        header,
-        np.concatenate([fractions for fractions, _ in parts]),
-        np.concatenate([low for _, low in parts]),
-        tuple(fresh),
-    )
+_HEAD, _LAST = slice(64), slice(-polynomial_ring.SEED_BYTES, None)  # bytes of a polynomial, and its seed
 
 
 def _sealed(data: bytes) -> Body:
     _, _, *sizes = SEALED.unpack_from(data)
-    own = parameters()
-    primes, degree, size = own.ring.primes, own.ring.degree, own.sealed_size
-    parts, seeds = [], []
-    for start in range(SEALED.size, len(data), size):
-        parts.append(_residues(polynomial_ring.unpack(data[start:], primes, degree), primes))
-        seeds.append(data[start + size - polynomial_ring.SEED_BYTES : start + size])
-    return _joined("ciphertext", ("SLG2", *sizes), parts, seeds)
+    own, residues = parameters(), Residues(data, SEALED.size)
+    while residues.view:
+        residues.take(own.ring.primes, own.ring.degree, _LAST, own.sealed_size)
+    return residues.body("SLG2", *sizes)
 
 
 def _blinded(data: bytes) -> Body:
     _, _, n, c, s, p, d = BLINDED.unpack_from(data)
-    own = parameters()
-    where, primes, degree = own.layout(n, c, s, p), own.ring.primes, own.ring.degree
-    view, parts, fresh, width = memoryview(data)[BLINDED.size :], [], [], checked(where, d)
-    for output_block in range(where.output_blocks):
-        for column_block in range(where.column_blocks(width)):
-            for count in (degree, len(where.wanted(width, column_block, output_block))):
-                size = polynomial_ring.packed_size(primes, count)
-                parts.append(_residues(polynomial_ring.unpack(view, primes, count), primes))
-                if count == degree:
-                    fresh.append(bytes(view[:64]))
-                view = view[size:]
-    return _joined("ciphertext", ("SLB3", n, c, s, p, d), parts, fresh)
+    own, residues = parameters(), Residues(data, BLINDED.size)
+    where = own.layout(n, c, s, p)
+    for count in _answered(where, checked(where, d), own.ring.degree):
+        residues.take(own.ring.primes, count, _HEAD if count == own.ring.degree else None)
+    return residues.body("SLB3", n, c, s, p, d)
+
+
+def _answered(where: Layout, width: int, degree: int) -> list[int]:
+    """How many residues stand together in an answer about columns: a polynomial, then those wanted of another."""
+    blocks = [(a, b) for a in range(where.output_blocks) for b in range(where.column_blocks(width))]
+    return [count for a, b in blocks for count in (degree, len(where.wanted(width, b, a)))]
 
 
 def _parse_opened(data: bytes) -> Body:
@@ -212,46 +211,34 @@ def _parse_opened(data: bytes) -> Body:
 
 def _summed(data: bytes) -> Body:
     _, _, m, terms, summed, noises, bound = _SUM.unpack_from(data)
-    primes, degree = _sum_primes()
-    size = polynomial_ring.packed_size(primes, degree)
-    parts, fresh = [], []
-    for index, start in enumerate(range(_SUM.size, len(data), size)):
-        parts.append(_residues(polynomial_ring.unpack(data[start:], primes, degree), primes))
-        if index % 2:
-            fresh.append(data[start : start + 64])
-    return _joined("ciphertext", ("SLS1", m, terms, summed, noises, bound), parts, fresh)
+    (primes, degree), residues = _sum_primes(), Residues(data, _SUM.size)
+    fresh = cycle((None, _HEAD))
+    while residues.view:
+        residues.take(primes, degree, next(fresh))
+    return residues.body("SLS1", m, terms, summed, noises, bound)
 
 
 def _parse_shared(data: bytes) -> Body:
     """Take apart a query about shares, or the answer to one; its length tells of which ring it is."""
     asks = data[:4] == b"SSV1"
-    _, _, *sizes = (bfv_product.SEALED if asks else bfv_product.REPLY).unpack_from(data)
-    view = memoryview(data)[(bfv_product.SEALED if asks else bfv_product.REPLY).size :]
+    head = bfv_product.SEALED if asks else bfv_product.REPLY
+    _, _, *sizes = head.unpack_from(data)
+    residues = Residues(data, head.size)
     for bits in _RINGS:
         own = _share_parameters(bits)
         primes, degree = own.bfv.primes, bfv_product.DEGREE
         if asks:
             where = own.layout(*sizes)
-            pieces = [own.sealed_size] * (where.sample_blocks * where.output_blocks)
-            counts = [degree] * len(pieces)
+            counts = [degree] * (where.sample_blocks * where.output_blocks)
+            pieces = [own.sealed_size] * len(counts)
         else:
             c, s, p, d = sizes
-            where = own.layout(s, c, s, p)
-            blocks = [(a, b) for a in range(where.output_blocks) for b in range(where.column_blocks(d))]
-            counts = [count for a, b in blocks for count in (degree, len(where.wanted(d, b, a)))]
+            counts = _answered(own.layout(s, c, s, p), d, degree)
             pieces = [polynomial_ring.packed_size(primes, count) for count in counts]
-        if sum(pieces) != len(view):
-            continue
-        parts, fresh = [], []
-        for count, size in zip(counts, pieces, strict=True):
-            parts.append(_residues(polynomial_ring.unpack(view, primes, count), primes))
-            fresh += (
-                [bytes(view[size - polynomial_ring.SEED_BYTES : size] if asks else view[:64])]
-                if count == degree
-                else []
-            )
-            view = view[size:]
-        return _joined("ciphertext", (data[:4], *sizes), parts, fresh)
+        if sum(pieces) == len(residues.view):
+            for count, size in zip(counts, pieces, strict=True):
+                residues.take(primes, count, (_LAST if asks else _HEAD) if count == degree else None, size)
+            return residues.body(data[:4], *sizes)
     raise ValueError("of no ring")
 
 
@@ -263,17 +250,19 @@ def _share_parameters(bits: int) -> bfv_product.BfvParameters:
 def _on_the_kernel(data: bytes) -> Body:
     """Take apart a query about shares on the kernel, or the answer to one; its length tells of which ring it is."""
     asks = data[:4] == b"SKV2"
-    _, _, *sizes = (kernel.SEALED if asks else kernel.REPLY).unpack_from(data)
-    view = memoryview(data)[(kernel.SEALED.size + SEED if asks else kernel.REPLY.size) :]
+    head = kernel.SEALED if asks else kernel.REPLY
+    _, _, *sizes = head.unpack_from(data)
+    residues = Residues(data, head.size + SEED if asks else head.size)
     for bits in _KERNEL_RINGS:
         own = kernel.ShareParameters(bits)
         n, c, r, s = sizes if asks else (sizes[2], *sizes[:3])
         where = own.layout(n, c, r, s)
         counts = [where.points * where.sample_blocks * c] if asks else _residues_of_answer(where, sizes[3])
-        if sum(packed_size(own.primes, count) for count in counts) != len(view):
-            continue
-        parts, fresh = _small_residues(own.primes, view, counts)
-        return _joined("ciphertext", (data[:4], *sizes), parts, [data[kernel.SEALED.size :][:SEED]] if asks else fresh)
+        if sum(packed_size(own.primes, count) for count in counts) == len(residues.view):
+            residues.take_small(own.primes, *counts)
+            if asks:
+                residues.fresh = [data[head.size :][:SEED]]
+            return residues.body(data[:4], *sizes)
     raise ValueError("of no ring")
 
 
@@ -284,37 +273,36 @@ def _residues_of_answer(where: RingLayout, d: int) -> list[int]:
     return [x for width in widths for b, f in groups for x in (b * DEGREE, f * width)]
 
 
-def _small_residues(
-    primes: Primes, view: memoryview, counts: list[int]
-) -> tuple[list[tuple[Floats, NDArray[np.uint8]]], list[bytes]]:
-    """Residues that follow each other, and the first bytes of each polynomial among them."""
-    parts, fresh, moduli = [], [], [int(p) for p in primes.values]
-    for count in counts:
-        found = unpack(primes, view, (count,))
-        parts.append(_residues(np.mod(found, np.array(moduli)[:, None]).astype(np.uint64), moduli))
-        fresh += [bytes(view[:64])] if count >= DEGREE else []
-        view = view[packed_size(primes, count) :]
-    return parts, fresh
-
-
 def _gradient_on_the_kernel(data: bytes) -> Body:
     """Split a sealed residual on the kernel, or the blinded product, into groups."""
     own, asks = gradient.GradientParameters(), data[:4] == b"SGG2"
-    _, _, n, c, r, s, last = (SEALED if asks else BLINDED).unpack_from(data)
-    where, view = named(gradient.ENGINE, n, c, r, s), memoryview(data)[(SEALED if asks else BLINDED).size :]
+    head = SEALED if asks else BLINDED
+    _, _, n, c, r, s, last = head.unpack_from(data)
+    where, residues = named(gradient.ENGINE, n, c, r, s), Residues(data, head.size)
     if not asks:
-        parts, fresh = _small_residues(own.primes, view, _residues_of_answer(where, checked(where, last)))
-        return _joined("ciphertext", ("SGB2", n, c, r, s, last), parts, fresh)
-    parts, fresh = [], []
-    while view:
-        blocks = min(gradient.PIECE, len(view) // packed_size(own.primes, where.points * c))
+        residues.take_small(own.primes, *_residues_of_answer(where, checked(where, last)))
+        return residues.body("SGB2", n, c, r, s, last)
+    seeds = []
+    while residues.view:
+        blocks = min(gradient.PIECE, len(residues.view) // packed_size(own.primes, where.points * c))
         for outputs in where.outputs:
-            count = where.points * (outputs.stop - outputs.start) * blocks
-            found, _ = _small_residues(own.primes, view[SEED:], [count])
-            fresh.append(bytes(view[:SEED]))
-            parts += found
-            view = view[SEED + packed_size(own.primes, count) :]
-    return _joined("ciphertext", ("SGG2", n, c, r, s, last), parts, fresh)
+            seeds.append(bytes(residues.view[:SEED]))
+            residues.view = residues.view[SEED:]
+            residues.take_small(own.primes, where.points * (outputs.stop - outputs.start) * blocks)
+    residues.fresh = seeds
+    return residues.body("SGG2", n, c, r, s, last)
+
+
+_KEYS = (b"SVPK", b"SLK2", b"SLA2", b"SSK1", b"SKK2", b"SGK2")
+_READERS: dict[bytes, Callable[[bytes], Body]] = {
+    b"SLG2": _sealed,
+    b"SLB3": _blinded,
+    b"SLS1": _summed,
+    **dict.fromkeys((b"SLO3", b"SGO1"), _parse_opened),
+    **dict.fromkeys((b"SGG2", b"SGB2"), _gradient_on_the_kernel),
+    **dict.fromkeys((b"SSV1", b"SSR1"), _parse_shared),
+    **dict.fromkeys((b"SKV2", b"SKR2"), _on_the_kernel),
+}
 
 
 @lru_cache(maxsize=1)

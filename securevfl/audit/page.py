@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterator
 
 from securevfl.audit.findings import Audit, Inference
 from securevfl.display import html as markup
 from securevfl.display.html import Markup, escape
+from securevfl.protocols.declared import Declared
 
 # What an audit found, for people who bring data and read no formulas; and the words that its page uses.
 
@@ -22,8 +24,18 @@ GLOSSARY = {
     "chance": "what one who has received nothing would reach",
 }
 _HOW = {"strong": "can tell", "some": "can often tell", "weak": "can guess a little better than by chance"}
-_ALONE = "rare values"  # the attack on rows that stand nearly alone, which speaks of these rows and of no others
 _FOUND = {"strong": "most of", "some": "much of", "weak": "a little of"}
+_ALONE = "rare values"  # the attack on rows that stand nearly alone, which speaks of these rows and of no others
+_UNSENT = "labels, without a message"
+_SAYS = {  # by what an attack is about
+    _ALONE: "{who} {how} the label of {lead} of rows with rare values in its columns {figure}.",
+    "labels": "{who} {how}, for each person, the label of {lead} {figure}.",
+    _UNSENT: "{who} {how}, for each person, the label of {lead} from its own columns and a few labels, without any "
+    "message {figure}.",
+    "part of f": "{who} can find {found} another party's part of the scores {figure}.",
+    "column": "{who} can find {found} what is in the others' columns {figure}.",
+    "trained on": "{who} {how} whom the model was trained on {figure}.",
+}
 
 
 def summary(audit: Audit) -> list[str]:
@@ -34,14 +46,20 @@ def summary(audit: Audit) -> list[str]:
     """
     best: dict[tuple[str, str], Inference] = {}
     for each in audit.inferences:
-        held = best.setdefault((each.who, _about(each)), each)
-        if each.reach > held.reach:
-            best[each.who, _about(each)] = each
+        place = each.who, _about(each)
+        best[place] = max(best.get(place, each), each, key=lambda inference: inference.reach)
     found = [each for each in sorted(best.values(), key=lambda each: each.reach, reverse=True) if each.above_chance]
-    quiet = dict.fromkeys(
-        f"{inference.name} ({inference.who})" for inference in audit.inferences if not inference.above_chance
-    )
-    lines = [_sentence(each, audit.lead) for each in found]
+    quiet = dict.fromkeys(f"{each.name} ({each.who})" for each in audit.inferences if not each.above_chance)
+    lines = [
+        _SAYS[_about(each)].format(
+            who=each.who[:1].upper() + each.who[1:] if each.who.startswith("any") else f"The party {each.who}",
+            how=_HOW[each.strength],
+            found=_FOUND[each.strength],
+            lead=audit.lead,
+            figure=f"({each.figure})",
+        )
+        for each in found
+    ]
     opened = [f"What {name} should know of its labels: {' '.join(each)}." for name, each in audit.opens.items()]
     if quiet and lines:
         lines.append(f"No more than chance was found by: {', '.join(quiet)}.")
@@ -50,35 +68,22 @@ def summary(audit: Audit) -> list[str]:
 
 def _about(each: Inference) -> str:
     if each.name == _ALONE:
-        return "rows that stand alone"
+        return _ALONE
     if "labels" in each.what:
-        return "labels, without a message" if each.unsent else "labels"
-    if "part of f" in each.what:
-        return "parts"
-    if "column" in each.what:
-        return "columns"
-    return "membership" if "trained on" in each.what else "parts"
+        return _UNSENT if each.unsent else "labels"
+    return next((word for word in ("part of f", "column", "trained on") if word in each.what), "part of f")
 
 
-def _sentence(each: Inference, lead: str) -> str:
-    """Say in a sentence what an attack that found something means."""
-    who = each.who[:1].upper() + each.who[1:] if each.who.startswith("any") else f"The party {each.who}"
-    found, figure = _FOUND[each.strength], f"({each.figure})"
-    match _about(each):
-        case "rows that stand alone":
-            return f"{who} {_HOW[each.strength]} the label of {lead} of rows with rare values in its columns {figure}."
-        case "labels":
-            return f"{who} {_HOW[each.strength]}, for each person, the label of {lead} {figure}."
-        case "labels, without a message":
-            from_what = "from its own columns and a few labels, without any message"
-            return f"{who} {_HOW[each.strength]}, for each person, the label of {lead} {from_what} {figure}."
-        case "columns":
-            return f"{who} can find {found} what is in the others' columns {figure}."
-        case "membership":
-            return f"{who} {_HOW[each.strength]} whom the model was trained on {figure}."
-    return f"{who} can find {found} another party's part of the scores {figure}."
+def _parts_of(audit: Audit) -> Iterator[tuple[str, list[Declared], list[str], list[Inference]]]:
+    """Yield what both forms of the page have of each party, and last of any: whose it is, messages, what is opened of
+    its labels, and attacks."""
+    for name, role in audit.roles.items():
+        messages = [item for item in audit.declared if item.receiver == role]
+        yield f"{name} ({role})", messages, audit.opens.get(name, []), [x for x in audit.inferences if x.who == name]
+    yield ANYONE, [], [], [inference for inference in audit.inferences if inference.who == ANYONE]
 
 
+ANYONE = "any party"
 _SKIPPED = "Attacks that were not carried out"
 
 
@@ -88,17 +93,17 @@ def text(audit: Audit, width: int = 100) -> str:
     lines += ["", audit.verdict]
     lines += [f"  {line}" for line in [*audit.exceeding, *audit.failed]]
     lines += [line for each in summary(audit) for line in _wrap(each, width, "  ")]
-    for name, role in audit.roles.items():
-        lines += ["", f"{name} ({role})"]
-        for item in audit.declared:
-            if item.receiver == role:
-                lines.append(f"  receives  {item.message.__name__} from {item.sender}: {item.reveals}")
-        opened = audit.opens.get(name, [])
+    for title, messages, opened, inferences in _parts_of(audit):
+        lines += ["", title] if title != ANYONE else []
+        lines += [f"  receives  {item.message.__name__} from {item.sender}: {item.reveals}" for item in messages]
         lines += [f"  {'opens' if first == 0 else '':<9} {line}" for first, line in enumerate(opened)]
-        for each in _of(audit, name):
-            lines += _inference(each, width)
-    for each in _of(audit, "any party"):
-        lines += ["", *_inference(each, width)]
+        for each in inferences:
+            figures = f"{each.real:.3f}   what is declared alone {each.simulated:.3f}   chance {each.chance:.3f}"
+            word = "EXCEEDS WHAT IS DECLARED" if each.exceeds else each.strength
+            lines += [""] if title == ANYONE else []
+            lines.append(f"  {each.name:<19} {figures}   {word}")
+            lines += _wrap(f"{each.what}; less by: {each.remedy}", width, " " * 22)
+            lines += _wrap(each.detail, width, " " * 22)
     for title, entries in (("Leaks", audit.leaks), (_SKIPPED, audit.skipped)):
         if entries:
             lines += ["", title, *(line for entry in entries for line in _wrap(entry, width, "  "))]
@@ -111,20 +116,6 @@ def text(audit: Audit, width: int = 100) -> str:
         "distance from chance where a score may be turned over.",
     ]
     return "\n".join(lines)
-
-
-def _of(audit: Audit, who: str) -> list[Inference]:
-    return [inference for inference in audit.inferences if inference.who == who]
-
-
-def _inference(each: Inference, width: int) -> list[str]:
-    word = "EXCEEDS WHAT IS DECLARED" if each.exceeds else each.strength
-    figures = f"{each.real:.3f}   what is declared alone {each.simulated:.3f}   chance {each.chance:.3f}"
-    return [
-        f"  {each.name:<19} {figures}   {word}",
-        *_wrap(f"{each.what}; less by: {each.remedy}", width, " " * 22),
-        *_wrap(each.detail, width, " " * 22),
-    ]
 
 
 def _wrap(line: str, width: int, indent: str) -> list[str]:
@@ -143,12 +134,16 @@ def html(audit: Audit) -> str:
         '<i class="sim"></i>from what is declared alone <b>&nbsp;|</b> chance. Words go by the larger of both, '
         "and by the distance from chance where a score may be turned over.</p>",
     ]
-    for name, role in audit.roles.items():
-        opened = " ".join(audit.opens.get(name, []))
-        said = f"<p><strong>Opened of its labels</strong> {escape(opened)}</p>" if opened else ""
-        parts.append(markup.section(f"{name} ({role})", _received(audit, role), said, _scores(_of(audit, name))))
-    shared = _of(audit, "any party")
-    parts += [markup.section("Any party", _scores(shared))] if shared else []
+    for title, messages, opened, inferences in _parts_of(audit):
+        rows: list[list[markup.Cell]] = [[item.message.__name__, item.sender, str(item.reveals)] for item in messages]
+        received = _stack(["receives", "from", "declared to reveal"], rows)
+        if not rows and title != ANYONE:
+            received = '<p class="soft">Receives nothing after the handshake.</p>'
+        said = f"<p><strong>Opened of its labels</strong> {escape(' '.join(opened))}</p>" if opened else ""
+        if inferences or title != ANYONE:
+            heads = ["could infer", "", "score", "how strongly", "what would make it less"]
+            scores = _stack(heads, [_score(each) for each in inferences])
+            parts.append(markup.section("Any party" if title == ANYONE else title, received, said, scores))
     for title, lines in (("Leaks named by the job's guards", audit.leaks), (_SKIPPED, audit.skipped)):
         parts += [f"<h2>{title}</h2>", markup.items(lines)] if lines else []
     parts += [
@@ -162,45 +157,29 @@ def html(audit: Audit) -> str:
     return markup.page("Audit", parts)
 
 
-def _received(audit: Audit, role: str) -> str:
-    rows = [[x.message.__name__, x.sender, str(x.reveals)] for x in audit.declared if x.receiver == role]
-    if not rows:
-        return '<p class="soft">Receives nothing after the handshake.</p>'
-    return f'<div class="stack">{markup.table(["receives", "from", "declared to reveal"], rows)}</div>'
+def _stack(heads: list[str], rows: list[list[markup.Cell]]) -> str:
+    return f'<div class="stack">{markup.table(heads, rows)}</div>' if rows else ""
 
 
-def _scores(inferences: list[Inference]) -> str:
-    if not inferences:
-        return ""
-    rows = [
-        [
-            Markup(
-                f"<strong>{escape(inference.name)}</strong><br><span class='soft'>{escape(inference.what)}"
-                f"<br>{escape(inference.detail)}</span>"
-            ),
-            Markup(_bar(inference)),
-            Markup(f"{inference.real:.3f}<br>{inference.simulated:.3f}"),
-            _tag(inference),
-            inference.remedy,
-        ]
-        for inference in inferences
-    ]
-    heads = ["could infer", "", "score", "how strongly", "what would make it less"]
-    return f'<div class="stack">{markup.table(heads, rows)}</div>'
+def _score(each: Inference) -> list[markup.Cell]:
+    """Make the row of an attack: what it is after, its bars, its scores, in a word how strong it is, its remedy."""
 
-
-def _bar(each: Inference) -> str:
     def share(value: float) -> str:
         return f"{100 * min(1.0, max(0.0, value)):.1f}%"
 
     mark = f"<b style='left: {share(each.chance)}'></b>"
-    return (
-        f"<div class='bar'><i class='real' style='width: {share(each.real)}'></i>{mark}</div>"
-        f"<div class='bar'><i class='sim' style='width: {share(each.simulated)}'></i>{mark}</div>"
+    bars = (
+        f"<div class='bar'><i class='{kind}' style='width: {share(value)}'></i>{mark}</div>"
+        for kind, value in (("real", each.real), ("sim", each.simulated))
     )
-
-
-def _tag(each: Inference) -> Markup:
-    kind = "exceeds" if each.exceeds else each.strength
-    word = "exceeds what is declared" if each.exceeds else each.strength
-    return Markup(f"<span class='tag {escape(kind)}'>{escape(word)}</span>")
+    kind, word = ("exceeds", "exceeds what is declared") if each.exceeds else (each.strength, each.strength)
+    return [
+        Markup(
+            f"<strong>{escape(each.name)}</strong><br><span class='soft'>{escape(each.what)}"
+            f"<br>{escape(each.detail)}</span>"
+        ),
+        Markup("".join(bars)),
+        Markup(f"{each.real:.3f}<br>{each.simulated:.3f}"),
+        Markup(f"<span class='tag {kind}'>{word}</span>"),
+        each.remedy,
+    ]

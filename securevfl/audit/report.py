@@ -31,8 +31,8 @@ from securevfl.audit.attacks import ATTACKS, load_more
 from securevfl.audit.attacks.base import Attack, By, Score
 from securevfl.audit.findings import Audit, Inference
 from securevfl.audit.recording.recorded_runs import record
-from securevfl.audit.recording.views import Tape, Worlds, as_numbers, fields
-from securevfl.audit.transcripts import Outcome, check_transcript
+from securevfl.audit.recording.views import PartyRecord, Worlds, as_numbers, fields
+from securevfl.audit.transcripts import check_transcript
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import Roles
 from securevfl.base.version import __version__
@@ -42,19 +42,13 @@ from securevfl.data.party import Party, check_parties
 from securevfl.errors import SecureVFLError
 from securevfl.families import leak_kinds
 from securevfl.families.base import Known
-from securevfl.families.sizes import as_prepared, known_run, prepare
+from securevfl.families.sizes import as_prepared, known_run, prepare, roles_of
 from securevfl.job import Job
 from securevfl.runtime.channel import Entry
 
 MARGIN = 0.03
-
-
 _FEW_SEEDS_MARGIN = 0.1
-
-
 _ROWS = 2000  # of the short runs at most
-
-
 _MOST_ATTACKERS = 4  # passive parties whose view is attacked: those with the most columns
 
 
@@ -80,18 +74,18 @@ def run_audit(
     brought = [active, *passives]
     job, parties = as_prepared(job, brought)
     active, *passives = parties
-    roles = job.method.cast([active, *passives])
-    roles = job.method.assigned(job, roles, {party.name: len(party.columns) for party in parties})
+    roles = roles_of(job.method, job, parties)
     say("transcripts")
     short_job, short_parties = _short(job.model_copy(update={"accepts": [*leak_kinds()]}), parties)
     outcome = check_transcript(*(record(short_job, short_parties)[0] for _ in range(2)))
     say("simulators")
-    outcome = outcome.merge(_simulators(job, roles))
+    for protocol in job.method.protocols(job, roles):
+        outcome = outcome.merge(simulators.views(protocol, parties=len(roles.cast)))
     if job.method.replayed:
         outcome = outcome.merge(simulators_run.views(short_job, short_parties))
     known = known_run(job, [active, *passives])
     inferences, failed = _attacks(job, known, seeds, say, (asked, brought))
-    found = leaks(asked, known_run(asked, brought).sizes)
+    leaking = leaks(asked, known_run(asked, brought).sizes)
     return Audit(
         label=f"{job.optimizer.label} on a {job.model.name} model, {job.method.title(job, roles)}, "
         f"batches of {known.sizes.smallest_batch} rows",
@@ -99,15 +93,20 @@ def run_audit(
         declared=job.method.declares(job, roles),
         findings=outcome.findings,
         inferences=inferences,
-        leaks=[f"accepted: {leak}" for leak in found if leak.name in job.accepts],
-        refused=[str(leak) for leak in found if leak.name not in job.accepts],
+        leaks=[f"accepted: {leak}" for leak in leaking if leak.name in job.accepts],
+        refused=[str(leak) for leak in leaking if leak.name not in job.accepts],
         failed=[*failed, *unlooked(job, roles)],
         skipped=_skipped(asked, known),
         tests=outcome.tests,
         seeds=len(seeds),
         seconds=time.monotonic() - started,
         lead=active.name,
-        facts=_facts(asked, brought),
+        facts={
+            "made": datetime.now(UTC).isoformat(timespec="minutes"),
+            "job": asked.digest.hex()[:16],
+            "tables": ", ".join(f"{each.name} ({len(each):,} rows x {len(each.columns)} columns)" for each in brought),
+            "versions": f"securevfl {__version__}, Python {platform.python_version()}, numpy {np.__version__}",
+        },
         opens=_opens(job, roles, known if not {party.name for party in passives} & set(made_up) else None),
     )
 
@@ -121,17 +120,6 @@ def _opens(job: Job, roles: Roles, known: Known | None) -> dict[str, list[str]]:
     return {name: text.split("\n") for name, each in told.items() for word, text in each if word == "opens"}
 
 
-def _facts(job: Job, parties: Sequence[Party]) -> dict[str, str]:
-    """When, of what and with what an audit was made."""
-    tables = [f"{party.name} ({len(party):,} rows x {len(party.columns)} columns)" for party in parties]
-    return {
-        "made": datetime.now(UTC).isoformat(timespec="minutes"),
-        "job": job.digest.hex()[:16],
-        "tables": ", ".join(tables),
-        "versions": f"securevfl {__version__}, Python {platform.python_version()}, numpy {np.__version__}",
-    }
-
-
 def _short(job: Job, parties: Sequence[Party]) -> tuple[Job, list[Party]]:
     """Two epochs on rows for a few batches."""
     rows, size = len(parties[0]), _ROWS if isinstance(job.batch_size, str) else job.batch_size
@@ -141,13 +129,6 @@ def _short(job: Job, parties: Sequence[Party]) -> tuple[Job, list[Party]]:
         return short, list(parties)
     chosen = np.sort(np.random.default_rng(job.seed).permutation(rows)[:few]).astype(np.intp)
     return short, [party.take(chosen) for party in parties]
-
-
-def _simulators(job: Job, roles: Roles) -> Outcome:
-    outcome = Outcome()
-    for protocol in job.method.protocols(job, roles):
-        outcome = outcome.merge(simulators.views(protocol, parties=len(roles.cast)))
-    return outcome
 
 
 def unlooked(job: Job, roles: Roles) -> list[str]:
@@ -169,11 +150,12 @@ def _attackers(known: Known) -> tuple[list[str], list[str]]:
 
 def _skipped(job: Job, known: Known) -> list[str]:
     """List the attacks that are not carried out, each with its reason, and the parties whose view is not attacked."""
-    found = [(name.replace("_", " "), attack.why_not(job)) for name, attack in ATTACKS.items()]
-    others = _attackers(known)[1]
-    left = [f"from the views of {', '.join(others)}: {_MOST_ATTACKERS} parties with as many columns or more are tried"]
-    found += [(f"leak {kind.name}", "no attack carries it out") for kind in job.method.leak_kinds if not kind.attacks]
-    return [f"{name}: {why}" for name, why in found if why] + (left if others else [])
+    reasons = {name.replace("_", " "): attack.why_not(job) for name, attack in ATTACKS.items()}
+    reasons |= {f"leak {kind.name}": "no attack carries it out" for kind in job.method.leak_kinds if not kind.attacks}
+    if others := _attackers(known)[1]:
+        why = f"{_MOST_ATTACKERS} parties with as many columns or more are tried"
+        reasons[f"from the views of {', '.join(others)}"] = why
+    return [f"{name}: {why}" for name, why in reasons.items() if why]
 
 
 def _attacks(
@@ -204,8 +186,8 @@ def _attacks(
                     scores.setdefault((name, attacker), []).append(score)
                 except SecureVFLError as error:
                     failed[name] = f"{name}: {error}"
-    found = [_inference(job, known, ATTACKS[name], own, attacker) for (name, attacker), own in scores.items()]
-    return sorted(found, key=lambda each: -each.reach), list(failed.values())
+    inferences = [_inference(job, known, ATTACKS[name], own, attacker) for (name, attacker), own in scores.items()]
+    return sorted(inferences, key=lambda each: -each.reach), list(failed.values())
 
 
 def unseen(worlds: Worlds) -> list[str]:
@@ -213,28 +195,27 @@ def unseen(worlds: Worlds) -> list[str]:
 
     An attack on a view that holds nothing ends at chance, whatever the run has told.
     """
-    tape, found = worlds.real_run[1], dict[str, None]()
-    for teller, entries in tape.entries.items():
-        for entry in entries:
-            if entry.group == "training" and not _is_seen(worlds, tape, entry):
-                found[
-                    f"{entry.to}: by its entries {teller} tells it {entry.kind} of training rows, and none was seen; a "
-                    "method asks for them by the roles of its protocols, which note them"
-                ] = None
-    return list(found)
+    tape = worlds.real_run[1]
+    told = [(teller, entry) for teller, seen in tape.items() for entry in seen.entries if entry.group == "training"]
+    lines = {
+        f"{entry.to}: by its entries {teller} tells it {entry.kind} of training rows, and none was seen; a method "
+        "asks for them by the roles of its protocols, which note them": None
+        for teller, entry in told
+        if not _is_seen(tape[entry.to], entry)
+    }
+    return list(lines)
 
 
-def _is_seen(worlds: Worlds, tape: Tape, entry: Entry) -> bool:
+def _is_seen(seen: PartyRecord, entry: Entry) -> bool:
     """Whether something of the kind was noted at who was told it, or stands in a message as it is."""
-    name = entry.to
     noted: dict[str, Sequence[object]] = {
-        "labels": tape.openings[name],
-        "columns": tape.totals[name] or tape.openings[name] or tape.told[name],
-        "phases": tape.phases[name],
+        "labels": seen.openings,
+        "columns": seen.totals or seen.openings or seen.told,
+        "phases": seen.phases,
     }
     if entry.kind not in noted or noted[entry.kind]:
         return True
-    values = (value for receipt in tape.receipts[name] for value in fields(receipt.message))
+    values = (value for receipt in seen.receipts for value in fields(receipt.message))
     return any(
         as_numbers(value, entry.numbers, 1) is not None
         or (isinstance(value, np.ndarray) and value.size == entry.numbers)
@@ -293,12 +274,8 @@ def with_stand_ins(job: Job, own: Party, others: Mapping[str, int], classes: int
     ids = {"aligned": True} if own.ids is None else {"ids": own.ids}
     y = None if own.active else _labels(job, [prepare(job, own, own.register).X, *tables.values()], classes, draw)
     lead = own.name if own.active else next(iter(others))
-    made = {name: Party(name, X, y if name == lead else None, **ids) for name, X in tables.items()}
-    return (
-        [made[lead], own, *(each for name, each in made.items() if name != lead)]
-        if not own.active
-        else [own, *made.values()]
-    )
+    first, *rest = (Party(name, X, y if name == lead else None, **ids) for name, X in tables.items())
+    return [own, first, *rest] if own.active else [first, own, *rest]
 
 
 def _labels(job: Job, tables: list[Floats], classes: int, draw: np.random.Generator) -> NDArray[np.float64]:

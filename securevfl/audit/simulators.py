@@ -19,8 +19,7 @@ the role's own input, and classifiers trained on statistics of messages.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,12 +28,11 @@ from numpy.typing import NDArray
 from securevfl.audit.message_bytes import bodies, byte_fields, public_moduli
 from securevfl.audit.recording.recorded_runs import record_residual, record_sum
 from securevfl.audit.recording.transcript import COLLECTS, Transcript
-from securevfl.audit.recording.views import defence_of, giving
+from securevfl.audit.recording.views import defence_of, replayed
 from securevfl.audit.statistics import Battery, alike, told_apart
-from securevfl.audit.transcripts import Outcome
+from securevfl.audit.transcripts import Outcome, word_bytes
 from securevfl.base.arrays import Floats
 from securevfl.errors import ConfigError
-from securevfl.protocols.choice import RESIDUALS, SUMS
 from securevfl.protocols.declared import Circle, Reals, Space
 from securevfl.protocols.residuals.base import ResidualProtocol
 from securevfl.protocols.sums.base import SumProtocol
@@ -63,7 +61,7 @@ def made_up_residual(
     protocol: ResidualProtocol, receiver: str, g: Sequence[Floats], J: Mapping[str, Sequence[Floats]]
 ) -> tuple[list[Floats], dict[str, list[Floats]]]:
     """g, as it goes down, and every J that agree with what `receiver` puts in and is told."""
-    blank = {name: [_blank(one) for one in own] for name, own in J.items()}
+    blank = {name: [np.eye(1, one.size).reshape(one.shape) for one in own] for name, own in J.items()}
     if receiver == COLLECTS:
         return list(g), blank
     if not protocol.seals:
@@ -74,12 +72,6 @@ def made_up_residual(
     defence = defence_of(protocol)
     bound = 1.0 if defence is None else defence.reach(1.0)
     return [np.clip(one, -bound, bound) for one in shortest], blank | {receiver: list(J[receiver])}
-
-
-def _blank(J: Floats) -> Floats:
-    empty = np.zeros_like(J)
-    empty[0, 0] = 1.0
-    return empty
 
 
 def compare(real: Sequence[Transcript], simulated: Sequence[Transcript], receiver: str) -> Outcome:
@@ -102,9 +94,7 @@ def _view(runs: Sequence[Transcript], receiver: str) -> dict[str, tuple[Floats, 
     rows: dict[str, list[Floats]] = defaultdict(list)
     for run in runs:
         moduli = public_moduli(run.messages())
-        word = (
-            run.witness.spaces[0].bits // 8 if run.witness.spaces and isinstance(run.witness.spaces[0], Circle) else 8
-        )
+        word = word_bytes(run)
         before: dict[tuple[str, str, int], NDArray[Any]] = {}
         recent: list[NDArray[Any]] = []
         for event in run.events:
@@ -141,15 +131,15 @@ def _view(runs: Sequence[Transcript], receiver: str) -> dict[str, tuple[Floats, 
                 before[name, event.peer, place] = values
                 recent.append(values)
     return {
-        name: (np.concatenate(found)[:20_000], np.array(rows[name][:_MOST_ROWS]))
-        for name, found in fractions.items()
-        if sum(map(len, found))
+        name: (np.concatenate(pieces)[:20_000], np.array(rows[name][:_MOST_ROWS]))
+        for name, pieces in fractions.items()
+        if sum(map(len, pieces))
     }
 
 
 def _rows(fractions: Floats, *apart: Floats | None) -> list[Floats]:
     """Statistics of each chunk: moments, of the low bits too, and the spread of differences."""
-    found = []
+    statistics = []
     for start in range(0, max(1, len(fractions) - _CHUNK + 1), _CHUNK):
         u = fractions[start : start + _CHUNK]
         low = u * 2.0**16 % 1.0
@@ -158,18 +148,8 @@ def _rows(fractions: Floats, *apart: Floats | None) -> list[Floats]:
             0.5 if difference is None else float(np.std((difference[start : start + _CHUNK] + 0.5) % 1.0))
             for difference in apart
         ]
-        found.append(np.array(row + spread))
-    return found
-
-
-def _parts(
-    seed: int, space: Space, rounds: int, rows: int, names: Sequence[str] = _PASSIVES
-) -> list[dict[str, NDArray[Any]]]:
-    generator = np.random.default_rng([seed, 11])
-    base = {name: 5.0 + generator.normal(size=(rows, 1)) for name in names}
-    if isinstance(space, Circle):
-        return [{name: (abs(own) * 1000).astype(np.uint32) for name, own in base.items()} for _ in range(rounds)]
-    return [{name: own + 1e-3 * generator.normal(size=own.shape) for name, own in base.items()} for _ in range(rounds)]
+        statistics.append(np.array(row + spread))
+    return statistics
 
 
 def views(protocol: SumProtocol | ResidualProtocol, *, parties: int) -> Outcome:
@@ -187,7 +167,18 @@ def sum_views(
     """Every role's view in a sum over so many contributors, real against simulated; of many contributors some."""
     chosen = space or Reals()
     names = [f"P{k}" for k in range(1, passives + 1)]
-    data = [_parts(seed, chosen, rounds, 128, names) for seed in range(sessions)]
+    data: list[list[dict[str, NDArray[Any]]]] = []
+    for seed in range(sessions):
+        generator = np.random.default_rng([seed, 11])
+        base = {name: 5.0 + generator.normal(size=(128, 1)) for name in names}
+        if isinstance(chosen, Circle):
+            data.append([{name: (abs(own) * 1000).astype(np.uint32) for name, own in base.items()}] * rounds)
+        else:
+            moved = (
+                {name: own + 1e-3 * generator.normal(size=own.shape) for name, own in base.items()}
+                for _ in range(rounds)
+            )
+            data.append(list(moved))
     real = [record_sum(protocol, parts, chosen) for parts in data]
     outcome = Outcome()
     for receiver in (COLLECTS, *names[: len(_PASSIVES)]):
@@ -208,7 +199,7 @@ def residual_views(protocol: ResidualProtocol, *, rows: int = 60, batches: int =
     for receiver in (COLLECTS, _PASSIVES[0]):
         made_g, made_J = made_up_residual(protocol, receiver, down, {name: own * 2 for name, own in J.items()})
         first_J = {name: own[:batches] for name, own in made_J.items()}
-        simulated = [record_residual(giving(protocol, made_g), made_g[:batches], first_J, epochs=2)]
+        simulated = [record_residual(replayed(protocol, outcomes=made_g), made_g[:batches], first_J, epochs=2)]
         outcome = outcome.merge(compare(real, simulated, receiver)).merge(_errors(real[0], simulated[0], receiver))
     return outcome
 
@@ -216,42 +207,11 @@ def residual_views(protocol: ResidualProtocol, *, rows: int = 60, batches: int =
 def _errors(real: Transcript, simulated: Transcript, receiver: str) -> Outcome:
     """How an opened gradient misses J^T g must not tell the real g from the made-up one either."""
     outcome, battery = Outcome(), Battery()
-    found: list[Floats] = []
-    for run in (real, simulated):
-        misses = [miss for _, miss in run.missed(receiver)]
-        found.append(np.concatenate([miss.ravel() for miss in misses]) if misses else np.empty(0))
-    if len(found[0]) and np.ptp(found[0]) > 0:
-        width = 4 * float(np.std(np.concatenate(found))) + 1e-300
-        alike(battery, f"errors of gradients at {receiver}", *(np.clip(x / width + 0.5, 0, 0.999999) for x in found))
+    errors = [
+        np.concatenate([np.empty(0), *(miss.ravel() for _, miss in run.missed(receiver))]) for run in (real, simulated)
+    ]
+    if len(errors[0]) and np.ptp(errors[0]) > 0:
+        width = 4 * float(np.std(np.concatenate(errors))) + 1e-300
+        alike(battery, f"errors of gradients at {receiver}", *(np.clip(x / width + 0.5, 0, 0.999999) for x in errors))
     outcome.statistics("simulator", receiver, battery)
     return outcome
-
-
-Check = Callable[[], Outcome]
-
-
-def sum_checks() -> dict[str, Check]:
-    """One a registered sum that is not too slow, and one a sum of phases that hides parts."""
-    found: dict[str, Check] = {}
-    for name, kind in SUMS.items():
-        for label, sums in kind.variants().items():
-            if not sums.pooled:
-                rounds, sessions = (3, 1) if sums.encrypts else (8, 2)
-                found[f"simulator sum {label}"] = partial(sum_views, sums, rounds=rounds, sessions=sessions)
-        first = next(iter(kind.variants().values()))
-        if first.hides_parts and not first.encrypts:
-            found[f"simulator phases {name}"] = partial(sum_views, first, Circle(32))
-    return found
-
-
-def residual_checks() -> dict[str, Check]:
-    """One a registered residual."""
-    found: dict[str, Check] = {}
-    for kind in RESIDUALS.values():
-        for label, residual in kind.variants().items():
-            few: dict[str, int] = {"rows": 40, "batches": 5, "passives": 1} if residual.pooled else {}
-            found[f"simulator residual {label}"] = partial(residual_views, residual.quick, **few)
-    return found
-
-
-CHECKS: dict[str, Check] = {**sum_checks(), **residual_checks()}

@@ -28,31 +28,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.audit.findings import Finding
-from securevfl.audit.message_bytes import (
-    NO_BYTES,
-    Body,
-    array_fields,
-    bodies,
-    byte_fields,
-    opened_numbers,
-    public_moduli,
-    raw,
-)
+from securevfl.audit.message_bytes import Body, array_fields, bodies, byte_fields, opened_numbers, public_moduli, raw
 from securevfl.audit.recording.transcript import Transcript
 from securevfl.audit.statistics import Battery, uniform
 from securevfl.protocols.bin_classes import LANE
-from securevfl.protocols.declared import Circle, Declared, Reveal
+from securevfl.protocols.declared import Circle, Declared
 from securevfl.protocols.seat import Meeting
 from securevfl.runtime.channel import Event
-from securevfl.runtime.codec import Message, encode_message
+from securevfl.runtime.codec import encode_message
 
 _TOLERANCE = 2e-3  # of a gradient, relative to its size; engines as their docstrings say
 _WORD = 0.8  # of a count of rows that lie in a bin less those that do not, of which a word says every second one
-
-
 _SUM_TOLERANCE = 2e-3
-
-
 _TURN = 2.0**-20  # of a sum of phases: encrypted sums are rounded; less than the finest step of 16 bits
 
 
@@ -78,26 +65,39 @@ class Outcome:
         return not self.findings
 
 
+@dataclass(frozen=True)
+class ReadMessage:
+    """A message that came, what is declared of it, if anything, and its bytes taken apart."""
+
+    event: Event
+    declared: Declared | None
+    parts: list[Body]
+
+    @property
+    def name(self) -> str:
+        return type(self.event.message).__name__
+
+    @property
+    def kind(self) -> str:
+        """What kind of thing it is declared to reveal; empty if nothing is declared."""
+        return "" if self.declared is None else self.declared.reveals.kind
+
+    @property
+    def said(self) -> str:
+        """The message and its sender, for a finding."""
+        return f"{self.name} from {self.event.peer}"
+
+
 class ReceivedMessages:
     """A transcript's messages with their declarations and their bytes taken apart, each once."""
 
     def __init__(self, transcript: Transcript) -> None:
-        self.transcript = transcript
+        self.transcript, self.witness = transcript, transcript.witness
         moduli = public_moduli(transcript.messages())
-        self.items: list[tuple[Event, Reveal | None, list[Body]]] = []
-        self._declared: dict[type[Message], Declared] = {}
-        for event in transcript.received:
-            declared = transcript.declaration(event)
-            if declared is not None:
-                self._declared[type(event.message)] = declared
-            self.items.append(
-                (event, declared.reveals if declared is not None else None, bodies(event.message, moduli))
-            )
-
-    def says(self, event: Event, fact: str) -> bool:
-        """Whether a message is declared to be `structured`, to be one that `relays`, or one that is `renewed`."""
-        declared = self._declared.get(type(event.message))
-        return declared is not None and bool(getattr(declared, fact))
+        self.items = [
+            ReadMessage(event, transcript.declaration(event), bodies(event.message, moduli))
+            for event in transcript.received
+        ]
 
 
 def check_transcript(*runs: Transcript) -> Outcome:
@@ -112,30 +112,28 @@ def check_transcript(*runs: Transcript) -> Outcome:
 
 
 def declared(received: ReceivedMessages, outcome: Outcome) -> None:
-    for name, sender, receiver in dict.fromkeys(
-        (type(event.message).__name__, event.peer, event.me) for event, reveals, _ in received.items if reveals is None
-    ):
-        outcome.add("declared", receiver, f"{name} from {sender} is not declared between these roles")
+    for said, receiver in dict.fromkeys((item.said, item.event.me) for item in received.items if not item.kind):
+        outcome.add("declared", receiver, f"{said} is not declared between these roles")
 
 
 def plain(received: ReceivedMessages, outcome: Outcome) -> None:
-    witness, parts = received.transcript.witness, received.transcript.witness.parts
-    for event, reveals, _ in received.items:
-        if reveals is None:
+    witness, parts = received.witness, received.witness.parts
+    for item in received.items:
+        if item.declared is None:
             continue
-        kind = type(event.message).__name__
-        own = [*parts[event.peer], *(g for g, _ in witness.residuals[event.peer])]
-        own += [shown for what, shown in received.transcript.secrets.items() if what == f"the labels of {event.peer}"]
-        if not own and event.peer in witness.sums:  # a party that puts nothing in itself: what it was told
-            own = witness.sums[event.peer].totals
-        for values in array_fields(event.message):
-            if reveals.kind != "plain":
-                outcome.add("plain", event.me, f"{kind} from {event.peer} holds numbers and is declared {reveals.kind}")
+        peer, me = item.event.peer, item.event.me
+        own = [*parts[peer], *(g for g, _ in witness.residuals[peer])]
+        own += [shown for what, shown in received.transcript.secrets.items() if what == f"the labels of {peer}"]
+        if not own and peer in witness.sums:  # a party that puts nothing in itself: what it was told
+            own = witness.sums[peer].totals
+        for values in array_fields(item.event.message):
+            if item.kind != "plain":
+                outcome.add("plain", me, f"{item.said} holds numbers and is declared {item.kind}")
             elif not any(_same(values, value) for value in own):
-                outcome.add("plain", event.me, f"{kind} from {event.peer} holds other numbers than {reveals.what}")
+                outcome.add("plain", me, f"{item.said} holds other numbers than {item.declared.reveals.what}")
     # each `Meeting` says the same digest and rows at all, and no order that is not keyed by the session
-    hellos = [event for event, *_ in received.items if isinstance(event.message, Meeting)]
-    if len({(event.message.job, event.message.rows) for event in hellos if event.message.rows}) > 1:  # type: ignore[attr-defined]
+    hellos = [item.event.message for item in received.items if isinstance(item.event.message, Meeting)]
+    if len({(hello.job, hello.rows) for hello in hellos if hello.rows}) > 1:
         outcome.add("plain", "all", "parties of one run say different jobs or numbers of rows")
 
 
@@ -148,52 +146,46 @@ def _same(values: NDArray[Any], value: NDArray[Any]) -> bool:
 
 def hidden(received: ReceivedMessages, outcome: Outcome) -> None:
     """No value that is someone's own inside what is not declared plain: as float64, float32 or fixed point."""
-    patterns = _patterns(received.transcript)
-    for event, reveals, _ in received.items:
-        if reveals is None or reveals.kind == "plain":
+    witness = received.witness
+    arrays: dict[tuple[str, str], list[NDArray[Any]]] = {
+        **{(f"forward outputs of {name}", name): parts for name, parts in witness.parts.items()},
+        **{(f"residuals of {name}", name): [g for g, _ in told] for name, told in witness.residuals.items()},
+        **{(f"residuals of {name} before their defence", name): [*clear] for name, clear in witness.clear.items()},
+        **{
+            (f"the gradient of {name}", name): [learned.gradient for learned in gradients]
+            for name, gradients in witness.gradients.items()
+        },
+        **{(what, what.rsplit(" ", 1)[-1]): [values] for what, values in received.transcript.secrets.items()},
+    }
+    patterns = [(what, owner, _pieces(values)) for (what, owner), values in arrays.items()]
+    for item in received.items:
+        if item.kind in ("", "plain"):
             continue
-        frame = encode_message(event.message)
+        frame = encode_message(item.event.message)
         for what, owner, sought in patterns:
-            if event.me != owner and any(pattern in frame for pattern in sought):
-                name = type(event.message).__name__
-                outcome.add("hidden", event.me, f"{name} from {event.peer}, declared {reveals.kind}, holds {what}")
-
-
-def _patterns(transcript: Transcript) -> list[tuple[str, str, list[bytes]]]:
-    witness, found = transcript.witness, []
-    for name, parts in witness.parts.items():
-        found.append((f"forward outputs of {name}", name, _pieces(parts)))
-    for name, published in witness.residuals.items():
-        found.append((f"residuals of {name}", name, _pieces([g for g, _ in published])))
-    for name, clear in witness.clear.items():
-        found.append((f"residuals of {name} before their defence", name, _pieces(clear)))
-    for name, gradients in witness.gradients.items():
-        found.append((f"the gradient of {name}", name, _pieces([learned.gradient for learned in gradients])))
-    for what, values in transcript.secrets.items():
-        found.append((what, what.rsplit(" ", 1)[-1], _pieces([values])))
-    return found
+            if item.event.me != owner and any(pattern in frame for pattern in sought):
+                outcome.add("hidden", item.event.me, f"{item.said}, declared {item.kind}, holds {what}")
 
 
 def _pieces(arrays: Iterable[NDArray[Any]]) -> list[bytes]:
-    found = []
+    pieces = []
     for array in arrays:
         flat = np.ascontiguousarray(array).ravel()
         for start in range(0, max(1, len(flat) - 3), max(3, len(flat) // 4)):
             piece = flat[start : start + 3]
             if len(piece) == 3 and len(np.unique(piece)) == 3:
-                found += [piece.tobytes()] + ([piece.astype(np.float32).tobytes()] if piece.dtype.kind == "f" else [])
-    return found
+                pieces += [piece.tobytes()] + ([piece.astype(np.float32).tobytes()] if piece.dtype.kind == "f" else [])
+    return pieces
 
 
 def bare(received: ReceivedMessages, outcome: Outcome) -> None:
-    for event, reveals, parts in received.items:
-        name = type(event.message).__name__
-        if any(part.bare for part in parts):
-            outcome.add("bare", event.me, f"{name} from {event.peer} holds ciphertexts 1 + mN, open to anyone")
-        if reveals is not None and reveals.kind == "ciphertext" and any(part.form == "raw" for part in parts):
-            engines = any(part.form in ("ciphertext", "key") for _, _, others in received.items for part in others)
-            if engines and not received.says(event, "structured"):
-                outcome.add("bare", event.me, f"{name} from {event.peer} is declared encrypted and has no such format")
+    engines = any(part.form in ("ciphertext", "key") for item in received.items for part in item.parts)
+    for item in received.items:
+        if any(part.bare for part in item.parts):
+            outcome.add("bare", item.event.me, f"{item.said} holds ciphertexts 1 + mN, open to anyone")
+        raw_parts = item.kind == "ciphertext" and any(part.form == "raw" for part in item.parts)
+        if raw_parts and engines and item.declared is not None and not item.declared.structured:
+            outcome.add("bare", item.event.me, f"{item.said} is declared encrypted and has no such format")
 
 
 def fresh(runs: Sequence[ReceivedMessages], outcome: Outcome) -> None:
@@ -202,63 +194,60 @@ def fresh(runs: Sequence[ReceivedMessages], outcome: Outcome) -> None:
     for number, received in enumerate(runs):
         told: set[tuple[bytes, str]] = set()
         reported: set[tuple[str, str]] = set()
-        for event, reveals, parts in received.items:
-            if reveals is None or reveals.kind == "plain" or (reveals.kind == "public" and not parts):
+        for item in received.items:
+            if item.declared is None or item.kind == "plain" or (item.kind == "public" and not item.parts):
                 continue
-            name = type(event.message).__name__
-            for piece in (piece for part in parts for piece in part.fresh):
-                relays = received.says(event, "relays")
-                first = seen.setdefault(piece, (number, event.peer, name, relays))
-                again = (piece, event.me) in told
-                told.add((piece, event.me))
+            peer, me, relays = item.event.peer, item.event.me, item.declared.relays
+            for piece in (piece for part in item.parts for piece in part.fresh):
+                first = seen.setdefault(piece, (number, peer, item.name, relays))
+                again = (piece, me) in told
+                told.add((piece, me))
                 relayed = first[0] == number and (relays or first[3])  # keys and shares on their second way
-                if (first[:2] != (number, event.peer) and not relayed) or again:
-                    if (name, event.me) not in reported:
+                if (first[:2] != (number, peer) and not relayed) or again:
+                    if (item.name, me) not in reported:
                         where = "in another session" if first[0] != number else f"in a {first[2]} of {first[1]}"
-                        outcome.add("fresh", event.me, f"{name} from {event.peer} repeats bytes that occur {where}")
-                    reported.add((name, event.me))
+                        outcome.add("fresh", me, f"{item.said} repeats bytes that occur {where}")
+                    reported.add((item.name, me))
 
 
 def uniformity(received: ReceivedMessages, outcome: Outcome) -> None:
     grouped: dict[tuple[str, str], list[Body]] = defaultdict(list)
     counted: set[bytes] = set()  # one ciphertext may go to several parties
-    for event, reveals, parts in received.items:
-        frame = encode_message(event.message)
+    for item in received.items:
+        frame = encode_message(item.event.message)
         if frame in counted:
             continue
         counted.add(frame)
-        for part in () if received.says(event, "structured") else parts:  # the simulators take these
-            covered = reveals is not None and reveals.kind in ("uniform", "ciphertext")
-            if covered or part.form in ("ciphertext", "opened"):
-                grouped[type(event.message).__name__, received.transcript.role(event.me, event.lane)].append(part)
+        if item.declared is None or not item.declared.structured:  # the simulators take these
+            role = received.transcript.role(item.event.me, item.event.lane)
+            covered = item.kind in ("uniform", "ciphertext")
+            grouped[item.name, role] += [
+                part for part in item.parts if covered or part.form in ("ciphertext", "opened")
+            ]
     battery = Battery()
     for (name, role), parts in grouped.items():
-        uniform(
-            battery,
-            f"{name} at the {role} party",
-            np.concatenate([part.fractions for part in parts]),
-            np.concatenate([part.low for part in parts]) if parts else NO_BYTES,
-        )
+        if parts:
+            fractions = np.concatenate([part.fractions for part in parts])
+            uniform(battery, f"{name} at the {role} party", fractions, np.concatenate([part.low for part in parts]))
     outcome.statistics("uniform", "all", battery)
 
 
 def differences(received: ReceivedMessages, outcome: Outcome) -> None:
     """Masked messages minus one another: of one sender in turn, and of two that reach one receiver."""
-    spaces = received.transcript.witness.spaces
-    word = spaces[0].bits // 8 if spaces and isinstance(spaces[0], Circle) else 8
+    word = word_bytes(received.transcript)
     streams: dict[tuple[str, str, str, str], list[NDArray[Any]]] = defaultdict(list)
     received_by: dict[str, list[NDArray[Any]]] = defaultdict(list)
     masked: set[tuple[str, str, str]] = set()
-    for event, reveals, parts in received.items:
-        data = [item for item in byte_fields(event.message) if len(item) % word == 0 and item]
-        uniform_or_total = reveals is not None and reveals.kind in ("uniform", "output")
-        if not uniform_or_total or not parts or any(part.form != "raw" for part in parts) or len(data) != 1:
+    for item in received.items:
+        event, parts = item.event, item.parts
+        data = [field for field in byte_fields(event.message) if len(field) % word == 0 and field]
+        raw_alone = bool(parts) and len(data) == 1 and all(part.form == "raw" for part in parts)
+        if not raw_alone or item.kind not in ("uniform", "output"):
             continue
         values = np.frombuffer(data[0], f"<u{word}")
-        name = type(event.message).__name__
-        streams[name, event.peer, event.me, event.lane].append(values)
-        if reveals is not None and reveals.kind == "uniform":
-            masked.add((name, event.me, event.lane))
+        streams[item.name, event.peer, event.me, event.lane].append(values)
+        if item.kind == "uniform":
+            masked.add((item.name, event.me, event.lane))
             received_by[event.me].append(values)
     battery = Battery()
 
@@ -277,9 +266,14 @@ def differences(received: ReceivedMessages, outcome: Outcome) -> None:
     outcome.statistics("difference", "all", battery)
 
 
+def word_bytes(run: Transcript) -> int:
+    """Return how many bytes a masked word of the run's sums has."""
+    spaces = run.witness.spaces
+    return spaces[0].bits // 8 if spaces and isinstance(spaces[0], Circle) else 8
+
+
 def outputs(received: ReceivedMessages, outcome: Outcome) -> None:
-    transcript = received.transcript
-    witness = transcript.witness
+    transcript, witness = received.transcript, received.witness
     for collector, summed in witness.sums.items():
         for number, (total, space) in enumerate(zip(summed.totals, summed.spaces, strict=True)):
             parts = [own[number] for own in summed.parts.values() if len(own) > number]
@@ -296,7 +290,14 @@ def outputs(received: ReceivedMessages, outcome: Outcome) -> None:
             if np.abs(miss).max() > (_WORD if learned.lane == LANE else within):
                 outcome.add("output", name, "learned another gradient than J^T g")
                 break
-    _openings(received, outcome)
+    # no party has opened more numbers than its p a residual, once each
+    told: dict[str, list[int]] = defaultdict(list)
+    for item in received.items:
+        told[item.event.me] += [count for count in map(opened_numbers, item.parts) if count is not None]
+    for name, counts in told.items():
+        allowed = sum(learned.gradient.size for learned in witness.gradients[name])
+        if sum(counts) > allowed:
+            outcome.add("output", name, f"{sum(counts)} numbers were opened where {allowed} are declared")
 
 
 def _wrong_total(parts: Sequence[NDArray[Any]], total: NDArray[Any], space: Any) -> bool:
@@ -308,51 +309,18 @@ def _wrong_total(parts: Sequence[NDArray[Any]], total: NDArray[Any], space: Any)
     return bool(exact.shape != total.shape or np.abs(exact - total).max() > _SUM_TOLERANCE)
 
 
-def _openings(received: ReceivedMessages, outcome: Outcome) -> None:
-    """Check that a party has opened no more numbers than its p a residual, once each."""
-    told: dict[str, list[int]] = defaultdict(list)
-    for event, _, parts in received.items:
-        told[event.me] += [count for count in map(opened_numbers, parts) if count is not None]
-    for name, counts in told.items():
-        allowed = [learned.gradient.size for learned in received.transcript.witness.gradients[name]]
-        if sum(counts) > sum(allowed):
-            outcome.add("output", name, f"{sum(counts)} numbers were opened where {sum(allowed)} are declared")
-
-
 def keys(received: ReceivedMessages, outcome: Outcome) -> None:
-    transcript = received.transcript
-    epochs = len(transcript.witness.epochs)
+    transcript, epochs = received.transcript, len(received.witness.epochs)
     if not transcript.rotates or epochs < 2:
         return
     for name in transcript.roles.others(transcript.roles.lead):
         got = {
-            byte_fields(event.message)[0]
-            for event, *_ in received.items
-            if event.me == name and received.says(event, "renewed")
+            byte_fields(item.event.message)[0]
+            for item in received.items
+            if item.event.me == name and item.declared is not None and item.declared.renewed
         }
         if got and len(got) < epochs:
             outcome.add("keys", name, f"{len(got)} keys in {epochs} epochs; the engine asks for one an epoch")
-
-
-def same_shape(a: Transcript, b: Transcript) -> Outcome:
-    """Two runs of one job on tables of one shape: every message the same size, every header the same."""
-    outcome = Outcome()
-    shapes = []
-    for run in (a, b):
-        received = ReceivedMessages(run)
-        by_receiver: dict[tuple[str, str, str], list[Any]] = defaultdict(list)
-        for event, _, parts in received.items:
-            headers = tuple(part.header for part in parts)
-            by_receiver[event.me, event.peer, event.lane].append((type(event.message).__name__, event.nbytes, headers))
-        shapes.append(by_receiver)
-    for place in shapes[0] | shapes[1]:
-        for first, second in zip(shapes[0].get(place, []), shapes[1].get(place, []), strict=False):
-            if first != second:
-                outcome.add("shape", place[0], f"the size or the header of {first[0]} from {place[1]} follows the data")
-                break
-        if len(shapes[0].get(place, [])) != len(shapes[1].get(place, [])):
-            outcome.add("shape", place[0], f"the number of messages from {place[1]} follows the data")
-    return outcome
 
 
 CHECKS: list[Callable[[ReceivedMessages, Outcome], None]] = [

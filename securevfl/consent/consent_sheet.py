@@ -25,7 +25,7 @@ from securevfl.disclosure.summed_bits import LOOK, check_looks
 from securevfl.display.html import escape
 from securevfl.errors import ConfigError, DataNotice, LabelError, StorageError
 from securevfl.families.base import Known
-from securevfl.families.sizes import declared_of, known_alone, known_run, prepare
+from securevfl.families.sizes import declared_of, known_alone, known_run, prepare, roles_of
 from securevfl.job import Job
 from securevfl.models.loss import classes_of
 from securevfl.models.row_columns import Weights, room_for
@@ -179,8 +179,7 @@ def explain(
         return _sheet(job, roles, None, ["", f"accepted: {', '.join(job.accepts)}"] if job.accepts else [])
     lead_party, rest = check_parties(parties)
     job = settled(job, parties)
-    roles = method.cast([lead_party, *rest])
-    roles = method.assigned(job, roles, {party.name: len(party.columns) for party in (lead_party, *rest)})
+    roles = roles_of(method, job, parties)
     try:
         known = known_run(job, [lead_party, *rest])
     except LabelError as error:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from securevfl.base.roles import Roles
 from securevfl.data.evidence import BinRows, Woe, weighed
-from securevfl.data.party import Party, register_of
+from securevfl.data.party import Party, check_parties, register_of
 from securevfl.data.preparation import Preparation, Prepared, fit
 from securevfl.data.register import Register
 from securevfl.data.schedule import Rows, Schedule
@@ -157,6 +157,13 @@ def scores(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
 
 
 # What each message of a run of a job reveals, handshake included, in the roles of that run.
+
+
+def roles_of(method: Method[Any], job: JobOptions, parties: Sequence[Party]) -> Roles:
+    """Return who plays which part in a job of these parties. PartiesError if they do not fit."""
+    lead, others = check_parties(parties)
+    roles = method.cast([lead, *others])
+    return method.assigned(job, roles, {party.name: len(party.columns) for party in parties})
 
 
 def declared_of(method: Method[Any], job: JobOptions, roles: Roles) -> list[Declared]:

@@ -34,7 +34,7 @@ def test_every_count_is_of_all_outputs(protocol: str, optimizer: str, outputs: i
         accepts=[*leak_kinds()],
     )
     told: Counter[tuple[Any, ...]] = Counter()
-    for entries in Worlds(job, parties, 0).whole_run[1].entries.values():
+    for entries in (seen.entries for seen in Worlds(job, parties, 0).whole_run[1].values()):
         for entry in entries:
             told[entry.to, entry.kind, entry.group] += entry.numbers
     counts = {

@@ -174,8 +174,8 @@ def test_what_bins_tell_is_seen_by_who_observes() -> None:
     kinds = vfl.families.METHODS["rounds"]().examples()["evidence"]
     job = vfl.Job(**{"batch_size": 40, "epochs": 1} | kinds | {"accepts": ["columns"]})
     _, tape = record(job, tables(120, 3))
-    (opened,) = tape.bins["shop"]
+    (opened,) = tape["shop"].bins
     assert opened.J.shape[0] == 120
-    assert [(entry.to, entry.numbers) for entry in tape.entries["bank"] if entry.group == "bins"] == [
+    assert [(entry.to, entry.numbers) for entry in tape["bank"].entries if entry.group == "bins"] == [
         ("shop", opened.J.shape[1])
     ]

@@ -71,7 +71,7 @@ def steps_of(monkeypatch: pytest.MonkeyPatch, party: str, chosen: Any) -> None:
 
 
 def told(tape: Tape, giver: str, kind: str) -> int:
-    entries = [each for each in tape.entries[giver] if (each.kind, each.group) == (kind, "weights")]
+    entries = [each for each in tape[giver].entries if (each.kind, each.group) == (kind, "weights")]
     return sum(each.numbers * each.bits for each in entries)
 
 

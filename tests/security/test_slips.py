@@ -13,14 +13,13 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from selfcheck.checks import two_runs
 from selfcheck.checks.check_table import parts
 from selfcheck.mutants.mutant import Patch, edited
 
 import securevfl as vfl
-from securevfl.audit import transcripts
 from securevfl.audit.recording.recorded_runs import record_sum
 from securevfl.audit.recording.transcript import Transcript
-from securevfl.audit.transcripts import same_shape
 from securevfl.families import player
 from securevfl.families.fdml.fdml_player import FdmlWorker
 from securevfl.families.player import TrainingData
@@ -114,10 +113,10 @@ def test_shapes_are_compared_in_every_respect(name: str) -> None:
     """Each branch of `same_shape` is taken out in turn, and what it finds goes unfound."""
     change, branch = SHAPES[name]
     runs = transcripts_of_two()
-    assert not same_shape(*runs).findings
+    assert not two_runs.same_shape(*runs).findings
     change(runs[1])
-    assert same_shape(*runs).findings
-    assert not edited(transcripts, "same_shape", branch)[2](*runs).findings
+    assert two_runs.same_shape(*runs).findings
+    assert not edited(two_runs, "same_shape", branch)[2](*runs).findings
 
 
 def test_first_weights_still_differ_from_table_to_table() -> None:

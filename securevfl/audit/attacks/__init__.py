@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from securevfl.audit.attacks.base import Attack, LabelAttack, Score, label_auc
-from securevfl.audit.attacks.column_space import BinaryColumns, ColumnSpace
-from securevfl.audit.attacks.finished_models import AllBytes, Membership, ModelCompletion, OwnPart, OwnScores
-from securevfl.audit.attacks.masked_phases import MaskedPhases, PhaseMap, SharedFrequencies
-from securevfl.audit.attacks.masked_sums import Collusion, Differencing, FirstDifference
-from securevfl.audit.attacks.measured import LinkedOutputs, MarkedPairs, RankMatching
-from securevfl.audit.attacks.opened_gradients import (
-    BatchInversion,
-    BinCounts,
-    CrossRound,
-    RareValues,
-    ResidualDirection,
-    ResidualNorm,
-    ResidualSign,
-    SharedResiduals,
-    TwoValues,
+from securevfl.audit.attacks import (
+    column_space,
+    finished_models,
+    masked_phases,
+    masked_sums,
+    measured,
+    opened_gradients,
+    told_scores,
 )
-from securevfl.audit.attacks.told_scores import ScoreBits, ScoreColumns, ScoreSums
+from securevfl.audit.attacks.base import Attack, LabelAttack, Score, label_auc
 from securevfl.base.extensions import Extension, allowed, load
 from securevfl.errors import ConfigError
 
@@ -30,34 +22,34 @@ GROUP = "securevfl.attacks"
 ATTACKS: dict[str, Attack] = {
     attack.name: attack
     for attack in (
-        ResidualSign(),
-        ResidualNorm(),
-        ResidualDirection(),
-        BatchInversion(),
-        CrossRound(),
-        TwoValues(),
-        ModelCompletion(),
-        OwnPart(),
-        OwnScores(),
-        SharedResiduals(),
-        AllBytes(),
-        BinCounts(),
-        RareValues(),
-        ScoreColumns(),
-        ScoreBits(),
-        ScoreSums(),
-        RankMatching(),
-        MarkedPairs(),
-        LinkedOutputs(),
-        ColumnSpace(),
-        BinaryColumns(),
-        Collusion(),
-        Differencing(),
-        FirstDifference(),
-        Membership(),
-        SharedFrequencies(),
-        MaskedPhases(),
-        PhaseMap(),
+        opened_gradients.ResidualSign(),
+        opened_gradients.ResidualNorm(),
+        opened_gradients.ResidualDirection(),
+        opened_gradients.BatchInversion(),
+        opened_gradients.CrossRound(),
+        opened_gradients.TwoValues(),
+        finished_models.ModelCompletion(),
+        finished_models.OwnPart(),
+        finished_models.OwnScores(),
+        opened_gradients.SharedResiduals(),
+        finished_models.AllBytes(),
+        opened_gradients.BinCounts(),
+        opened_gradients.RareValues(),
+        told_scores.ScoreColumns(),
+        told_scores.ScoreBits(),
+        told_scores.ScoreSums(),
+        measured.RankMatching(),
+        measured.MarkedPairs(),
+        measured.LinkedOutputs(),
+        column_space.ColumnSpace(),
+        column_space.BinaryColumns(),
+        masked_sums.Collusion(),
+        masked_sums.Differencing(),
+        masked_sums.FirstDifference(),
+        finished_models.Membership(),
+        masked_phases.SharedFrequencies(),
+        masked_phases.MaskedPhases(),
+        masked_phases.PhaseMap(),
     )
 }
 

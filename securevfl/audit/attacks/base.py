@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +19,22 @@ from securevfl.disclosure.exposure import smallest_batch
 from securevfl.families.base import Known
 from securevfl.job import Job
 
-NUMBERS = "labels are numbers, and the attack tells classes apart"
-BY_COLUMN = "only a model with a weight for each column can be attacked so"
-ON_SHARES = "on shares no sum and no residual is told, so there is none to attack"
-NO_PHASES = "no phases are summed: the model is no kernel"
-SINGLE = "the attack is for a loss of one output, and this one has several"
+Need = tuple[Callable[[Job], bool], str]  # what a job must have for an attack, and what is said where it has not
+
+CLASSES: Need = (lambda job: job.model.loss.classifies, "labels are numbers, and the attack tells classes apart")
+BY_COLUMN: Need = (
+    lambda job: job.model.by_column,
+    "only a model with a weight for each column can be attacked so",
+)
+OFF_SHARES: Need = (
+    lambda job: job.protocol.method is None,
+    "on shares no sum and no residual is told, so there is none to attack",
+)
+SINGLE: Need = (
+    lambda job: job.model.loss.single,
+    "the attack is for a loss of one output, and this one has several",
+)
+HIDDEN_PARTS: Need = (lambda job: job.protocol.sum_for(2).hides_parts, "the sum hides no part")
 
 MODEST = 0.6  # label AUC that a proposed batch size keeps columns of noise at
 
@@ -48,11 +59,17 @@ class Score:
         return self.real - self.simulated
 
 
+def always(remedy: str) -> Any:
+    """Return an attack's method `remedy` where that is the same in every job."""
+    return lambda self, job, known, attacker: remedy
+
+
 class By(StrEnum):
     """Whose view an attack starts from."""
 
     EACH = "each passive party"
     LEAD = "the leading party"
+    ASKER = "the party that asks for scores"
     ANYONE = "any party"
 
 
@@ -60,7 +77,7 @@ class Attack(ABC):
     """One attack. `measures` says what its score is, `by` whose view it starts from; `beyond` the score
     above which it has carried out the leaks that name it (`securevfl.disclosure.leaks`). `flips`: a score as far below
     chance serves as well, as an attacker may turn its ranking over. `drawn`: it ranks by what is drawn afresh, so that
-    scores on views that say nothing differ by twice their noise and more."""
+    scores on views that say nothing differ by twice their noise and more. `needs`: what a job must have for it."""
 
     name: ClassVar[str]
     paper: ClassVar[str]
@@ -69,10 +86,11 @@ class Attack(ABC):
     beyond: ClassVar[float] = inf
     flips: ClassVar[bool] = False
     drawn: ClassVar[bool] = False
+    needs: ClassVar[tuple[Need, ...]] = ()
 
     def why_not(self, job: Job) -> str:
         """Say why there is nothing in this job for the attack to do; empty where there is."""
-        return ""
+        return next((why for has, why in self.needs if not has(job)), "")
 
     def hidden(self, job: Job) -> bool:
         """Whether the job is to hide what the attack is after: a real view may then give no more than an ideal one."""
@@ -80,7 +98,8 @@ class Attack(ABC):
 
     def who(self, job: Job, attacker: str, lead: str) -> str:
         """Return the attacker's name in this job, or `By.ANYONE`; `attacker` is the passive party whose turn it is."""
-        return {By.EACH: attacker, By.LEAD: lead}.get(self.by, str(By.ANYONE))
+        asker = job.method.asker(job, lead)
+        return {By.EACH: attacker, By.LEAD: lead, By.ASKER: asker}.get(self.by, str(By.ANYONE))
 
     @abstractmethod
     def remedy(self, job: Job, known: Known, attacker: str) -> str:
@@ -98,16 +117,11 @@ class Attack(ABC):
 class ColumnAttack(Attack):
     """Whoever receives numbers about rows after the columns behind them."""
 
-    def why_not(self, job: Job) -> str:
-        if not job.model.by_column:
-            return BY_COLUMN
-        return "" if job.protocol.method is None else ON_SHARES
+    needs = (BY_COLUMN, OFF_SHARES)
+    remedy = always("fewer epochs and evaluations; a sum that hides parts, over more parties with more columns")
 
     def who(self, job: Job, attacker: str, lead: str) -> str:
         return lead if job.protocol.seals else str(By.ANYONE)
-
-    def remedy(self, job: Job, known: Known, attacker: str) -> str:
-        return "fewer epochs and evaluations; a sum that hides parts, over more parties with more columns"
 
 
 class LabelAttack(Attack):
@@ -116,12 +130,13 @@ class LabelAttack(Attack):
     measures: ClassVar[str] = "AUC of the labels"
     by = By.EACH
     flips = True
-
-    def why_not(self, job: Job) -> str:
-        if not job.model.loss.classifies:
-            return NUMBERS
-        goes_down = job.protocol.residual is not None or job.protocol.method is not None
-        return "" if goes_down else "no residual goes down in this job, nor a share of one"
+    needs: ClassVar[tuple[Need, ...]] = (
+        CLASSES,
+        (
+            lambda job: job.protocol.residual is not None or job.protocol.method is not None,
+            "no residual goes down in this job, nor a share of one",
+        ),
+    )
 
     @abstractmethod
     def guess(self, view: View, worlds: Worlds) -> Floats:
@@ -152,10 +167,10 @@ class LabelAttack(Attack):
 
 def by_row(guess: Floats, rows: int) -> Floats:
     """Guesses as (m x c), also of one column without a second axis (m,). ValueError if there are not so many rows."""
-    found = guess[:, None] if guess.ndim == 1 else guess
-    if found.ndim != 2 or len(found) != rows:
+    scores = guess[:, None] if guess.ndim == 1 else guess
+    if scores.ndim != 2 or len(scores) != rows:
         raise ValueError(f"a guess for each of {rows} rows was expected, shape {guess.shape} came; NaN stands for none")
-    return found
+    return scores
 
 
 def label_auc(scores: Floats, labels: NDArray[np.intp]) -> float:
@@ -165,12 +180,13 @@ def label_auc(scores: Floats, labels: NDArray[np.intp]) -> float:
     scores = by_row(scores, len(labels))
     known = np.isfinite(scores).all(axis=1)
     classes = [1] if scores.shape[1] == 1 else range(scores.shape[1])
-    found = []
-    for column, label in enumerate(classes):
-        truth = labels[known] == label
-        if 0 < truth.sum() < len(truth):
-            found.append(float(roc_auc_score(truth, scores[known, column])))
-    return float(np.mean(found)) if found else 0.5
+    truths = [labels[known] == label for label in classes]
+    aucs = [
+        roc_auc_score(truth, scores[known, column])
+        for column, truth in enumerate(truths)
+        if 0 < truth.sum() < len(truth)
+    ]
+    return float(np.mean(aucs)) if aucs else 0.5
 
 
 def auc_noise(labels: NDArray[np.intp]) -> float:
@@ -179,15 +195,6 @@ def auc_noise(labels: NDArray[np.intp]) -> float:
     counts = np.bincount(labels)
     counts = counts[(counts > 0) & (counts < len(labels))]
     return float(np.sqrt((len(labels) + 1) / (12 * counts * (len(labels) - counts))).max()) if len(counts) else 0.0
-
-
-def mean_by_row(estimates: list[tuple[NDArray[np.intp], Floats]], m: int, c: int) -> Floats:
-    """Average the estimates of each row (m x c); NaN for rows without any."""
-    total, count = np.zeros((m, c)), np.zeros((m, 1))
-    for rows, values in estimates:
-        total[rows] += values
-        count[rows] += 1
-    return np.divide(total, count, out=np.full((m, c), np.nan), where=count > 0)
 
 
 def known_rows(worlds: Worlds, share: float = 0.1, *, at_least: int = 5) -> NDArray[np.intp]:

@@ -11,7 +11,8 @@ other rows. The attacker fits that map too, on a few more and on many, and says 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,20 +41,25 @@ class ColumnSpace(ColumnAttack):
         return Score(real[0], ideal[0], real[1], real[2])
 
 
+def by_learner(worlds: Worlds, tape: Tape) -> Iterable[list[Received]]:
+    """Group what was received by who learned it and about whom."""
+    groups: dict[tuple[str, tuple[str, ...]], list[Received]] = defaultdict(list)
+    for batch in received(worlds, tape):
+        groups[batch.learner, batch.about].append(batch)
+    return groups.values()
+
+
 def _worst(worlds: Worlds, tape: Tape) -> tuple[float, float, str]:
     """Mean share and the share of a space of as many dimensions without relation, where most is found; in words."""
-    found: list[tuple[float, float]] = []
+    shares_found: list[tuple[float, float]] = []
     said: list[str] = []
-    everything = received(worlds, tape)
-    for learner, about in dict.fromkeys((each.learner, each.about) for each in everything):
-        batches = [each for each in everything if (each.learner, each.about) == (learner, about)]
-        inside = [shares(each.truth, space(each)) for each in batches]
+    for batches in by_learner(worlds, tape):
+        inside = [shares(batch.truth, space(batch)) for batch in batches]
         most = int(np.argmax([np.nanmean(share) for share in inside]))
         basis, batch = space(batches[most]), batches[most]
-        chance = basis.shape[1] / max(1, len(batch.rows) - 1)
-        found.append((float(np.nanmean(inside[most])), chance))
+        shares_found.append((float(np.nanmean(inside[most])), basis.shape[1] / max(1, len(batch.rows) - 1)))
         said.append(_describe(batch, basis, inside[most]))
-    return *max(found), "; ".join(said)
+    return *max(shares_found), "; ".join(said)
 
 
 def _describe(batch: Received, basis: Floats, share: Floats) -> str:
@@ -137,19 +143,17 @@ class BinaryColumns(ColumnAttack):
 def _read(worlds: Worlds, tape: Tape) -> tuple[float, str]:
     """Return the largest share that a learner reads, and in words who reads which."""
     share, said = 0.0, []
-    everything = received(worlds, tape)
-    for learner, about in dict.fromkeys((each.learner, each.about) for each in everything):
-        batches = [each for each in everything if (each.learner, each.about) == (learner, about)][:EXAMINED]
-        two: set[str] = set()
-        missed: set[str] = set()
-        for batch in batches:
+    for first, *others in by_learner(worlds, tape):
+        two, missed = set[str](), set[str]()
+        for batch in (first, *others)[:EXAMINED]:
             varying = {name for name, column in zip(batch.names, batch.truth.T, strict=True) if _varies(column)}
             two |= varying
             missed |= varying - read(batch)
-        named = [name for name in batches[0].names if name in two - missed]
+        named = [name for name in first.names if name in two - missed]
         if named:
             share = max(share, len(named) / len(two))
-            said.append(f"{learner} reads {len(named)} of {len(two)} columns of {', '.join(about)}: {', '.join(named)}")
+            what = f"{len(named)} of {len(two)} columns of {', '.join(first.about)}"
+            said.append(f"{first.learner} reads {what}: {', '.join(named)}")
     return share, "; ".join(said)
 
 

@@ -12,7 +12,17 @@ from collections import defaultdict
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.audit.attacks.base import NUMBERS, Attack, By, LabelAttack, Score, auc_noise, known_rows, mean_by_row
+from securevfl.audit.attacks.base import (
+    CLASSES,
+    Attack,
+    By,
+    LabelAttack,
+    Score,
+    always,
+    auc_noise,
+    known_rows,
+    label_auc,
+)
 from securevfl.audit.findings import NO_MESSAGE
 from securevfl.audit.recording.views import View, Worlds, fields
 from securevfl.base.arrays import Floats
@@ -22,7 +32,6 @@ from securevfl.families.transfer.transfer import SecondMoments
 from securevfl.families.transfer.transfer_model import Transfer
 from securevfl.job import Job
 from securevfl.models.base import BlockModel
-from securevfl.training.run import Run
 
 
 class Membership(Attack):
@@ -31,32 +40,18 @@ class Membership(Attack):
     measures = "AUC of trained on or held out"
     by = By.ANYONE
     flips = True
-
-    def why_not(self, job: Job) -> str:
-        return "" if job.test_fraction > 0 else "no rows are held out that were not trained on"
-
-    def remedy(self, job: Job, known: Known, attacker: str) -> str:
-        return "stronger l2, fewer epochs"
+    needs = ((lambda job: job.test_fraction > 0, "no rows are held out that were not trained on"),)
+    remedy = always("stronger l2, fewer epochs")
 
     def score(self, worlds: Worlds) -> Score:
-        noise = auc_noise(_members(worlds).astype(np.intp))
-        return Score(_auc(worlds, worlds.real_run[0]), _auc(worlds, worlds.ideal_run[0]), 0.5, noise=noise)
-
-
-def _auc(worlds: Worlds, run: Run) -> float:
-    from sklearn.metrics import roc_auc_score
-
-    loss = worlds.job.model.loss
-    f = run.decision({party.name: party.X for party in worlds.parties if party.columns})
-    losses = loss.value(f, loss.targets(worlds.active.labels, run.active.label_classes))
-    return float(roc_auc_score(_members(worlds), -losses))
-
-
-def _members(worlds: Worlds) -> NDArray[np.bool_]:
-    """Which rows were trained on (m,)."""
-    member = np.zeros(len(worlds.active), bool)
-    member[worlds.schedule.train] = True
-    return member
+        member = np.zeros(len(worlds.active), np.intp)
+        member[worlds.schedule.train] = 1
+        loss, aucs = worlds.job.model.loss, []
+        for run in (worlds.real_run[0], worlds.ideal_run[0]):
+            f = run.decision({party.name: party.X for party in worlds.parties if party.columns})
+            losses = loss.value(f, loss.targets(worlds.active.labels, run.active.label_classes))
+            aucs.append(label_auc(-losses, member))
+        return Score(aucs[0], aucs[1], 0.5, noise=auc_noise(member))
 
 
 # Labels by completing one's own half of the model (Fu et al. 2022, USENIX Security, section 4.2).
@@ -69,12 +64,9 @@ def _members(worlds: Worlds) -> NDArray[np.bool_]:
 class ModelCompletion(LabelAttack):
     name = "model_completion"
     paper = "Fu et al. 2022, label inference attacks against vertical federated learning"
+    needs = (CLASSES,)
 
-    def why_not(self, job: Job) -> str:
-        return "" if job.model.loss.classifies else NUMBERS
-
-    def remedy(self, job: Job, known: Known, attacker: str) -> str:
-        return NO_MESSAGE
+    remedy = always(NO_MESSAGE)
 
     def guess(self, view: View, worlds: Worlds) -> Floats:
         return complete(columns_and_outputs(view), view, worlds)
@@ -111,12 +103,13 @@ def complete(features: Floats, view: View, worlds: Worlds) -> Floats:
 class OwnPart(LabelAttack):
     name = "own_part"
     paper = "Fu et al. 2022, label inference attacks against vertical federated learning"
-
-    def why_not(self, job: Job) -> str:
-        if not job.model.loss.classifies:
-            return NUMBERS
-        adds_up = isinstance(job.model, BlockModel) and not job.model.shows_parts
-        return "" if job.model.by_column or adds_up else "no party ends with a part of the score of its own"
+    needs = (
+        CLASSES,
+        (
+            lambda job: job.model.by_column or (isinstance(job.model, BlockModel) and not job.model.shows_parts),
+            "no party ends with a part of the score of its own",
+        ),
+    )
 
     def hidden(self, job: Job) -> bool:
         """Weights that are shared leave a party a random direction of its columns, which ranks labels well or badly, by
@@ -154,19 +147,19 @@ def last_outputs(view: View) -> Floats:
 class OwnScores(LabelAttack):
     name = "own_scores"
     paper = "Fu et al. 2022, label inference; the first singular vector of what is shown"
-
-    def why_not(self, job: Job) -> str:
-        if not job.model.loss.classifies:
-            return NUMBERS
-        shown = isinstance(job.model, Transfer) and job.model.moments(job.optimizer.steps)
-        return "" if shown else "no moments are shown in this job"
+    needs = (
+        CLASSES,
+        (
+            lambda job: isinstance(job.model, Transfer) and job.model.moments(job.optimizer.steps) > 0,
+            "no moments are shown in this job",
+        ),
+    )
 
     def hidden(self, job: Job) -> bool:
         """Moments are shown in the clear, and declared."""
         return False
 
-    def remedy(self, job: Job, known: Known, attacker: str) -> str:
-        return "linearised = false, where each local step opens a gradient in place of the moments"
+    remedy = always("linearised = false, where each local step opens a gradient in place of the moments")
 
     def guess(self, view: View, worlds: Worlds) -> Floats:
         model = worlds.job.model
@@ -174,8 +167,7 @@ class OwnScores(LabelAttack):
         if not isinstance(model, Transfer) or not shown or shown[-1].upper.size != model.units * (model.units + 1) // 2:
             return np.full((len(view.X), 1), np.nan)
         phi = np.linalg.eigh(whole(np.asarray(shown[-1].upper, np.float64), model.units))[1][:, -1]
-        network = model.build(view.X.shape[1], view.theta)
-        scores: Floats = network.forward(view.X) @ phi
+        scores: Floats = model.build(view.X.shape[1], view.theta).forward(view.X) @ phi
         return scores[:, None]
 
 
@@ -191,9 +183,7 @@ class AllBytes(LabelAttack):
     name = "transcript"
     paper = "a distinguisher on the whole view (Goldreich 2004, definition 7.2.1, made a classifier)"
     drawn = True
-
-    def why_not(self, job: Job) -> str:
-        return "" if job.model.loss.classifies else NUMBERS
+    needs = (CLASSES,)
 
     def remedy(self, job: Job, known: Known, attacker: str) -> str:
         if job.protocol.residual is None:
@@ -201,22 +191,18 @@ class AllBytes(LabelAttack):
         return super().remedy(job, known, attacker)
 
     def guess(self, view: View, worlds: Worlds) -> Floats:
-        m = len(view.X)
-        residuals = np.nan_to_num(mean_by_row(view.estimates(), m, view.outputs))
+        residuals = np.nan_to_num(view.mean_by_row(view.estimates()))
         return complete(np.column_stack([columns_and_outputs(view), residuals, pieces(view)]), view, worlds)
 
 
 def pieces(view: View) -> Floats:
     """Numbers for each row and each place of a message (m x k): mean, first and last byte, and as integers."""
     by_place: dict[tuple[str, int], list[tuple[NDArray[np.intp], Floats]]] = defaultdict(list)
-    for receipt in view.receipts:
-        if receipt.visit < 0:
-            continue
-        rows = view.rows[view.visits[receipt.visit]]
+    for rows, receipt in view.received():
         for place, value in enumerate(fields(receipt.message)):
             if isinstance(value, bytes) and len(value) >= len(rows):
                 by_place[type(receipt.message).__name__, place].append((rows, _describe(value, len(rows))))
-    columns = [np.nan_to_num(mean_by_row(found, len(view.X), 5)) for found in by_place.values()]
+    columns = [np.nan_to_num(view.mean_by_row(estimates)) for estimates in by_place.values()]
     return np.column_stack([np.empty((len(view.X), 0)), *columns])
 
 

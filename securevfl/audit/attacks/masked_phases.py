@@ -13,14 +13,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from securevfl.audit.attacks.base import NO_PHASES, Attack, By, Score
+from securevfl.audit.attacks.base import Attack, By, Need, Score, always
 from securevfl.audit.recording.views import View, Worlds, fields, least_norm, noise_like
 from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Rows
-from securevfl.families.base import Known
 from securevfl.families.fdskl.kernel_model import Frequencies, Kernel
 from securevfl.families.fdskl.phase_sums import worker_of
-from securevfl.job import Job
 from securevfl.protocols.declared import Phases
 from securevfl.runtime.channel import Event
 from securevfl.runtime.codec import Message
@@ -33,15 +31,15 @@ from securevfl.runtime.codec import Message
 # that its own key would give. Masks do not enter: the sum is the worker's declared output.
 
 
+PHASES: Need = (lambda job: isinstance(job.model, Kernel), "no phases are summed: the model is no kernel")
+
+
 class PhaseAttack(Attack):
     """A party that is told sums of phases, after the others' columns. The score is how much of their variance it
     finds."""
 
-    def why_not(self, job: Job) -> str:
-        return "" if isinstance(job.model, Kernel) else NO_PHASES
-
-    def remedy(self, job: Job, known: Known, attacker: str) -> str:
-        return "frequencies of one's own; scale columns so that phases wrap"
+    needs = (PHASES,)
+    remedy = always("frequencies of one's own; scale columns so that phases wrap")
 
     def score(self, worlds: Worlds) -> Score:
         views = worlds.real(worlds.active.name), worlds.ideal(worlds.active.name)
@@ -60,22 +58,24 @@ class SharedFrequencies(PhaseAttack):
 
     def share_of_columns(self, view: View, worlds: Worlds) -> float:
         """Over the rows of the first exchange; the others' columns in the order of the parties."""
-        model = worlds.job.model
-        assert isinstance(model, Kernel)
         others = np.hstack([worlds.real(party.name).X for party in worlds.passives])
         rows, u, blocks = first_exchange(view, worlds)
-        drawn = Frequencies(model, view.key, others.shape[1])
+        drawn = Frequencies(kernel(worlds), view.key, others.shape[1])
         w = np.hstack([drawn.w(view.name, k) for k in blocks])
         return explained(least_norm(w.T, u.T).T, others[rows])
 
 
 def first_exchange(view: View, worlds: Worlds) -> tuple[Rows, Floats, list[int]]:
     """Return what a worker learned first: rows, the others' phases in turns (n x M), and the blocks they are of."""
-    model = worlds.job.model
-    assert isinstance(model, Kernel)
-    first = view.phases[: model.blocks]
+    first = view.phases[: kernel(worlds).blocks]
     u = np.hstack([turns(total.phases, total.bits) for total in first])
     return first_rows(view), u, [total.k for total in first]
+
+
+def kernel(worlds: Worlds) -> Kernel:
+    """Return the model of the job, which is one with phases."""
+    assert isinstance(worlds.job.model, Kernel)
+    return worlds.job.model
 
 
 def first_rows(view: View) -> Rows:
@@ -100,34 +100,26 @@ class MaskedPhases(Attack):
     paper = "Gu et al. 2020, federated doubly stochastic kernel learning for vertically partitioned data, section 4"
     measures = "largest share of the variance of a sender's columns found from one of its messages, frequencies known"
     by = By.ANYONE
-
-    def why_not(self, job: Job) -> str:
-        return "" if isinstance(job.model, Kernel) else NO_PHASES
-
-    def remedy(self, job: Job, known: Known, attacker: str) -> str:
-        return "a masked or encrypted sum among parties that do not pool what they hold"
+    needs = (PHASES,)
+    remedy = always("a masked or encrypted sum among parties that do not pool what they hold")
 
     def score(self, worlds: Worlds) -> Score:
-        tape = worlds.real_run[1]
         firsts: dict[tuple[str, str, str, str], Event] = {}
-        for events in list(tape.events.values()):
-            for event in events:
-                if event.direction == "recv" and worker_of(event.lane) not in (None, event.peer):
-                    firsts.setdefault((event.me, event.peer, event.lane, type(event.message).__name__), event)
-        found = [
+        for event in (event for seen in list(worlds.real_run[1].values()) for event in seen.events):
+            if event.direction == "recv" and worker_of(event.lane) not in (None, event.peer):
+                firsts.setdefault((event.me, event.peer, event.lane, type(event.message).__name__), event)
+        pairs = [
             [_share_found(event, message, worlds) for message in (event.message, noise_like(event.message))]
             for event in firsts.values()
         ]
-        scores = [pair for pair in found if pair[0] is not None]
-        real, simulated = (max((score[i] or 0.0 for score in scores), default=0.0) for i in (0, 1))
+        real, simulated = (max((pair[i] or 0.0 for pair in pairs if pair[0] is not None), default=0.0) for i in (0, 1))
         hides = worlds.job.protocol.sum_for(len(worlds.passives)).hides_parts
         return Score(real, simulated if hides else real, 0.0)
 
 
 def _share_found(event: Event, message: Message, worlds: Worlds) -> float | None:
     """Share of the variance of the sender's columns; None if the message is not of the size of phases."""
-    model, worker = worlds.job.model, worker_of(event.lane)
-    assert isinstance(model, Kernel)
+    model, worker = kernel(worlds), worker_of(event.lane)
     assert worker is not None
     sender = worlds.real(event.peer)
     rows = first_rows(worlds.real(worlds.active.name))

@@ -10,15 +10,14 @@ For a job, each single party attacks the last sum of the training.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.audit.attacks.base import BY_COLUMN, ON_SHARES, Attack, By, Score
-from securevfl.audit.recording.views import Tape, Total, Worlds
+from securevfl.audit.attacks.base import BY_COLUMN, HIDDEN_PARTS, OFF_SHARES, Attack, By, Score, always
+from securevfl.audit.recording.views import Tape, Worlds, by_batch
 from securevfl.base.arrays import Floats
 from securevfl.crypto.masking import SumTree
 from securevfl.families.base import Known
@@ -30,20 +29,16 @@ from securevfl.runtime.codec import Message
 
 Words = NDArray[np.uint64]
 
+PARALLEL = "the parallel mode, in which all parts move at once"
+
 
 class Collusion(Attack):
     name = "collusion"
     paper = "Gu et al. 2020, federated doubly stochastic kernel learning for vertically partitioned data, section 4"
     measures = "largest share of the others' parts that a single party recovers exactly"
     by = By.ANYONE
-
-    def why_not(self, job: Job) -> str:
-        if not isinstance(job.protocol.sum, TreeSum):
-            return "no sum over two trees is taken"
-        return "" if job.model.by_column else BY_COLUMN
-
-    def remedy(self, job: Job, known: Known, attacker: str) -> str:
-        return "a masked or encrypted sum among parties that do not pool what they hold"
+    needs = ((lambda job: isinstance(job.protocol.sum, TreeSum), "no sum over two trees is taken"), BY_COLUMN)
+    remedy = always("a masked or encrypted sum among parties that do not pool what they hold")
 
     def score(self, worlds: Worlds) -> Score:
         sums = worlds.job.protocol.sum
@@ -57,7 +52,7 @@ class Collusion(Attack):
 def recovered(tape: Tape, trees: tuple[SumTree, SumTree], names: list[str], coalition: Collection[str]) -> set[str]:
     """Passive parties outside the coalition whose part of the last training sum it recovers, to the last bit."""
     parties = names[1:]
-    exchange = len(tape.totals[parties[0]]) - 1
+    exchange = len(tape[parties[0]].totals) - 1
     columns = {(kind, name): j for j, (kind, name) in enumerate([(k, n) for k in "vr" for n in parties])}
     rows: list[NDArray[np.float64]] = []
     values: list[Words] = []
@@ -74,13 +69,13 @@ def recovered(tape: Tape, trees: tuple[SumTree, SumTree], names: list[str], coal
                     row[columns[kind, names[party]]] = 1
             rows.append(row)
             values.append(_sent(tape, next(iter(held)), names[sender], names[to], message, exchange))
-    found = set()
+    alone = set()
     for name in set(parties) - set(coalition):
         part = _combine(rows, values, columns["v", name])
-        truth = tape.totals[name][exchange].values
+        truth = tape[name].totals[exchange].values
         if part is not None and np.array_equal(part, to_residues(truth, Reals(), len(parties)).ravel()):
-            found.add(name)
-    return found
+            alone.add(name)
+    return alone
 
 
 def _subtrees(tree: SumTree) -> dict[int, frozenset[int]]:
@@ -99,7 +94,7 @@ def _sent(tape: Tape, holder: str, sender: str, to: str, message: type[Message],
     direction, peer = ("send", to) if holder == sender else ("recv", sender)
     seen = [
         event.message
-        for event in tape.events[holder]
+        for event in tape[holder].events
         if event.direction == direction and event.peer == peer and type(event.message) is message
     ]
     return np.frombuffer(getattr(seen[exchange], "residues"), "<u8")  # noqa: B009
@@ -131,19 +126,16 @@ class Differencing(Attack):
     name = "differencing"
     paper = "Dwork and Roth 2014, the algorithmic foundations of differential privacy, section 1.1"
     measures = "mean |correlation| of the difference of two sums with the change of one party's part"
-
-    def why_not(self, job: Job) -> str:
-        if job.protocol.method is not None:
-            return ON_SHARES
-        if job.method.stores:
-            return "differences of stored sums are attacked as columns received"
-        if not job.protocol.sum_for(2).hides_parts:
-            return "the sum hides no part"
-        return "" if job.model.by_column else BY_COLUMN
+    needs = (
+        OFF_SHARES,
+        (lambda job: not job.method.stores, "differences of stored sums are attacked as columns received"),
+        HIDDEN_PARTS,
+        BY_COLUMN,
+    )
 
     def remedy(self, job: Job, known: Known, attacker: str) -> str:
         if job.optimizer.exchanges([party.name for party in known.parties[1:]]) > 1:
-            return "the parallel mode, in which all parts move at once"
+            return PARALLEL
         return "more parties in the sum: it is in what the sum itself tells, and one part outweighs the others"
 
     def score(self, worlds: Worlds) -> Score:
@@ -160,25 +152,18 @@ def _correlation(tape: Tape, active: str, passives: list[str]) -> float:
 
     Only sums within one visit are taken, if there are any.
     """
-    sums = _by_batch(tape, active)
-    parts = {name: _by_batch(tape, name) for name in passives}
+    sums = by_batch(tape[active].totals)
+    parts = [by_batch(tape[name].totals) for name in passives]
     within: list[float] = []
     between: list[float] = []
     for index, totals in sums.items():
         for i, (before, after) in enumerate(pairwise(totals)):
             seen = (after.values - before.values).ravel()
-            moved = [(own[index][i + 1].values - own[index][i].values).ravel() for own in parts.values()]
+            moved = [(part[index][i + 1].values - part[index][i].values).ravel() for part in parts]
             if np.any(seen):
-                found = within if before.visit == after.visit else between
-                found.append(max((_cosine(seen, change) for change in moved), default=0.0))
+                cosines = within if before.visit == after.visit else between
+                cosines.append(max((_cosine(seen, change) for change in moved), default=0.0))
     return float(np.mean(within or between)) if within or between else 0.0
-
-
-def _by_batch(tape: Tape, name: str) -> dict[int, list[Total]]:
-    by_batch: dict[int, list[Total]] = defaultdict(list)
-    for total in tape.totals[name]:
-        by_batch[total.index].append(total)
-    return by_batch
 
 
 def _cosine(a: Floats, b: Floats) -> float:
@@ -203,16 +188,12 @@ class FirstDifference(Attack):
     paper = "Liu et al. 2019, FedBCD, sequential mode; Dwork and Roth 2014, section 1.1, differencing"
     measures = "share of the passive parties whose first part is the difference of two sums"
     beyond = 0.0
-
-    def why_not(self, job: Job) -> str:
-        if job.optimizer.exchanges(("one", "two")) < 2:
-            return "all parties move at once"
-        if not job.protocol.sum_for(2).hides_parts:
-            return "the sum hides no part"
-        return "" if job.model.by_column else BY_COLUMN
-
-    def remedy(self, job: Job, known: Known, attacker: str) -> str:
-        return "the parallel mode, in which all parts move at once"
+    needs = (
+        (lambda job: job.optimizer.exchanges(("one", "two")) > 1, "all parties move at once"),
+        HIDDEN_PARTS,
+        BY_COLUMN,
+    )
+    remedy = always(PARALLEL)
 
     def score(self, worlds: Worlds) -> Score:
         real, ideal = (_share_found(worlds, tape) for tape in (worlds.real_run[1], worlds.ideal_run[1]))
@@ -222,11 +203,11 @@ class FirstDifference(Attack):
 def _share_found(worlds: Worlds, tape: Tape) -> tuple[float, str]:
     """Share of the passive parties, and in words whose part and how exactly."""
     names = [party.name for party in worlds.passives]
-    first = [total.values for total in tape.totals[worlds.active.name] if total.visit == 0]
+    first = [total.values for total in tape[worlds.active.name].totals if total.visit == 0]
     errors: dict[str, float] = {}
     for place, (before, after) in enumerate(pairwise(first)):
         name = names[place]
-        part = [total.values for total in tape.totals[name] if total.visit == 0][place + 1]
+        part = [total.values for total in tape[name].totals if total.visit == 0][place + 1]
         size = float(np.linalg.norm(part))
         error = float(np.linalg.norm(after - before - part)) / size if size > 0 else np.inf
         if error < EXACT:

@@ -12,14 +12,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.audit.attacks.base import BY_COLUMN, Attack, Score
+from securevfl.audit.attacks.base import BY_COLUMN, Attack, Need, Score, always
 from securevfl.audit.attacks.told_scores import explained, rounded
 from securevfl.audit.recording.views import Worlds
 from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Rows
-from securevfl.families.base import Known
 from securevfl.families.shares.shares_plan import on_shares, plan
-from securevfl.job import Job
 from securevfl.models import metrics
 from securevfl.protocols.shares.score_ledger import ROWS_PER_MEASURE
 from securevfl.protocols.shares.share_measures import MOST
@@ -52,22 +50,18 @@ class EvaluatedRows:
         return self.f - self.own
 
 
+MEASURED: tuple[Need, ...] = (
+    (lambda job: job.protocol.shares is not None, "no pairs of a level and a label are told but on shares"),
+    (lambda job: metrics.fits(job.model.loss), "one sum of losses is told, and no pairs"),
+    BY_COLUMN,
+)
+
+
 class PairsAttack(Attack):
     """The party with labels after the scores of held-out rows, by pairs (level, label) in a hidden order."""
 
     beyond = 0.1
-
-    def why_not(self, job: Job) -> str:
-        return unmeasured(job)
-
-
-def unmeasured(job: Job) -> str:
-    """Say why there are no pairs in this job; empty where there are."""
-    if job.protocol.shares is None:
-        return "no pairs of a level and a label are told but on shares"
-    if not metrics.fits(job.model.loss):
-        return "one sum of losses is told, and no pairs"
-    return "" if job.model.by_column else BY_COLUMN
+    needs = MEASURED
 
 
 def measured(worlds: Worlds) -> tuple[EvaluatedRows, EvaluatedRows]:
@@ -108,9 +102,7 @@ class RankMatching(PairsAttack):
     name = "rank_matching"
     paper = "rank matching of sorted values (after Naveed, Kamara and Wright 2015, sorting attack)"
     measures = "share of the variance of the others' part of f that levels of these rows add; chance: of other rows"
-
-    def remedy(self, job: Job, known: Known, attacker: str) -> str:
-        return "hold out more rows (test_fraction)"
+    remedy = always("hold out more rows (test_fraction)")
 
     def score(self, worlds: Worlds) -> Score:
         own, other = measured(worlds)
@@ -120,13 +112,9 @@ class RankMatching(PairsAttack):
 
 def gained(rows: EvaluatedRows, levels_of: EvaluatedRows, seed: int) -> float:
     """Return what the levels of some rows add of the others' part, of the outputs in the mean."""
-    told = levels_of.told(seed)
-    guess = matched(rows.own, rows.label, told, levels_of.label)
-    added = [
-        explained(guess[:, k], rows.parts[:, k], rows.own[:, k], rows.label[:, k].astype(float))
-        for k in range(guess.shape[1])
-    ]
-    return float(np.mean(added))
+    guess = matched(rows.own, rows.label, levels_of.told(seed), levels_of.label)
+    by_output = zip(guess.T, rows.parts.T, rows.own.T, rows.label.T.astype(float), strict=True)
+    return float(np.mean([explained(*output) for output in by_output]))
 
 
 def matched(own: Floats, label: Marks, told: Floats, beside: Marks) -> Floats:
@@ -157,9 +145,7 @@ class MarkedPairs(PairsAttack):
     name = "marked_pairs"
     paper = "tracker attack on counts (Denning, Denning and Schwartz 1979), by a party that deviates"
     measures = "share of the variance of the others' part of f that marked evaluations add, as many as a ledger allows"
-
-    def remedy(self, job: Job, known: Known, attacker: str) -> str:
-        return "let rows be measured fewer times; a smaller metrics_range leaves room for fewer single rows"
+    remedy = always("let rows be measured fewer times; a smaller metrics_range leaves room for fewer single rows")
 
     def score(self, worlds: Worlds) -> Score:
         rows, _ = measured(worlds)
@@ -173,15 +159,8 @@ class MarkedPairs(PairsAttack):
 
 
 def told_of(rows: EvaluatedRows, times: int, rng: np.random.Generator, *, marks: bool = True) -> float:
-    """Return what so many evaluations tell of the others' part, beside own parts and labels; not marks: by marks that
-    the attacker did not set."""
-    guess = posterior(rows, times, rng, marks=marks)
-    known = rows.own[:, 0], rows.label[:, 0].astype(float)
-    return explained(guess, rows.parts[:, 0], *known)
-
-
-def posterior(rows: EvaluatedRows, times: int, rng: np.random.Generator, *, marks: bool = True) -> Floats:
-    """Return the mean level (m,) of each row's first output, after so many evaluations on a model that stands still."""
+    """Return what so many evaluations, on a model that stands still, tell of the others' part of the first output,
+    beside own parts and labels; not marks: by marks that the attacker did not set."""
     grid, n = np.unique(rows.told(0)[:, 0]), len(rows.f)
     log = np.zeros((n, len(grid)))
     for time in range(times):
@@ -192,7 +171,8 @@ def posterior(rows: EvaluatedRows, times: int, rng: np.random.Generator, *, mark
         log += np.log(count / count.sum(axis=0))[known.astype(int)]
     weight = np.exp(log - log.max(axis=1, keepdims=True))
     weight *= np.bincount(np.abs(rows.told(0)[:, :1] - grid).argmin(axis=1), minlength=len(grid))
-    return weight @ grid / weight.sum(axis=1)
+    guess = weight @ grid / weight.sum(axis=1)
+    return explained(guess, rows.parts[:, 0], rows.own[:, 0], rows.label[:, 0].astype(float))
 
 
 def certain(rows: EvaluatedRows) -> int:
@@ -215,28 +195,22 @@ class LinkedOutputs(Attack):
     name = "linked_outputs"
     paper = "linking by nearest neighbours (Narayanan and Shmatikov 2008, robust de-anonymization of large datasets)"
     measures = "share of the rows all of whose levels are named, output by output; chance: by own parts of other rows"
-
-    def why_not(self, job: Job) -> str:
-        single = "the model has one output, and links none" if job.model.loss.single else ""
-        return unmeasured(job) or single
-
-    def remedy(self, job: Job, known: Known, attacker: str) -> str:
-        return "none: outputs are shuffled apart, and it has no more than ranks to go by"
+    needs = (*MEASURED, (lambda job: not job.model.loss.single, "the model has one output, and links none"))
+    remedy = always("none: outputs are shuffled apart, and it has no more than ranks to go by")
 
     def score(self, worlds: Worlds) -> Score:
         rows, _ = measured(worlds)
-        found = linked_apart(rows, worlds.seed)
+        share = linked_apart(rows, worlds.seed)
         blind = replace(rows, own=np.random.default_rng([worlds.seed, 8]).permutation(rows.own))
         said = f"as tuples, {linked_together(rows, worlds.seed):.0%} would be found"
-        noise = (found * (1 - found) / len(rows.f)) ** 0.5
-        return Score(found, found, linked_apart(blind, worlds.seed), said, noise=noise)
+        noise = (share * (1 - share) / len(rows.f)) ** 0.5
+        return Score(share, share, linked_apart(blind, worlds.seed), said, noise=noise)
 
 
 def linked_apart(rows: EvaluatedRows, seed: int) -> float:
     """Return the share of rows whose level is named rightly in every output, by ranks."""
     told = rows.told(seed)
-    right = matched(rows.own, rows.label, told, rows.label) == told
-    return float(right.all(axis=1).mean())
+    return float((matched(rows.own, rows.label, told, rows.label) == told).all(axis=1).mean())
 
 
 def linked_together(rows: EvaluatedRows, seed: int) -> float:

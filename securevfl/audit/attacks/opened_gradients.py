@@ -14,22 +14,11 @@ from scipy.sparse import coo_array, vstack
 from scipy.sparse.linalg import lsqr
 from scipy.special import expit
 
-from securevfl.audit.attacks.base import (
-    BY_COLUMN,
-    NUMBERS,
-    SINGLE,
-    Attack,
-    By,
-    LabelAttack,
-    Score,
-    known_rows,
-    mean_by_row,
-)
+from securevfl.audit.attacks.base import BY_COLUMN, CLASSES, SINGLE, Attack, By, LabelAttack, Score, always, known_rows
 from securevfl.audit.recording.views import View, Worlds, as_numbers, fields, least_norm
 from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Rows
 from securevfl.disclosure.exposure import ALONE, leverage
-from securevfl.families.base import Known
 from securevfl.job import Job
 
 
@@ -41,7 +30,7 @@ class BatchInversion(LabelAttack):
         seen: dict[bytes, tuple[Rows, Floats]] = {}
         for rows, A, b in view.equations():
             seen.setdefault(rows.tobytes(), (rows, -invert(A, b)))
-        return mean_by_row(list(seen.values()), len(view.X), view.outputs)
+        return view.mean_by_row(list(seen.values()))
 
 
 def invert(A: Floats, b: Floats) -> Floats:
@@ -114,13 +103,14 @@ class TwoValues(LabelAttack):
     name = "two_values"
     paper = "Lagarias and Odlyzko 1985; Coster et al. 1992, improved low-density subset sum algorithms"
     measures = "AUC of the labels of the first batch"
-
-    def why_not(self, job: Job) -> str:
-        if not job.model.loss.single:
-            return super().why_not(job) or SINGLE
-        if isinstance(job.batch_size, str) or job.batch_size > MAX_ROWS:
-            return f"batches have more than the {MAX_ROWS} rows that lattice reduction takes in seconds"
-        return super().why_not(job)
+    needs = (
+        *LabelAttack.needs,
+        SINGLE,
+        (
+            lambda job: not isinstance(job.batch_size, str) and job.batch_size <= MAX_ROWS,
+            f"batches have more than the {MAX_ROWS} rows that lattice reduction takes in seconds",
+        ),
+    )
 
     def guess(self, view: View, worlds: Worlds) -> Floats:
         scores = np.full((len(view.X), 1), np.nan)
@@ -204,16 +194,8 @@ class RareValues(Attack):
     paper = "Hoaglin and Welsch 1978, the hat matrix in regression and ANOVA"
     measures = "share of right labels among the attacker's rows of leverage above 0.9; chance where it has none"
     by = By.EACH
-
-    def why_not(self, job: Job) -> str:
-        if not job.model.loss.classifies:
-            return NUMBERS
-        if not job.model.by_column:
-            return BY_COLUMN
-        return "" if job.model.loss.single else SINGLE
-
-    def remedy(self, job: Job, known: Known, attacker: str) -> str:
-        return "drop or group values that stand alone in a batch, or larger batches"
+    needs = (CLASSES, BY_COLUMN, SINGLE)
+    remedy = always("drop or group values that stand alone in a batch, or larger batches")
 
     def score(self, worlds: Worlds) -> Score:
         view = worlds.real()
@@ -238,7 +220,7 @@ def _right(view: View, worlds: Worlds, rows: np.ndarray) -> float:
     first: dict[int, tuple[np.ndarray, np.ndarray]] = {}
     for opened in view.openings:
         first.setdefault(opened.index, (view.rows_of(opened), least_norm(opened.J.T, opened.gradient)))
-    g = mean_by_row(list(first.values()), len(view.X), view.outputs)
+    g = view.mean_by_row(list(first.values()))
     return float(np.mean((g[rows, 0] < 0) == (worlds.labels[rows] == 1)))
 
 
@@ -253,25 +235,24 @@ def _right(view: View, worlds: Worlds, rows: np.ndarray) -> float:
 class BinCounts(LabelAttack):
     name = "bin_counts"
     paper = "Dwork and Roth 2014, the algorithmic foundations of differential privacy, section 8.1 (linear queries)"
-
-    def why_not(self, job: Job) -> str:
-        return "" if job.prepare.woe is not None else "no classes in bins are told: the job has no weights of evidence"
+    needs = (
+        (lambda job: job.prepare.woe is not None, "no classes in bins are told: the job has no weights of evidence"),
+    )
 
     def hidden(self, job: Job) -> bool:
         return False
 
-    def remedy(self, job: Job, known: Known, attacker: str) -> str:
-        return "fewer bins of more rows (prepare.woe), or columns as they are"
+    remedy = always("fewer bins of more rows (prepare.woe), or columns as they are")
 
     def guess(self, view: View, worlds: Worlds) -> Floats:
-        tape, rows = worlds.bins_tape, worlds.schedule.flow
-        found = np.full((len(worlds.labels), 1), np.nan)
-        for opened in tape.bins[view.name]:
-            found[rows] = np.linalg.lstsq(opened.J.T, opened.gradient)[0]
-        for receipt in tape.receipts[view.name]:
+        seen, rows = worlds.bins_tape[view.name], worlds.schedule.flow
+        labels = np.full((len(worlds.labels), 1), np.nan)
+        for opened in seen.bins:
+            labels[rows] = np.linalg.lstsq(opened.J.T, opened.gradient)[0]
+        for receipt in seen.receipts:
             told = [as_numbers(value, len(rows), 1) for value in fields(receipt.message)] if receipt.visit < 0 else []
-            found[rows] = next((each for each in told if each is not None), found[rows])
-        return found
+            labels[rows] = next((each for each in told if each is not None), labels[rows])
+        return labels
 
 
 # Label from the sign of the residual (Li et al. 2022, section 3; known since Liu et al. 2019's open FedBCD).
@@ -289,7 +270,7 @@ class ResidualSign(LabelAttack):
         undo = worlds.job.loss.undo
         read = [(rows, np.nan_to_num(undo(g).targets)) for rows, g in view.residuals()]
         signs = read or [(rows, -np.sign(g)) for rows, g in view.estimates()]
-        return mean_by_row(signs, len(view.X), view.outputs)
+        return view.mean_by_row(signs)
 
 
 # Label from the norm of the residual (Li et al. 2022, section 3.1).
@@ -301,14 +282,12 @@ class ResidualSign(LabelAttack):
 class ResidualNorm(LabelAttack):
     name = "residual_norm"
     paper = "Li et al. 2022, label leakage and protection in two-party split learning"
-
-    def why_not(self, job: Job) -> str:
-        return super().why_not(job) or ("" if job.model.loss.single else SINGLE)
+    needs = (*LabelAttack.needs, SINGLE)
 
     def guess(self, view: View, worlds: Worlds) -> Floats:
         norms = [(rows, np.linalg.norm(g, axis=1, keepdims=True)) for rows, g in view.estimates()]
         rare = 1.0 if worlds.labels.mean() < 0.5 else -1.0
-        return rare * mean_by_row(norms, len(view.X), 1)
+        return rare * view.mean_by_row(norms)
 
 
 # Label from the direction of the residual (Li et al. 2022, section 3.2).
@@ -322,7 +301,7 @@ class ResidualDirection(LabelAttack):
     paper = "Li et al. 2022, label leakage and protection in two-party split learning"
 
     def guess(self, view: View, worlds: Worlds) -> Floats:
-        g = mean_by_row(view.estimates(), len(view.X), view.outputs)
+        g = view.mean_by_row(view.estimates())
         known = known_rows(worlds)
         known = known[np.isfinite(g[known]).all(axis=1)]
         classes = [1] if view.outputs == 1 else range(view.outputs)
@@ -351,15 +330,14 @@ class SharedResiduals(LabelAttack):
     name = "shared_residual"
     paper = "Li et al. 2022, label leakage from residuals, on shares of these"
     drawn = True
-
-    def why_not(self, job: Job) -> str:
-        if job.protocol.shares is None:
-            return "no residual is shared in this job"
-        return super().why_not(job) or ("" if job.model.loss.single else SINGLE)
+    needs = (
+        (lambda job: job.protocol.shares is not None, "no residual is shared in this job"),
+        *LabelAttack.needs,
+        SINGLE,
+    )
 
     def guess(self, view: View, worlds: Worlds) -> Floats:
-        found = [(view.rows[each.index], each.values) for each in view.shared]
-        mean = mean_by_row(found, len(view.X), view.outputs)
+        mean = view.mean_by_row([(view.rows[each.index], each.values) for each in view.shared])
         known = known_rows(worlds)
         slope = float(np.nan_to_num(mean[known, 0]) @ (worlds.labels[known] - worlds.labels[known].mean()))
         guess = mean if slope >= 0 else -mean

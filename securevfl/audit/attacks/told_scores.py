@@ -12,17 +12,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.audit.attacks.base import BY_COLUMN, Attack, Score
+from securevfl.audit.attacks.base import BY_COLUMN, Attack, By, Need, Score, always
 from securevfl.audit.recording.views import Worlds
 from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Rows
 from securevfl.disclosure.exposure import NEARLY_ALL
-from securevfl.families.base import Known
 from securevfl.job import Job
 from securevfl.protocols.shares.share_numbers import Levels
 
@@ -56,11 +55,8 @@ def asked(worlds: Worlds) -> Asked:
     own = tables.get(learner, np.empty((len(rows), 0)))
     held = {learner: np.repeat(own.mean(axis=0, keepdims=True), len(rows), axis=0)} if learner in tables else {}
     constant = run.decision(tables | held) if held else scores
-    others = {
-        party.name: (tables[party.name], tuple(party.columns))
-        for party in worlds.parties
-        if party.columns and party.name != learner
-    }
+    columns = {party.name: tuple(party.columns) for party in worlds.parties}
+    others = {name: (X, columns[name]) for name, X in tables.items() if name != learner}
     told, told_constant = (as_told(worlds.job, f, seed) for seed, f in enumerate((scores, constant)))
     return Asked(learner, rows, told, told_constant, constant, own, others)
 
@@ -79,10 +75,19 @@ def rounded(f: Floats, levels: Levels, seed: int) -> Floats:
     return levels.sums(at.astype(np.int64).view(np.uint64), rounded_down=0)
 
 
-def untold(job: Job) -> str:
-    """Say why nobody is told scores in this job; empty where somebody is."""
-    options = job.protocol.shares
-    return "no scores of new rows are told in this job" if options is not None and options.scores == "none" else ""
+TOLD: Need = (
+    lambda job: job.protocol.shares is None or job.protocol.shares.scores != "none",
+    "no scores of new rows are told in this job",
+)
+SINGLE_OUT = "more columns, none with most of the weight; score fewer rows, under fewer models"
+
+
+class ScoresAttack(Attack):
+    """Whoever asks for scores, after what the others hold; an ideal attacker is told the same."""
+
+    by = By.ASKER
+    needs: ClassVar[tuple[Need, ...]] = (TOLD,)
+    remedy = always(SINGLE_OUT)
 
 
 # Columns from scores of new rows, with a few rows known (known samples; Turgay et al. 2008).
@@ -95,45 +100,24 @@ def untold(job: Job) -> str:
 
 
 KNOWN = 200  # rows at most, and half of those that are asked about
-SINGLE_OUT = "more columns, none with most of the weight; score fewer rows, under fewer models"
 
 
-class ScoreColumns(Attack):
+class ScoreColumns(ScoresAttack):
     name = "score_columns"
     paper = "Turgay et al. 2008, disclosure risks of distance preserving data transformations (known samples)"
     measures = "share of one column of another party that scores of new rows add to own columns, some rows known"
     beyond = NEARLY_ALL
 
-    def why_not(self, job: Job) -> str:
-        return untold(job)
-
-    def who(self, job: Job, attacker: str, lead: str) -> str:
-        return job.method.asker(job, lead)
-
-    def remedy(self, job: Job, known: Known, attacker: str) -> str:
-        return SINGLE_OUT
-
     def score(self, worlds: Worlds) -> Score:
-        found = asked(worlds)
-        share, said = most(found)
-        return Score(share, share, 0.0, said, noise=1.0 / known_rows(found))
-
-
-def known_rows(found: Asked) -> int:
-    """How many rows the attacker knows."""
-    return max(1, min(KNOWN, len(found.rows) // 2))
-
-
-def most(found: Asked) -> tuple[float, str]:
-    """Return the largest share of a column that scores add, and in words of whose column, asked how."""
-    known, best = known_rows(found), (0.0, "")
-    for how, scores in (("as they are", found.scores), ("held constant", found.constant)):
-        for name, (X, columns) in found.others.items():
-            shares = added(found.own, scores, X, known)
-            at = int(np.argmax(shares))
-            said = f"{found.learner} with {known} known rows and own columns {how}: {columns[at]} of {name}"
-            best = max(best, (float(shares[at]), said))
-    return best
+        told, best = asked(worlds), (0.0, "")
+        known = max(1, min(KNOWN, len(told.rows) // 2))
+        for how, scores in (("as they are", told.scores), ("held constant", told.constant)):
+            for name, (X, columns) in told.others.items():
+                shares = added(told.own, scores, X, known)
+                at = int(np.argmax(shares))
+                said = f"{told.learner} with {known} known rows and own columns {how}: {columns[at]} of {name}"
+                best = max(best, (float(shares[at]), said))
+        return Score(best[0], best[0], 0.0, best[1], noise=1.0 / known)
 
 
 def added(own: Floats, scores: Floats, X: Floats, known: int) -> Floats:
@@ -177,37 +161,23 @@ CANDIDATES = 300  # differences that are tried
 GROWS = 1.5  # times as many scores are explained by a weight that is no sum of others
 
 
-class ScoreBits(Attack):
+class ScoreBits(ScoresAttack):
     name = "score_bits"
     paper = "Coron and Gini 2020, a polynomial-time algorithm for the hidden subset sum problem, for one sum"
     measures = "share of a party's columns of two values that are read from scores of new rows, without a known row"
     beyond = 0.0
-
-    def why_not(self, job: Job) -> str:
-        return untold(job) or ("" if job.model.by_column else BY_COLUMN)
-
-    def who(self, job: Job, attacker: str, lead: str) -> str:
-        return job.method.asker(job, lead)
-
-    def remedy(self, job: Job, known: Known, attacker: str) -> str:
-        return SINGLE_OUT
+    needs = (TOLD, BY_COLUMN)
 
     def score(self, worlds: Worlds) -> Score:
-        share, said = _best(asked(worlds))
-        return Score(share, share, 0.0, said)
-
-
-def _best(found: Asked) -> tuple[float, str]:
-    """Return the largest share of a party's columns of two values that is read, and in words which."""
-    bits = [column for f in found.constant.T for column in split(f)]
-    best = (0.0, "")
-    for name, (X, columns) in found.others.items():
-        two = [(label, x == x.max()) for label, x in zip(columns, X.T, strict=True) if len(np.unique(x)) == 2]
-        named = [label for label, truth in two if any(agree(truth, each) >= READ for each in bits)]
-        if named:
-            said = f"{found.learner} reads {len(named)} of {len(two)} columns of {name}: {', '.join(named)}"
-            best = max(best, (len(named) / len(two), said))
-    return best
+        told, best = asked(worlds), (0.0, "")
+        bits = [column for f in told.constant.T for column in split(f)]
+        for name, (X, columns) in told.others.items():
+            two = [(label, x == x.max()) for label, x in zip(columns, X.T, strict=True) if len(np.unique(x)) == 2]
+            named = [label for label, truth in two if any(agree(truth, each) >= READ for each in bits)]
+            if named:
+                said = f"{told.learner} reads {len(named)} of {len(two)} columns of {name}: {', '.join(named)}"
+                best = max(best, (len(named) / len(two), said))
+        return Score(best[0], best[0], 0.0, best[1])
 
 
 def agree(one: Bits, other: Bits) -> float:
@@ -245,7 +215,10 @@ def decoded(values: Floats) -> Bits:
     fit = _fitted([], values)
     for candidate in often(values):
         more = _fitted([*fit.weights, candidate], values)
-        mixed = any(abs(abs(each) - candidate) < 4 * CLOSE for each in _mixed(fit.weights))
+        signed = [sign * weight for weight in fit.weights for sign in (1, -1)]
+        mixed = any(  # with a sum or a difference of up to three weights
+            abs(abs(sum(some)) - candidate) < 4 * CLOSE for count in (1, 2, 3) for some in combinations(signed, count)
+        )
         if mixed and more.explained < GROWS * fit.explained:
             continue
         fit = more
@@ -270,7 +243,10 @@ def _fitted(weights: list[float], values: Floats) -> _Fit:
     totals = _sums(len(weights)) @ np.array(weights)
     order = np.argsort(totals)
     some = values[:: max(1, len(values) // SOME)]
-    base = densest(np.sort((some[:, None] - totals).ravel()))[0]
+    apart = np.sort((some[:, None] - totals).ravel())  # the base is where most of these lie closely together
+    last = np.searchsorted(apart, apart + 2 * CLOSE, side="right")
+    first = int(np.argmax(last - np.arange(len(apart))))
+    base = float(apart[first : last[first]].mean())
     explained = float((_off(totals[order], values - base)[0] < 4 * CLOSE).mean())
     return _Fit(weights, totals[order], order, base, explained)
 
@@ -278,14 +254,6 @@ def _fitted(weights: list[float], values: Floats) -> _Fit:
 def _sums(count: int) -> Bits:
     """Every way (2^count, count) to take some of so many."""
     return (np.arange(2**count)[:, None] >> np.arange(count) & 1).astype(bool)
-
-
-def _mixed(weights: list[float]) -> Iterator[float]:
-    """Yield the sums and differences of up to three weights."""
-    signed = [sign * weight for weight in weights for sign in (1, -1)]
-    yield from signed
-    yield from map(sum, combinations(signed, 2))
-    yield from map(sum, combinations(signed, 3))
 
 
 def often(values: Floats) -> Iterator[float]:
@@ -299,13 +267,6 @@ def often(values: Floats) -> Iterator[float]:
             return
         yield float(apart[first : last[first]].mean())
         count[np.searchsorted(apart, apart[first] - 2 * CLOSE) : last[first]] = 0
-
-
-def densest(values: Floats) -> tuple[float, int]:
-    """Find where most of these ascending values lie closely together; return their mean and how many they are."""
-    last = np.searchsorted(values, values + 2 * CLOSE, side="right")
-    first = int(np.argmax(last - np.arange(len(values))))
-    return float(values[first : last[first]].mean()), int(last[first] - first)
 
 
 def _off(sums: Floats, values: Floats) -> tuple[Floats, NDArray[np.intp]]:
@@ -322,37 +283,22 @@ def _off(sums: Floats, values: Floats) -> tuple[Floats, NDArray[np.intp]]:
 # its owner to say: it is the part of the model that its columns are there for, and a credit bureau sells just that.
 
 
-class ScoreSums(Attack):
+class ScoreSums(ScoresAttack):
     name = "score_sums"
     paper = "outputs of a linear model as equations (Luo et al. 2021, feature inference attack on model predictions)"
     measures = "share of the variance of the others' part of f that is told by scores, own columns held constant"
-
-    def why_not(self, job: Job) -> str:
-        return untold(job)
-
-    def who(self, job: Job, attacker: str, lead: str) -> str:
-        return job.method.asker(job, lead)
-
-    def remedy(self, job: Job, known: Known, attacker: str) -> str:
-        return f"coarser scores (score_bits), or none; {SINGLE_OUT}"
+    remedy = always(f"coarser scores (score_bits), or none; {SINGLE_OUT}")
 
     def score(self, worlds: Worlds) -> Score:
-        found = asked(worlds)
-        share = float(
-            np.mean([explained(told, part) for told, part in zip(found.constant.T, found.part.T, strict=True)])
-        )
-        said = f"{found.learner} asks about {len(found.rows)} rows"
-        return Score(share, share, 0.0, said, noise=2 * float(np.sqrt(max(0.0, share * (1 - share)) / len(found.rows))))
+        told = asked(worlds)
+        share = float(np.mean(list(map(explained, told.constant.T, told.part.T))))
+        noise = 2 * float(np.sqrt(max(0.0, share * (1 - share)) / len(told.rows)))
+        return Score(share, share, 0.0, f"{told.learner} asks about {len(told.rows)} rows", noise=noise)
 
 
 def explained(told: Floats, part: Floats, *known: Floats) -> float:
     """Return the share of the variance of `part` (m,) that `told` (m,) adds to what is known (each m,), linearly."""
     ones = np.ones(len(part))
-    whole = max(float(part.var()), 1e-300)
-    left = [_missed_by_part(np.column_stack([ones, *known, *more]), part) for more in ((), (told,))]
-    return min(1.0, max(0.0, (left[0] - left[1]) / whole))  # rounding may pass either end
-
-
-def _missed_by_part(design: Floats, part: Floats) -> float:
-    fit = np.linalg.lstsq(design, part)[0]
-    return float(((design @ fit - part) ** 2).mean())
+    designs = [np.column_stack([ones, *known, *more]) for more in ((), (told,))]
+    left = [float(((design @ np.linalg.lstsq(design, part)[0] - part) ** 2).mean()) for design in designs]
+    return min(1.0, max(0.0, (left[0] - left[1]) / max(float(part.var()), 1e-300)))  # rounding may pass either end

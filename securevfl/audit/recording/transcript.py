@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,11 +85,11 @@ class Witness:
     @property
     def parts(self) -> dict[str, list[NDArray[Any]]]:
         """What each party has put into anyone's sums."""
-        found: dict[str, list[NDArray[Any]]] = defaultdict(list)
+        every: dict[str, list[NDArray[Any]]] = defaultdict(list)
         for summed in self.sums.values():
             for name, parts in summed.parts.items():
-                found[name] += parts
-        return found
+                every[name] += parts
+        return every
 
     @property
     def spaces(self) -> list[Space]:
@@ -151,6 +151,16 @@ class Transcript:
 
     def messages(self) -> list[Message]:
         return [event.message for event in self.received]
+
+
+W = TypeVar("W", "WitnessedSum", "WitnessedResidual")
+
+
+def witnessed(kind: type[W], inner: Any, witness: Witness) -> W:
+    """Return a protocol with this witness at every seat."""
+    protocol = kind(inner=inner)
+    protocol._witness = witness
+    return protocol
 
 
 class WitnessedSum(SumProtocol):

@@ -1,7 +1,7 @@
 """What an attacker holds after a run, and what it would hold had it been given the declared output alone.
 
 A `View` is one party's knowledge: its own columns, the schedule (public), its weights, every message it got, and the
-gradients it opened or the sums it collected. `Stage` makes two of them for one job:
+gradients it opened or the sums it collected. `Worlds` makes two of them for one job:
 
 real    from the job as it stands, with every byte of the transcript
 ideal   from the ideal functionality: the same training with nothing hidden or encrypted, of which the party is handed
@@ -22,14 +22,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import PrivateAttr, SerializeAsAny
 
-from securevfl.audit.recording.transcript import Witness, WitnessedSum
+from securevfl.audit.recording.transcript import Witness, WitnessedSum, witnessed
 from securevfl.base.arrays import Floats
 from securevfl.crypto.prg import Prg
 from securevfl.data.party import Party, check_parties, register_of
@@ -55,20 +55,21 @@ from securevfl.training.simulate import simulate
 # every run; an ideal run that drew its own would differ from the real one by chance, as if messages had told something.
 
 
-Note = Callable[[Floats], None]
+class Replayed(Defence):
+    """Another defence of which every outcome is noted. It hands out, in order, what another run has noted; beyond that,
+    or where the shape is another, g as `inner` does."""
 
-
-class Noted(Defence):
-    """Another defence of which every outcome is noted."""
-
-    name: ClassVar[str] = "noted"
+    name: ClassVar[str] = "replayed"
     inner: SerializeAsAny[Defence]
-    _note: Note = PrivateAttr()
+    _note: Callable[[Floats], None] = PrivateAttr()
+    _outcomes: Iterator[Floats] = PrivateAttr()
 
     def apply(self, g: Floats, prg: Prg) -> Floats:
-        blurred = self.inner.apply(g, prg)
-        self._note(np.array(blurred))
-        return blurred
+        outcome = next(self._outcomes, None)
+        if outcome is None or outcome.shape != g.shape:
+            outcome = self.inner.apply(g, prg)
+        self._note(np.array(outcome))
+        return outcome
 
     def reach(self, bound: float) -> float:
         return self.inner.reach(bound)
@@ -81,69 +82,26 @@ class Noted(Defence):
         return self.inner.promise
 
 
-class Given(Defence):
-    """Hands out, in order, what another run has noted; beyond it, or where the shape is another, g as `inner` does."""
-
-    name: ClassVar[str] = "given"
-    inner: SerializeAsAny[Defence]
-    _outcomes: Iterator[Floats] = PrivateAttr()
-
-    def apply(self, g: Floats, prg: Prg) -> Floats:
-        outcome = next(self._outcomes, None)
-        return self.inner.apply(g, prg) if outcome is None or outcome.shape != g.shape else outcome
-
-    def reach(self, bound: float) -> float:
-        return self.inner.reach(bound)
-
-    def check(self, outputs: int) -> None:
-        self.inner.check(outputs)
-
-
-def defence_of(residual: ResidualProtocol) -> Defence | None:
+def defence_of(residual: ResidualProtocol | None) -> Defence | None:
     """Return the defence of a residual that has one."""
-    found = getattr(residual, "defence", None)
-    return found if isinstance(found, Defence) else None
+    defence = getattr(residual, "defence", None)
+    return defence if isinstance(defence, Defence) else None
 
 
-def noting(residual: ResidualProtocol, note: Note) -> ResidualProtocol:
-    """Return the same residual, each outcome of its defence told to `note`; itself where it has none."""
+def replayed(
+    residual: ResidualProtocol,
+    *,
+    note: Callable[[Floats], None] = lambda g: None,
+    outcomes: Iterable[Floats] = (),
+) -> ResidualProtocol:
+    """Return the same residual, whose defence hands these outcomes out and tells `note` of each; itself where it has
+    none."""
     defence = defence_of(residual)
     if defence is None:
         return residual
-    noted = Noted(inner=defence)
-    noted._note = note
-    return residual.model_copy(update={"defence": noted})
-
-
-def given(defence: Defence, outcomes: Iterable[Floats]) -> Given:
-    """Make a defence that hands out these outcomes, for the run of an ideal functionality."""
-    found = Given(inner=defence)
-    found._outcomes = iter(outcomes)
-    return found
-
-
-def giving(residual: ResidualProtocol, outcomes: Iterable[Floats]) -> ResidualProtocol:
-    """Return the same residual, whose defence hands these out; itself where it has none."""
-    defence = defence_of(residual)
-    return residual if defence is None else residual.model_copy(update={"defence": given(defence, outcomes)})
-
-
-# The ideal functionality of a job: the same training with nothing hidden, from the same data and the same draws.
-#
-# What a party is handed by it is its declared output. So that the two runs differ by messages alone, the ideal one
-# takes over what the real one has drawn at random: what a defence has made of g, and the keys of random features.
-
-
-def ideal_job(job: Job, blurred: Sequence[Floats] = ()) -> Job:
-    """Return a job for the same training with nothing hidden, from which the declared outputs are computed.
-
-    blurred: what the job's defence, if it has one, has made of each g of the real run.
-    """
-    ideal = job.method.ideal(job)
-    if ideal.protocol.residual is None:
-        return ideal
-    protocol = ideal.protocol.model_copy(update={"residual": giving(ideal.protocol.residual, blurred)})
-    return ideal.model_copy(update={"protocol": protocol})
+    replay = Replayed(inner=defence)
+    replay._note, replay._outcomes = note, iter(outcomes)
+    return residual.model_copy(update={"defence": replay})
 
 
 @contextmanager
@@ -200,11 +158,33 @@ class Receipt:
     message: Message
 
 
-@dataclass(frozen=True)
-class View:
+@dataclass(kw_only=True)
+class PartyRecord:
+    """What one party did and got in a run, in order.
+
+    `entries` is what it has told, as it went through its door; `bins` what it was opened about classes in its bins;
+    `shared` its words about residuals, read as numbers; `trained` the places of sums of training among all of its sums.
+    """
+
+    visits: list[int] = field(default_factory=list)
+    openings: list[Opening] = field(default_factory=list)
+    bins: list[Opening] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
+    totals: list[Total] = field(default_factory=list)
+    receipts: list[Receipt] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    phases: list[PhaseTotal] = field(default_factory=list)
+    shared: list[Total] = field(default_factory=list)
+    pushed: list[Pushed] = field(default_factory=list)
+    told: list[ToldSum] = field(default_factory=list)
+    trained: set[int] = field(default_factory=set)
+
+
+@dataclass(kw_only=True)
+class View(PartyRecord):
     """One party's knowledge at the end. X (m x d) scaled as in training, theta (d x c), rows of batch `index`.
 
-    shared: its words about residuals, read as numbers. key: what its random features are drawn from, if it has any.
+    key: what its random features are drawn from, if it has any.
     """
 
     name: str
@@ -212,27 +192,22 @@ class View:
     theta: Floats
     outputs: int
     rows: dict[int, Rows]
-    visits: tuple[int, ...]
-    openings: tuple[Opening, ...]
-    totals: tuple[Total, ...]
-    receipts: tuple[Receipt, ...]
-    events: tuple[Event, ...] = ()
-    phases: tuple[PhaseTotal, ...] = ()
-    shared: tuple[Total, ...] = ()
     key: bytes = field(default=b"", repr=False)
+
+    def received(self) -> Iterator[tuple[Rows, Receipt]]:
+        """Yield each message that came during a visit, with the rows of its batch."""
+        for receipt in self.receipts:
+            if receipt.visit >= 0:
+                yield self.rows[self.visits[receipt.visit]], receipt
 
     def residuals(self) -> list[tuple[Rows, Floats]]:
         """Residuals (n x c) that stand in a message as they are, as numbers or as the bytes of numbers, by visit."""
-        found = []
-        for receipt in self.receipts:
-            if receipt.visit < 0:
-                continue
-            rows = self.rows[self.visits[receipt.visit]]
-            for value in fields(receipt.message):
-                numbers = as_numbers(value, len(rows), self.outputs)
-                if numbers is not None:
-                    found.append((rows, numbers))
-        return found
+        read = (
+            (rows, as_numbers(value, len(rows), self.outputs))
+            for rows, receipt in self.received()
+            for value in fields(receipt.message)
+        )
+        return [(rows, numbers) for rows, numbers in read if numbers is not None]
 
     def equations(self) -> list[tuple[Rows, Floats, Floats]]:
         """Everything the view says about residuals, linear as it is: (rows, A (k x n), A g (k x c)), by visit."""
@@ -248,6 +223,15 @@ class View:
         """Residuals (n x c) by visit: as read, or the least-norm solution of the equations."""
         plain = self.residuals()
         return plain or [(rows, least_norm(A, b)) for rows, A, b in self.equations()]
+
+    def mean_by_row(self, estimates: Sequence[tuple[Rows, Floats]]) -> Floats:
+        """Average the estimates of each row (m x c); NaN for rows without any."""
+        m, c = len(self.X), estimates[0][1].shape[1] if estimates else self.outputs
+        total, count = np.zeros((m, c)), np.zeros((m, 1))
+        for rows, values in estimates:
+            total[rows] += values
+            count[rows] += 1
+        return np.divide(total, count, out=np.full((m, c), np.nan), where=count > 0)
 
 
 def least_norm(A: Floats, b: Floats) -> Floats:
@@ -272,82 +256,73 @@ def as_numbers(value: Any, n: int, c: int) -> Floats | None:
     return value.astype(np.float64) if plausible else None
 
 
-@dataclass
-class Tape(Observer):
+class Tape(defaultdict[str, PartyRecord], Observer):
     """What the recorded parties did, by name. Each party writes from its own threads.
 
-    `entries` is what each has told, as it went through its door; `bins` what it was opened about classes in its bins.
-    `sums` holds every part and every sum of the run, those of evaluations too; `trained` the places of the others.
+    `sums` holds every part and every sum of the run, those of evaluations too; `blurred` what a defence has made of
+    each g.
     """
 
-    visits: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
-    openings: dict[str, list[Opening]] = field(default_factory=lambda: defaultdict(list))
-    bins: dict[str, list[Opening]] = field(default_factory=lambda: defaultdict(list))
-    entries: dict[str, list[Entry]] = field(default_factory=lambda: defaultdict(list))
-    totals: dict[str, list[Total]] = field(default_factory=lambda: defaultdict(list))
-    receipts: dict[str, list[Receipt]] = field(default_factory=lambda: defaultdict(list))
-    events: dict[str, list[Event]] = field(default_factory=lambda: defaultdict(list))
-    phases: dict[str, list[PhaseTotal]] = field(default_factory=lambda: defaultdict(list))
-    shared: dict[str, list[Total]] = field(default_factory=lambda: defaultdict(list))
-    pushed: dict[str, list[Pushed]] = field(default_factory=lambda: defaultdict(list))
-    told: dict[str, list[ToldSum]] = field(default_factory=lambda: defaultdict(list))
-    sums: Witness = field(default_factory=Witness)
-    trained: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
-    blurred: list[Floats] = field(default_factory=list)  # what a defence has made of each g, in order
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self) -> None:
+        super().__init__(PartyRecord)
+        self.sums, self.blurred, self._lock = Witness(), list[Floats](), threading.Lock()
 
     def evaluated(self, name: str) -> Floats:
         """Return what this party collected in evaluations, or gave to them, one after the other (rows x c)."""
         every = enumerate(self._summed(name))
-        return np.concatenate([values for place, values in every if place not in self.trained[name]])
+        return np.concatenate([values for place, values in every if place not in self[name].trained])
 
     def _summed(self, name: str) -> list[Floats]:
         """All that this party collected, or if it never does, gave to sums."""
         return self.sums.sums[name].totals if name in self.sums.sums else self.sums.parts[name]
 
     def __call__(self, event: Event) -> None:
-        with self.lock:
-            self.events[event.me].append(event)
+        with self._lock:
+            seen = self[event.me]
+            seen.events.append(event)
             if event.direction == "recv":
-                self.receipts[event.me].append(Receipt(len(self.visits[event.me]) - 1, event.message))
+                seen.receipts.append(Receipt(len(seen.visits) - 1, event.message))
 
     def note(self, me: str, fact: object) -> None:
-        with self.lock:
-            visit = len(self.visits[me]) - 1
+        with self._lock:
+            seen = self[me]
+            visit = len(seen.visits) - 1
             match fact:
                 case Began(index):
-                    self.visits[me].append(index)
+                    seen.visits.append(index)
                 case Summed(index):
                     every = self._summed(me)
-                    self.trained[me].add(len(every) - 1)
-                    self.totals[me].append(Total(visit, index, every[-1]))
+                    seen.trained.add(len(every) - 1)
+                    seen.totals.append(Total(visit, index, every[-1]))
                 case Learned(index, J, gradient, group):
-                    own = gradient.reshape(J.dense.shape[1], -1)
-                    openings = self.bins if group == "bins" else self.openings
-                    openings[me].append(Opening(visit, index, J.dense, own))
+                    opened = Opening(visit, index, J.dense, gradient.reshape(J.dense.shape[1], -1))
+                    (seen.bins if group == "bins" else seen.openings).append(opened)
                 case Entry():
-                    self.entries[me].append(fact)
+                    seen.entries.append(fact)
                 case SharedResidual(index, words):
-                    self.shared[me].append(Total(visit, index, words.copy()))
+                    seen.shared.append(Total(visit, index, words.copy()))
                 case Pushed():
-                    self.pushed[me].append(fact)
+                    seen.pushed.append(fact)
                 case ToldSum():
-                    self.told[me].append(fact)
+                    seen.told.append(fact)
                 case LearnedPhases(k, bits, phases):
-                    self.phases[me].append(PhaseTotal(visit, k, bits, phases.copy()))
+                    seen.phases.append(PhaseTotal(visit, k, bits, phases.copy()))
+
+
+def watched(job: Job, parties: Sequence[Party], witness: Witness, residual: ResidualProtocol | None) -> Job:
+    """Return the job with this residual and a witness at every seat of its sums; itself on shares, which have none."""
+    if job.protocol.method is not None:
+        return job
+    _, others = check_parties(parties)
+    sums = witnessed(WitnessedSum, job.protocol.sum_for(sum(bool(party.columns) for party in others)), witness)
+    return job.model_copy(update={"protocol": job.protocol.model_copy(update={"sum": sums, "residual": residual})})
 
 
 def record(job: Job, parties: Sequence[Party]) -> tuple[Run, Tape]:
     """Run the job and write down what each party did and got."""
-    tape = Tape()
-    sums = WitnessedSum(inner=job.protocol.sum_for(sum(bool(party.columns) for party in parties) - 1))
-    sums._witness = tape.sums
-    residual = None if job.protocol.residual is None else noting(job.protocol.residual, tape.blurred.append)
-    protocol = job.protocol
-    if protocol.method is None:
-        protocol = protocol.model_copy(update={"sum": sums, "residual": residual})
-    watched = job.model_copy(update={"protocol": protocol})
-    run = simulate(watched, parties, observe=tape)
+    tape, residual = Tape(), job.protocol.residual
+    noting = None if residual is None else replayed(residual, note=tape.blurred.append)
+    run = simulate(watched(job, parties, tape.sums, noting), parties, observe=tape)
     parts = {name: replace(part, job=job.to_dict()) for name, part in run.parts.items()}  # to predict without a witness
     return Run(job, parts), tape
 
@@ -371,8 +346,8 @@ class Worlds:
 
         asked: the job and the tables before they were prepared, if that was done.
         """
-        plain = {"seed": seed, "evaluate_every": 0, "target": None, "patience": None, "accepts": [*leak_kinds()]}
-        self.job = job.model_copy(update=plain)
+        self._plain = {"seed": seed, "target": None, "patience": None, "accepts": [*leak_kinds()]}
+        self.job = job.model_copy(update=self._plain | {"evaluate_every": 0})
         self._interval = job.evaluation_interval
         self._asked = (job, parties) if asked is None else asked
         self.parties = list(parties)
@@ -387,10 +362,18 @@ class Worlds:
 
     @cached_property
     def ideal_run(self) -> tuple[Run, Tape]:
-        """The ideal run, from the same data and draws as the real one: noise before a residual, keys of features."""
+        """The same training with nothing hidden, from the same data and draws as the real one.
+
+        What a party is handed by it is its declared output. So that the two runs differ by messages alone, it takes
+        over what the real one has drawn at random: what a defence has made of g, and the keys of random features.
+        """
         run, tape = self.real_run
+        ideal = self.job.method.ideal(self.job)
+        if ideal.protocol.residual is not None:
+            residual = replayed(ideal.protocol.residual, outcomes=tape.blurred)
+            ideal = ideal.model_copy(update={"protocol": ideal.protocol.model_copy(update={"residual": residual})})
         with drawing_from(self.job, run):
-            return record(ideal_job(self.job, tape.blurred), self.parties)
+            return record(ideal, self.parties)
 
     @cached_property
     def whole_run(self) -> tuple[Run, Tape]:
@@ -403,12 +386,16 @@ class Worlds:
     def bins_tape(self) -> Tape:
         """What parties were told of classes in bins, in a run of one epoch that prepares its tables."""
         job, parties = self._asked
-        plain = {"seed": self.seed, "epochs": 1, "target": None, "patience": None, "accepts": [*leak_kinds()]}
-        return record(job.model_copy(update=plain), parties)[1]
+        return record(job.model_copy(update=self._plain | {"epochs": 1}), parties)[1]
 
     @cached_property
     def schedule(self) -> Schedule:
         return self.job.schedule(register_of(self.parties))
+
+    @cached_property
+    def rows(self) -> dict[int, Rows]:
+        """The rows of each batch, by its index in the schedule."""
+        return {visit.index: visit.rows for visit in self.schedule.visits()}
 
     def real(self, name: str | None = None) -> View:
         """Return the view of this party (the attacker if None) in the job as it stands."""
@@ -417,26 +404,18 @@ class Worlds:
     def ideal(self, name: str | None = None) -> View:
         """Return what the party (the attacker if None) could hold from its declared output alone."""
         name = name or self.attacker
-        ideal = self._view(*self.ideal_run, name)
         stand_ins = [Receipt(receipt.visit, noise_like(receipt.message)) for receipt in self.real(name).receipts]
-        return replace(ideal, receipts=tuple(stand_ins), events=())
+        return replace(self._view(*self.ideal_run, name), receipts=stand_ins, events=[])
 
     def _view(self, run: Run, tape: Tape, name: str) -> View:
-        party = next(party for party in self.parties if party.name == name)
-        part = run.parts[name]
+        part, party = run.parts[name], next(party for party in self.parties if party.name == name)
         return View(
+            **vars(tape[name]),
             name=name,
             X=part.scaling(party.X),
             theta=self.job.method.weights(self.job, part.state, len(run.parts)),
             outputs=part.outputs,
-            rows={visit.index: visit.rows for visit in self.schedule.visits()},
-            visits=tuple(tape.visits[name]),
-            openings=tuple(tape.openings[name]),
-            totals=tuple(tape.totals[name]),
-            receipts=tuple(tape.receipts[name]),
-            events=tuple(tape.events[name]),
-            phases=tuple(tape.phases[name]),
-            shared=tuple(tape.shared[name]),
+            rows=self.rows,
             key=self.real_run[0].parts[name].state.get("key", b""),
         )
 
@@ -450,12 +429,12 @@ def noise_like(message: Message) -> Message:
     """Make a message of the same shape without content: every byte string random, every array emptied."""
     changed: dict[str, Any] = {}
     for name in message.__struct_fields__:
-        value = getattr(message, name)
+        value = changed[name] = getattr(message, name)
         if isinstance(value, bytes):
             changed[name] = os.urandom(len(value))
         elif isinstance(value, np.ndarray):
             changed[name] = np.empty((0,), value.dtype)
-    return type(message)(**{name: changed.get(name, getattr(message, name)) for name in message.__struct_fields__})
+    return type(message)(**changed)
 
 
 # The numbers about columns that a party received in a run, row by row, whatever sum they came through.
@@ -486,88 +465,87 @@ class Received:
     dimensions: int
 
 
+Numbers = Iterator[tuple[Rows, list[Floats]]]  # of rows, so many times
+T = TypeVar("T", Total, ToldSum, Pushed)
+
+
+def by_batch(numbers: Iterable[T]) -> dict[int, list[T]]:
+    """Group numbers about rows by the batch that they are of."""
+    groups: dict[int, list[T]] = defaultdict(list)
+    for each in numbers:
+        groups[each.index].append(each)
+    return groups
+
+
 def received(worlds: Worlds, tape: Tape) -> list[Received]:
     """Return what was received: by learner, by the parties whose columns it adds up, by batch, and of held-out rows."""
     names = [party.name for party in worlds.passives]
     active = worlds.active.name
+    workers = (active, *names)
+    others = {name: tuple(other for other in workers if other != name) for name in workers}
     if worlds.job.protocol.sum_for(len(names)).hides_parts and len(names) > 1:
-        shown: list[tuple[str, tuple[str, ...]]] = [(active, tuple(names))]
+        shown = [(active, others[active])]
     else:
         shown = [(name, (name,)) for name in names]
-    found = []
-    for source, about in shown:
-        found += [_received(worlds, active, about, rows, columns) for rows, columns in _sums(worlds, tape, source)]
+    sources = [(active, about, _sums(worlds, tape, source)) for source, about in shown]
     residual = worlds.job.protocol.residual
     if isinstance(residual, OpenResidual) and residual.defence is None:
-        everyone = (active, *names)
-        for name in names:
-            others = tuple(other for other in everyone if other != name)
-            found += [_received(worlds, name, others, rows, columns) for rows, columns in _undone(worlds, tape, name)]
-    workers = (active, *names)
-    for name in tape.told:
-        others = tuple(other for other in workers if other != name)
-        found += [
-            _received(worlds, name, about, rows, columns)
-            for about, rows, columns in _sums_pulled(worlds, tape, name, others)
-        ]
-    for helper in (party.name for party in worlds.parties if not party.columns):
-        for name in workers:
-            parts = _helper_numbers(worlds, tape, helper, name)
-            found += [_received(worlds, helper, (name,), rows, columns) for rows, columns in parts]
-    return found
+        sources += [(name, others[name], _undone(worlds, tape[name])) for name in names]
+    for name, seen in tape.items():
+        for index, sums in sorted(by_batch(seen.told).items())[:BATCHES]:
+            rows, alone = worlds.rows[index], defaultdict[str, list[Floats]](list)
+            sources.append((name, others[name], iter([(rows, [told.values for told in sums])])))
+            for before, after in pairwise(sums):
+                moved = [other for other in others[name] if before.versions.get(other) != after.versions.get(other)]
+                if len(moved) == 1 < len(others[name]):
+                    alone[moved[0]].append(after.values - before.values)
+            sources += [(name, (other,), iter([(rows, changes)])) for other, changes in alone.items()]
+    helpers = [party.name for party in worlds.parties if not party.columns]
+    for helper in helpers:
+        sources += [(helper, (name,), _helper_numbers(worlds, tape, helper, name)) for name in workers]
+    parties, parts = {party.name: party for party in worlds.parties}, worlds.real_run[0].parts
+    batches = []
+    for learner, about, source in sources:
+        columns = tuple(column for name in about for column in parties[name].columns)
+        labels = learner != active and worlds.job.loss.keeps_targets
+        for rows, numbers in source:
+            truth = np.hstack([parts[name].scaling(parties[name].X[rows]) for name in about])
+            dimensions = len(columns) + labels
+            batches.append(Received(learner, about, rows, np.hstack(numbers), truth, columns, dimensions))
+    return batches
 
 
-def _received(worlds: Worlds, learner: str, about: tuple[str, ...], rows: Rows, numbers: list[Floats]) -> Received:
-    parties = {party.name: party for party in worlds.parties}
-    parts = worlds.real_run[0].parts
-    truth = np.hstack([parts[name].scaling(parties[name].X[rows]) for name in about])
-    columns = tuple(column for name in about for column in parties[name].columns)
-    labels = learner != worlds.active.name and worlds.job.loss.keeps_targets
-    return Received(learner, about, rows, np.hstack(numbers), truth, columns, len(columns) + labels)
-
-
-def _sums(worlds: Worlds, tape: Tape, source: str) -> Iterator[tuple[Rows, list[Floats]]]:
+def _sums(worlds: Worlds, tape: Tape, source: str) -> Numbers:
     """Yield what this party collected, or gave in the clear: by batch, and of the held-out rows."""
     schedule = worlds.schedule
-    by_batch: dict[int, list[Floats]] = defaultdict(list)
-    for total in tape.totals[source]:
-        by_batch[total.index].append(total.values)
     asked = schedule.test if len(schedule.test) else schedule.flow
     told = tape.evaluated(source).reshape(-1, len(asked), worlds.real_run[0].parts[source].outputs)
     if len(schedule.test):
         yield schedule.test, list(told)
     place = np.empty(len(worlds.active), np.intp)
     place[asked] = np.arange(len(asked))
-    rows = {visit.index: visit.rows for visit in schedule.visits()}
-    for index in sorted(by_batch)[:BATCHES]:
-        own = rows[index]
-        yield own, by_batch[index] + ([] if len(schedule.test) else [values[place[own]] for values in told])
+    for index, totals in sorted(by_batch(tape[source].totals).items())[:BATCHES]:
+        rows = worlds.rows[index]
+        evaluated = [] if len(schedule.test) else [values[place[rows]] for values in told]
+        yield rows, [total.values for total in totals] + evaluated
 
 
-def _undone(worlds: Worlds, tape: Tape, name: str) -> Iterator[tuple[Rows, list[Floats]]]:
+def _undone(worlds: Worlds, seen: PartyRecord) -> Numbers:
     """Yield what the residuals that this passive party read tell of f, less its own part, by batch."""
     loss = worlds.job.loss
-    own = {}
-    for total in reversed(tape.totals[name]):
-        own[total.visit] = total.values  # as it was at the first exchange of the visit
-    rows = {visit.index: visit.rows for visit in worlds.schedule.visits()}
-    by_batch: dict[int, list[Floats]] = defaultdict(list)
-    pushed = iter(tape.pushed[name])  # of a party that goes ahead: residuals come in the order of what it pushed
-    for receipt in tape.receipts[name]:
+    own = {total.visit: total for total in reversed(seen.totals)}  # as it was at the first exchange of the visit
+    pushed = iter(seen.pushed)  # of a party that goes ahead: residuals come in the order of what it pushed
+    told: dict[int, list[Floats]] = defaultdict(list)
+    for receipt in seen.receipts:
         g: Any = getattr(receipt.message, "g", None)
-        if g is None or receipt.visit < 0:
-            continue
-        if (part := next(pushed, None)) is not None:
-            index, values = part.index, part.values
-        elif receipt.visit in own:
-            index, values = tape.visits[name][receipt.visit], own[receipt.visit]
-        else:
-            continue
-        by_batch[index].append(loss.undo(g).sums - loss.shown(values))
-    for index in sorted(by_batch)[:BATCHES]:
-        known, numbers = complete(by_batch[index])
-        if numbers:
-            yield rows[index][known], numbers
+        if g is not None and receipt.visit >= 0:
+            part = next(pushed, None) or own.get(receipt.visit)
+            if part is not None:
+                told[part.index].append(loss.undo(g).sums - loss.shown(part.values))
+    for index, numbers in sorted(told.items())[:BATCHES]:
+        known, complete_numbers = complete(numbers)
+        if complete_numbers:
+            yield worlds.rows[index][known], complete_numbers
 
 
 def complete(numbers: list[Floats]) -> tuple[Rows, list[Floats]]:
@@ -576,41 +554,22 @@ def complete(numbers: list[Floats]) -> tuple[Rows, list[Floats]]:
     The rows are given as their places. A loss that is flat somewhere leaves rows open, NaN, that lie there.
     """
     known = [np.isfinite(each).all(axis=1) for each in numbers]
-    rows, kept = np.ones(len(numbers[0]), bool), []
-    for number in sorted(range(len(numbers)), key=lambda number: -int(known[number].sum())):
-        if 2 * (rows & known[number]).sum() >= len(rows):
-            rows &= known[number]
-            kept.append(number)
-    return np.flatnonzero(rows), [numbers[number][rows] for number in sorted(kept)]
+    rows, visits = np.ones(len(numbers[0]), bool), []
+    for visit in sorted(range(len(numbers)), key=lambda visit: -int(known[visit].sum())):
+        if 2 * (rows & known[visit]).sum() >= len(rows):
+            rows &= known[visit]
+            visits.append(visit)
+    return np.flatnonzero(rows), [numbers[visit][rows] for visit in sorted(visits)]
 
 
-def _sums_pulled(
-    worlds: Worlds, tape: Tape, name: str, others: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], Rows, list[Floats]]]:
-    """Yield the sums of all others that this party has pulled, by batch, and differences where one alone has moved."""
-    rows = {visit.index: visit.rows for visit in worlds.schedule.visits()}
-    by_batch: dict[int, list[ToldSum]] = defaultdict(list)
-    for told in tape.told[name]:
-        by_batch[told.index].append(told)
-    for index in sorted(by_batch)[:BATCHES]:
-        sums, alone = by_batch[index], defaultdict[str, list[Floats]](list)
-        yield others, rows[index], [told.values for told in sums]
-        for before, after in pairwise(sums):
-            moved = [other for other in others if before.versions.get(other) != after.versions.get(other)]
-            if len(moved) == 1 < len(others):
-                alone[moved[0]].append(after.values - before.values)
-        yield from (((other,), rows[index], changes) for other, changes in alone.items())
-
-
-def _helper_numbers(worlds: Worlds, tape: Tape, helper: str, name: str) -> Iterator[tuple[Rows, list[Floats]]]:
+def _helper_numbers(worlds: Worlds, tape: Tape, helper: str, name: str) -> Numbers:
     """Yield what a party without a table was sent of this one about a batch and can read as numbers, by batch."""
-    rows = {visit.index: visit.rows for visit in worlds.schedule.visits()}
     outputs = worlds.real_run[0].parts[name].outputs
-    by_batch: dict[int, list[Floats]] = defaultdict(list)
-    for event in tape.events[helper]:
+    sent: dict[int, list[Floats]] = defaultdict(list)
+    for event in tape[helper].events:
         batch = getattr(event.message, "batch", None)
-        if event.direction == "recv" and event.peer == name and batch in rows:
-            read = (as_numbers(value, len(rows[batch]), outputs) for value in fields(event.message))
-            by_batch[batch] += [numbers for numbers in read if numbers is not None]
-    for index in sorted(index for index, numbers in by_batch.items() if numbers)[:BATCHES]:
-        yield rows[index], by_batch[index]
+        if event.direction == "recv" and event.peer == name and batch in worlds.rows:
+            read = (as_numbers(value, len(worlds.rows[batch]), outputs) for value in fields(event.message))
+            sent[batch] += [numbers for numbers in read if numbers is not None]
+    for index, numbers in [each for each in sorted(sent.items()) if each[1]][:BATCHES]:
+        yield worlds.rows[index], numbers

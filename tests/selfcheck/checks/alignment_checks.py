@@ -13,7 +13,6 @@ from unittest import mock
 import numpy as np
 
 from securevfl.audit.message_bytes import byte_fields
-from securevfl.audit.recording.recorded_runs import WAYS
 from securevfl.audit.recording.transcript import Transcript, Witness
 from securevfl.audit.transcripts import Outcome, check_transcript
 from securevfl.base.roles import Roles
@@ -29,6 +28,7 @@ from securevfl.runtime.clock import WallClock
 from securevfl.runtime.codec import encode_message
 from securevfl.runtime.threads import run_threads
 from selfcheck.checks.draws import watched
+from selfcheck.checks.two_runs import WAYS
 
 _MANY = 400  # rows
 

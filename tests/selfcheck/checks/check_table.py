@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.audit import simulators, simulators_run
-from securevfl.audit.recording.recorded_runs import WAYS, record, record_residual, record_sum
+from securevfl.audit.recording.recorded_runs import record, record_residual, record_sum
 from securevfl.audit.recording.transcript import Transcript
-from securevfl.audit.transcripts import Outcome, check_transcript, same_shape
+from securevfl.audit.transcripts import Outcome, check_transcript
 from securevfl.base.roles import ACTIVE
 from securevfl.data import datasets
 from securevfl.data.party import Helper, Party
@@ -52,6 +51,7 @@ from selfcheck.checks import (
     repeat_checks,
     session_checks,
     shares_checks,
+    simulator_checks,
     stored_checks,
     theorem,
     tree_checks,
@@ -59,6 +59,7 @@ from selfcheck.checks import (
 from selfcheck.checks import chosen_value_checks as chosen
 from selfcheck.checks import engine_checks as engines
 from selfcheck.checks.draws import watched
+from selfcheck.checks.two_runs import WAYS, any_work, same_shape
 
 Check = Callable[[], Outcome]
 
@@ -129,7 +130,10 @@ def job_check(*, labelled: int = 1, **keys: Any) -> Outcome:
         *(Helper(name, role) for name, role in method.helpers),
     ]
     with watched() as draws:
-        runs = [record(small_job(**keys), table, executor)[0] for executor in WAYS]
+        runs = []
+        for executor in WAYS:
+            with any_work(executor):
+                runs.append(record(small_job(**keys), table, executor)[0])
     return _judge(runs).merge(draws.outcome())
 
 
@@ -221,6 +225,5 @@ CHECKS: dict[str, Check] = {
     **tree_checks.CHECKS,
     **kernel_checks.CHECKS,
     **stored_checks.CHECKS,
-    **simulators.CHECKS,
-    **simulators_run.CHECKS,
+    **simulator_checks.CHECKS,
 }

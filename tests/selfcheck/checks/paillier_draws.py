@@ -15,7 +15,6 @@ import gmpy2
 import numpy as np
 from scipy import stats
 
-from securevfl.audit.recording.recorded_runs import WAYS
 from securevfl.audit.statistics import Battery
 from securevfl.audit.transcripts import Outcome
 from securevfl.crypto.paillier.packing import HEADROOM, MessageKind, layout, numbers, read
@@ -24,6 +23,7 @@ from securevfl.crypto.paillier.paillier_product import PaillierEvaluator, Pailli
 from securevfl.crypto.paillier.paillier_sum import PaillierAdder
 from selfcheck.bits import bits_of_numbers, bitwise
 from selfcheck.checks import slow_reference
+from selfcheck.checks.two_runs import WAYS
 from selfcheck.entropy import recorded
 
 _BITS = 2048

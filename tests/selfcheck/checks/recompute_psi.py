@@ -23,7 +23,6 @@ from nacl.bindings import (
 )
 from numpy.typing import NDArray
 
-from securevfl.audit.recording.recorded_runs import WAYS
 from securevfl.audit.recording.transcript import Transcript
 from securevfl.audit.statistics import Battery
 from securevfl.audit.transcripts import Outcome
@@ -39,6 +38,7 @@ from securevfl.protocols.alignment.psi_work import Begin, Points
 from selfcheck.bits import bits_of, bitwise
 from selfcheck.checks import slow_reference
 from selfcheck.checks.alignment_checks import record_alignment
+from selfcheck.checks.two_runs import WAYS
 from selfcheck.entropy import Drawn, recorded
 
 _ROWS = 40

@@ -20,13 +20,14 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from securevfl.audit.recording.transcript import COLLECTS
-from securevfl.audit.transcripts import Outcome, check_transcript, same_shape
+from securevfl.audit.transcripts import Outcome, check_transcript
 from securevfl.base.arrays import Floats
 from securevfl.errors import SecureVFLError
 from securevfl.families.fdml.stored_sum import SPACE, STORED, StoredMasks, StoredSum
 from securevfl.protocols.sums.sum_masks import OwnKey, SumPublic, to_residues
 from selfcheck.checks import slow_reference
 from selfcheck.checks.draws import watched
+from selfcheck.checks.two_runs import same_shape
 from selfcheck.entropy import Drawn, recorded
 from selfcheck.stored_runs import WORKERS, StoredPush, StoredRun, WorkerStep, record_stored, steps
 

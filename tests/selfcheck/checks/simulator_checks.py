@@ -1,0 +1,64 @@
+"""Simulators of every registered sum and residual, and of whole runs on shares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from securevfl.audit import simulators_run
+from securevfl.audit.simulators import residual_views, sum_views
+from securevfl.audit.transcripts import Outcome
+from securevfl.data import datasets
+from securevfl.job import Job
+from securevfl.models.linear import Logistic
+from securevfl.models.trees import Trees
+from securevfl.optim.fedbcd import FedSGD
+from securevfl.protocols.choice import RESIDUALS, SUMS, Protocol
+from securevfl.protocols.declared import Circle
+from securevfl.protocols.shares.shares_options import Shares
+
+_ROWS = 200
+
+Check = Callable[[], Outcome]
+
+
+def sum_checks() -> dict[str, Check]:
+    """One a registered sum that is not too slow, and one a sum of phases that hides parts."""
+    found: dict[str, Check] = {}
+    for name, kind in SUMS.items():
+        for label, sums in kind.variants().items():
+            if not sums.pooled:
+                rounds, sessions = (3, 1) if sums.encrypts else (8, 2)
+                found[f"simulator sum {label}"] = partial(sum_views, sums, rounds=rounds, sessions=sessions)
+        first = next(iter(kind.variants().values()))
+        if first.hides_parts and not first.encrypts:
+            found[f"simulator phases {name}"] = partial(sum_views, first, Circle(32))
+    return found
+
+
+def residual_checks() -> dict[str, Check]:
+    """One a registered residual."""
+    found: dict[str, Check] = {}
+    for kind in RESIDUALS.values():
+        for label, residual in kind.variants().items():
+            few: dict[str, int] = {"rows": 40, "batches": 5, "passives": 1} if residual.pooled else {}
+            found[f"simulator residual {label}"] = partial(residual_views, residual.quick, **few)
+    return found
+
+
+def _check(parties: int, **keys: Any) -> Outcome:
+    tables = [party.take(np.arange(_ROWS, dtype=np.intp)) for party in datasets.breast_cancer(parties=parties)]
+    return simulators_run.views(
+        Job(protocol=Protocol(shares=Shares(chunk=10)), batch_size="all", test_fraction=0.25, **keys), tables
+    )
+
+
+CHECKS: dict[str, Check] = {
+    **sum_checks(),
+    **residual_checks(),
+    "simulator shares": partial(_check, 3, model=Logistic(), optimizer=FedSGD(lr=0.3), epochs=10),
+    "simulator shares, trees": partial(_check, 2, model=Trees(trees=4, depth=2), epochs=12),
+}

@@ -1,0 +1,69 @@
+"""What checks over two runs share: the ways of running, without an executor and with one, and equal shapes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager
+from typing import Any, ParamSpec, TypeVar
+from unittest import mock
+
+from securevfl.audit.recording.transcript import Transcript
+from securevfl.audit.transcripts import Outcome, ReceivedMessages
+from securevfl.protocols.shares import share_products
+
+# An executor that does each piece of work at once, in the thread that hands it over, cut as one of three workers.
+#
+# So the ways that code goes where it has an executor are watched like those where it has none: draws stand under the
+# name of their party, in order, and nothing is lost in another process.
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Inline(Executor):
+    """An executor that does each piece of work at once, in the calling thread."""
+
+    workers = 3
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Do the call now; the future is done, with its result or its error."""
+        future: Future[T] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+WAYS: tuple[Executor | None, ...] = (None, Inline())  # what a check that runs twice takes in turn
+
+
+@contextmanager
+def any_work(executor: Executor | None) -> Iterator[None]:
+    """While the block runs, no work is too little for an executor, if there is one."""
+    with mock.patch.object(share_products, "WORTH", share_products.WORTH if executor is None else 0.0):
+        yield
+
+
+def same_shape(a: Transcript, b: Transcript) -> Outcome:
+    """Two runs of one job on tables of one shape: every message the same size, every header the same."""
+    outcome = Outcome()
+    shapes = []
+    for run in (a, b):
+        received = ReceivedMessages(run)
+        by_receiver: dict[tuple[str, str, str], list[Any]] = defaultdict(list)
+        for item in received.items:
+            event, headers = item.event, tuple(part.header for part in item.parts)
+            by_receiver[event.me, event.peer, event.lane].append((item.name, event.nbytes, headers))
+        shapes.append(by_receiver)
+    for place in shapes[0] | shapes[1]:
+        for first, second in zip(shapes[0].get(place, []), shapes[1].get(place, []), strict=False):
+            if first != second:
+                outcome.add("shape", place[0], f"the size or the header of {first[0]} from {place[1]} follows the data")
+                break
+        if len(shapes[0].get(place, [])) != len(shapes[1].get(place, [])):
+            outcome.add("shape", place[0], f"the number of messages from {place[1]} follows the data")
+    return outcome
