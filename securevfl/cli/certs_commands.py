@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from securevfl.errors import PartiesError
-
-if TYPE_CHECKING:
-    from securevfl.job import Job
-    from securevfl.transport.peers import Peers
 
 certs_app = typer.Typer(no_args_is_help=True, help="Make and show the certificates by which parties know each other.")
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the authority keeps its files.")]
 Days = Annotated[int, typer.Option(min=1, help="How long it is valid.")]
 Replace = Annotated[bool, typer.Option("--replace", help="Take the place of the old; it stays beside the new.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add these commands to the app."""
-    app.add_typer(certs_app, name="certs")
-    app.command()(kit)
 
 
 @certs_app.command("init")
@@ -85,42 +75,25 @@ def kit(
     """
     from securevfl.job import Job
     from securevfl.organisations.kit import init_certs, write_kit
-
-    peers = _peers(party, hub)
-    work = _default_job() if job is None else Job.load(job)
-    if accept:
-        work = Job.from_dict(work.to_dict() | {"accepts": [*work.accepts, *accept]})
-    init_certs(folder / "authority", peers)
-    for name in peers.everyone:
-        path = write_kit(folder / name, name, work, peers, folder / "authority")
-        own = "" if (path / f"{name}.key").exists() else f": put {name}.key, which {name} has, beside {name}.pem"
-        typer.echo(f"{path}{own}")
-    keys = [name for name in peers.everyone if (folder / "authority" / f"{name}.key").exists()]
-    typer.echo("send each party its own folder and no other, by a way that nobody reads: its key is in it")
-    typer.echo(f"{folder / 'authority'} stays with you; whoever has its ca.key can be any party")
-    if keys:
-        made = ", ".join(str(folder / "authority" / f"{name}.key") for name in keys)
-        typer.echo(f"delete once they have arrived: {made}, and the folders sent")
-
-
-def _peers(parties: list[str], hub: str | None) -> Peers:
     from securevfl.transport.peers import Peers
 
-    names, address = [], {}
-    for item in [*parties, *([hub] if hub is not None else [])]:
-        name, _, where = item.partition("=")
-        names.append(name)
-        if where:
-            address[name] = where
-    if len(parties) < 2:
-        raise PartiesError(f"--party: two or more parties were expected, {len(parties)} came; repeat --party")
-    count = len(parties)
-    return Peers(
-        active=names[0], passives=tuple(names[1:count]), hub=names[count] if hub is not None else None, address=address
-    )
-
-
-def _default_job() -> Job:
-    from securevfl.job import Job
-
-    return Job.from_dict({"model": "logistic"})
+    if len(party) < 2:
+        raise PartiesError(f"--party: two or more parties were expected, {len(party)} came; repeat --party")
+    relay = None if hub is None else hub.partition("=")[0]
+    called = (item.partition("=") for item in (*party, *filter(None, [hub])))
+    address = {name: where for name, _, where in called if where}
+    active, *passives = (item.partition("=")[0] for item in party)
+    peers = Peers(active=active, passives=tuple(passives), hub=relay, address=address)
+    work = Job.from_dict({"model": "logistic"}) if job is None else Job.load(job)
+    if accept:
+        work = Job.from_dict(work.to_dict() | {"accepts": [*work.accepts, *accept]})
+    authority = folder / "authority"
+    init_certs(authority, peers)
+    for name in peers.everyone:
+        path = write_kit(folder / name, name, work, peers, authority)
+        own = "" if (path / f"{name}.key").exists() else f": put {name}.key, which {name} has, beside {name}.pem"
+        typer.echo(f"{path}{own}")
+    typer.echo("send each party its own folder and no other, by a way that nobody reads: its key is in it")
+    typer.echo(f"{authority} stays with you; whoever has its ca.key can be any party")
+    if keys := [str(key) for name in peers.everyone if (key := authority / f"{name}.key").exists()]:
+        typer.echo(f"delete once they have arrived: {', '.join(keys)}, and the folders sent")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from securevfl.cli.party_options import pair
 from securevfl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,11 +25,6 @@ columns  numbers about each row; the share is of the columns
 scores   predictions, of rows of the table or by a model that was trained on it
 ids      of how many ids a peer that asked for scores was told whether they are
          in the table"""
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the app."""
-    app.command()(ledger)
 
 
 def ledger(
@@ -75,7 +71,7 @@ def ledger(
     from securevfl.cli.show import console
     from securevfl.disclosure.limits import Limit
 
-    wanted = [Limit.parse(*_pair(each)) for each in limit or ()]
+    wanted = [Limit.parse(*pair("--limit", each, "KIND=MOST", "columns=40")) for each in limit or ()]
     changes = [*wanted, *(trust or ()), *(distrust or ()), *(forgive or ())]
     found = _ledgers(party, file, making=bool(changes))
     if changes and len(found) != 1:
@@ -113,23 +109,15 @@ def show(out: Console, ledger: DisclosureLedger) -> None:
         out.print("nothing was told yet")
     for name in dict.fromkeys(entry.table for entry in book.entries):
         out.print("")
-        entries, shared = ledger.about(name)
-        out.print(_heading(book, name, shared), soft_wrap=True)
+        (entries, shared), known = ledger.about(name), book.tables[name]
+        others = [  # of a table without ids, or from an earlier version, only how many rows at most
+            f"{other[:8]} ({'' if None not in (known.members, book.tables[other].members) else 'up to '}{count:,})"
+            for other, count in sorted(shared.items())
+        ]
+        rows = f"{known.rows:,} rows" if known.rows else "of a training that is not in this ledger"
+        told = f"; shares rows with {', '.join(others)}, which counts too" if others else ""
+        out.print(f"table {name[:8]}, {rows}, since {known.since[:10]}{told}", soft_wrap=True)
         out.print(table(("told to", "kind", "runs", "told", "share", "limit", "left", "last"), _rows(book, entries)))
-
-
-def _heading(book: Book, name: str, shared: Mapping[str, int]) -> str:
-    known = book.tables[name]
-    rows = f"{known.rows:,} rows" if known.rows else "of a training that is not in this ledger"
-    others = [f"{other[:8]} ({_how_many(book, name, other, shared[other])})" for other in sorted(shared)]
-    told = f"; shares rows with {', '.join(others)}, which counts too" if others else ""
-    return f"table {name[:8]}, {rows}, since {known.since[:10]}{told}"
-
-
-def _how_many(book: Book, name: str, other: str, shared: int) -> str:
-    """Say how many rows two tables share; of a table without ids, or from an earlier version, only how many at most."""
-    known = all(book.tables[each].members is not None for each in (name, other))
-    return f"{shared:,}" if known else f"up to {shared:,}"
 
 
 def _rows(book: Book, entries: Sequence[LedgerEntry]) -> list[list[Cell]]:
@@ -146,13 +134,6 @@ def _rows(book: Book, entries: Sequence[LedgerEntry]) -> list[list[Cell]]:
             most, left = ("-", "-") if limit is None else (str(limit), limit.left(so_far))
             found.append([learner, kind, so_far.runs, so_far.count, share, most, left, last[:10]])
     return found
-
-
-def _pair(text: str) -> tuple[str, str]:
-    kind, equals, most = text.partition("=")
-    if not equals:
-        raise ConfigError(f"--limit {text}: KIND=MOST was expected, as in --limit columns=40; correct it")
-    return kind, most
 
 
 def _ledgers(party: str | None, file: Path | None, *, making: bool) -> list[DisclosureLedger]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import re
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,17 +11,15 @@ import typer
 
 from securevfl.base.files import check_writable, write_whole
 from securevfl.cli.party_options import (
-    Data,
-    Digest,
-    Html,
+    ConsentOptions,
     IdColumn,
     Json,
     LabelColumn,
-    Ledger,
     MeetingOptions,
     Name,
     PeersFile,
-    expanded,
+    ReportOptions,
+    TableOptions,
     stoppable,
 )
 from securevfl.errors import ConfigError, IdError, TableError
@@ -31,22 +28,11 @@ if TYPE_CHECKING:
     from securevfl.data.party import Party
 
 
-def register(app: typer.Typer) -> None:
-    """Add these commands to the app."""
-    for command in (line, describe, correlate, fairness):
-        app.command()(expanded(command))
-
-
 def correlate(
-    party: Name,
-    data: Data,
+    table: TableOptions,
     peers: PeersFile = Path("peers.toml"),
-    id_column: IdColumn = "id",
-    label_column: LabelColumn = "y",
-    accept: Digest = None,
-    report_json: Json = None,
-    page: Html = None,
-    ledger: Ledger = None,
+    consent: ConsentOptions = ConsentOptions(),
+    report: ReportOptions = ReportOptions(),
     meeting: MeetingOptions = MeetingOptions(),
 ) -> None:
     """Compare your columns of numbers with those of the others before a training: correlations and variance inflation.
@@ -55,33 +41,20 @@ def correlate(
     of their columns, rounded at random to 6 bits; your disclosure ledger counts them, and refuses beyond its limits.
     Your consent sheet is shown first, once all parties are there. Columns of others go by numbers, not by names.
     """
-    from securevfl.cli.show import agree, check_digest, console, table
-    from securevfl.consent.consent_sheet import AgreedSheets
-    from securevfl.data.load import read_in_order
-    from securevfl.disclosure.ledger import DisclosureLedger
+    from securevfl.cli.show import console
+    from securevfl.cli.show import table as table_of
+    from securevfl.data.correlations import page_of
     from securevfl.organisations.correlate import correlate_with
 
-    check_digest(accept)
-    check_writable(report_json, page)
-    own = read_in_order(party, data, id_column=id_column, label_column=label_column)
-    kept = DisclosureLedger.of(party, ledger)
-    with stoppable(), meeting.events(party, peers):
-        found = correlate_with(
-            own,
-            peers,
-            ledger=kept,
-            consent=partial(agree, AgreedSheets(kept), accept, "securevfl correlate"),
-            **meeting.keys,
-        )
-    if report_json is not None:
-        write_whole(report_json, f"[{', '.join(map(str, found))}]\n".encode())
-    if page is not None:
-        from securevfl.data.correlations import page_of
-
-        write_whole(page, page_of(found).encode())
+    ledger, agree = consent.asking(table.party, "securevfl correlate")
+    report.check()
+    own = table.in_order()
+    with stoppable(), meeting.events(table.party, peers):
+        found = correlate_with(own, peers, ledger=ledger, consent=agree, **meeting.keys)
+    report.write(lambda: f"[{', '.join(map(str, found))}]\n", lambda: page_of(found))
     out = console()
     for each in found:
-        out.print(table(each.heads, each.cells()))
+        out.print(table_of(each.heads, each.cells()))
 
 
 # The command `fairness`: whether a model treats groups alike, of rows whose labels have become known.
@@ -91,8 +64,7 @@ HEADS = ["group", "rows", "rate", "selected", "true positive", "false positive"]
 
 
 def fairness(
-    party: Name,
-    data: Data,
+    table: TableOptions,
     predictions: Annotated[
         Path | None, typer.Option(metavar="FILE", help="With labels: what securevfl predict or score wrote, all rows.")
     ] = None,
@@ -103,11 +75,8 @@ def fairness(
         str | None, typer.Option(metavar="CLASS", help="With labels: the positive class, if the model's job names one.")
     ] = None,
     peers: PeersFile = Path("peers.toml"),
-    id_column: IdColumn = "id",
-    label_column: LabelColumn = "y",
-    accept: Digest = None,
+    consent: ConsentOptions = ConsentOptions(),
     report_json: Json = None,
-    ledger: Ledger = None,
     meeting: MeetingOptions = MeetingOptions(),
 ) -> None:
     """Say how a model treats groups: rates of labels, of selected rows, of true and false positives, group by group.
@@ -117,32 +86,33 @@ def fairness(
     told counts of rows, rounded at random to 8, the other one nothing. Groups under 100 rows are put together. The
     other one's ledger lets all looks tell 3% of what its groups hold: a first takes some 1,000 to 3,000 rows.
     """
-    from securevfl.cli.show import agree, check_digest
-    from securevfl.consent.consent_sheet import AgreedSheets
-    from securevfl.data.load import read_in_order
-    from securevfl.disclosure.ledger import DisclosureLedger
+    import json
+
+    from securevfl.cli.show import check_digest, console
+    from securevfl.cli.show import table as table_of
     from securevfl.organisations.fairness_by_group import alone_by_group, ask_groups, give_groups
 
-    check_digest(accept)
+    check_digest(consent.accept)
     check_writable(report_json)
     if predictions is None and group is None:
         raise ConfigError("--predictions or --group was expected, neither came; give what you have of the two")
-    own = read_in_order(party, data, id_column=id_column, label_column=label_column)
+    own = table.in_order()
     said = None if predictions is None else _read_predictions(own, predictions)
     groups = None if group is None else _texts(own, group)
     if said is not None and groups is not None:
-        _show(alone_by_group(own, said, groups, positive=positive), report_json)
-        return
-    with stoppable(), meeting.events(party, peers):
-        if said is not None:
-            found = ask_groups(own, said, peers, positive=positive, **meeting.keys)
-        else:
-            kept = DisclosureLedger.of(party, ledger)
-            consent = partial(agree, AgreedSheets(kept), accept, "securevfl fairness")
-            names = give_groups(own, groups, peers, ledger=kept, consent=consent, **meeting.keys)  # type: ignore[arg-type]
-            typer.echo(f"counts of {', '.join(names)} were told, rounded to 8 rows")
-            return
-    _show(found, report_json)
+        found = alone_by_group(own, said, groups, positive=positive)
+    else:
+        with stoppable(), meeting.events(table.party, peers):
+            if groups is not None:
+                ledger, agree = consent.asking(table.party, "securevfl fairness")
+                names = give_groups(own, groups, peers, ledger=ledger, consent=agree, **meeting.keys)
+                typer.echo(f"counts of {', '.join(names)} were told, rounded to 8 rows")
+                return
+            found = ask_groups(own, said or [], peers, positive=positive, **meeting.keys)
+    if report_json is not None:
+        write_whole(report_json, json.dumps(found, indent=1).encode())
+    keys = [head.replace(" ", "_") for head in HEADS[1:]]
+    console().print(table_of(HEADS, [[name, *(round(own[key], 3) for key in keys)] for name, own in found.items()]))
 
 
 def _read_predictions(own: Party, file: Path) -> list[str]:
@@ -151,12 +121,11 @@ def _read_predictions(own: Party, file: Path) -> list[str]:
         rows = csv.DictReader(lines)
         if not {"id", "prediction"} <= set(rows.fieldnames or ()):
             raise ConfigError(f"{file}: columns id and prediction were expected, as securevfl predict writes them")
-        found = {row["id"]: _class(row["prediction"]) for row in rows}
-    ids = [str(each) for each in (own.ids.tolist() if own.ids is not None else ())]
-    lacking = sum(each not in found for each in ids)
-    if lacking:
+        classes = {row["id"]: _class(row["prediction"]) for row in rows}
+    ids = [] if own.ids is None else list(map(str, own.ids.tolist()))
+    if lacking := sum(each not in classes for each in ids):
         raise IdError(f"{file}: a prediction of each of {len(ids):,} rows was expected, {lacking:,} lack one; add them")
-    return [found[each] for each in ids]
+    return [classes[each] for each in ids]
 
 
 def _class(text: str) -> str:
@@ -174,20 +143,8 @@ def _texts(own: Party, column: str) -> list[str]:
     if column not in own.columns:
         raise TableError(f"party {own.name}: a column {column} was expected, there is none; correct --group")
     levels, values = own.levels.get(column), own.X[:, own.columns.index(column)].tolist()
-    if levels is None:
-        return ["missing" if each != each else f"{each:g}" for each in values]
-    return ["missing" if value != value else levels[int(value)] for value in values]
-
-
-def _show(found: dict[str, dict[str, float]], file: Path | None) -> None:
-    import json
-
-    from securevfl.cli.show import console, table
-
-    if file is not None:
-        write_whole(file, json.dumps(found, indent=1).encode())
-    keys = [head.replace(" ", "_") for head in HEADS[1:]]
-    console().print(table(HEADS, [[name, *(round(own[key], 3) for key in keys)] for name, own in found.items()]))
+    text = "{:g}".format if levels is None else lambda value: levels[int(value)]
+    return ["missing" if value != value else text(value) for value in values]
 
 
 # The command `describe`: a look at one party's own table before a training. It meets nobody.
@@ -200,8 +157,7 @@ def describe(
     ] = None,
     id_column: IdColumn = "id",
     label_column: LabelColumn = "y",
-    report_json: Json = None,
-    page: Html = None,
+    report: ReportOptions = ReportOptions(),
 ) -> None:
     """Describe each column of your own table before a training. Nothing is sent.
 
@@ -212,13 +168,10 @@ def describe(
     from securevfl.data.readers import read_party
     from securevfl.training.description import describe as described
 
-    check_writable(report_json, page)
+    report.check()
     name = party or re.sub(r"[^\w-]", "-", data.name.partition(".")[0]) or "table"
     found = described(read_party(name, data, id_column=id_column, label_column=label_column))
-    if report_json is not None:
-        write_whole(report_json, str(found).encode())
-    if page is not None:
-        write_whole(page, found.page().encode())
+    report.write(lambda: str(found), found.page)
     out = console()
     out.print(found.head, soft_wrap=True)
     for part in parted(found.heads, found.cells(), out.width):
@@ -236,18 +189,15 @@ def line(party: Name, peers: PeersFile = Path("peers.toml"), meeting: MeetingOpt
     from securevfl.cli.show import console, table
     from securevfl.display.progress import progress
     from securevfl.organisations.measure import measure_lines, slowest
-    from securevfl.runtime.clock import Network
 
     with stoppable(), meeting.events(party, peers), progress("measuring") as on_turn:
         lines = measure_lines(party, meeting.venue(peers), on_turn=on_turn)
 
-    def measured(network: Network) -> tuple[float, float, float]:
-        return network.mbps, network.rtt_ms, network.message_ms
-
-    rows = [(f"{line.one} - {line.other}", *measured(line.network)) for line in lines]
-    out = console()
+    worst, out = slowest(lines), console()
+    rows = [(f"{x.one} - {x.other}", x.network.mbps, x.network.rtt_ms, x.network.message_ms) for x in lines]
     out.print(table(["line", "bandwidth\nMbps", "round trip\nms", "a message\nms"], rows))
-    figures = [f"{figure:.0f}" if figure >= 100 else f"{figure:.3g}" for figure in measured(slowest(lines))]
+    measured = (worst.mbps, worst.rtt_ms, worst.message_ms)
+    figures = [f"{figure:.0f}" if figure >= 100 else f"{figure:.3g}" for figure in measured]
     out.print("\nTo simulate with, in Python and with securevfl train:", soft_wrap=True)
     out.print("    vfl.Network(mbps={}, rtt_ms={}, message_ms={})".format(*figures), soft_wrap=True)
     out.print("    --mbps {} --rtt-ms {} --message-ms {}".format(*figures), soft_wrap=True)

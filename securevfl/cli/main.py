@@ -7,29 +7,41 @@ from __future__ import annotations
 
 import errno
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from securevfl.base.extensions import load, named
-from securevfl.base.files import check_writable
+from securevfl.base.files import check_writable, write_whole
 from securevfl.base.machine import one_heap
 from securevfl.base.version import __version__
-from securevfl.cli import certs_commands, ledger_command, looks_commands, part_command, party_options, serve_commands
+from securevfl.cli import certs_commands, ledger_command, looks_commands, part_command, serve_commands
 from securevfl.cli import parties as parties_commands
 from securevfl.cli.bench import bench
-from securevfl.cli.party_options import Digest, MeetingOptions, PeersByJob, expanded
+from securevfl.cli.party_options import (
+    ConsentOptions,
+    Digest,
+    JobFile,
+    MeetingOptions,
+    PeersByJob,
+    SidesOptions,
+    TableOptions,
+    TablesOptions,
+    expanded,
+    named_files,
+    sizes_line,
+)
 from securevfl.errors import ConfigError, DataNotice, SecureVFLError, StorageError
 
 if TYPE_CHECKING:
     from securevfl.data.party import Party
     from securevfl.disclosure.ledger import DisclosureLedger
     from securevfl.job import Job
-    from securevfl.training.run import Run
+    from securevfl.training.comparison import Comparison
 
 
 @contextmanager
@@ -38,20 +50,12 @@ def _notices() -> Iterator[None]:
 
     usual, said = warnings.showwarning, set[str]()
 
-    def show(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
-    ) -> None:
-        if issubclass(category, DataNotice):
-            if str(message) not in said:
-                typer.echo(str(message), err=True)
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if not issubclass(category, DataNotice):
+            usual(message, category, *where, **more)
+        elif str(message) not in said:
+            typer.echo(str(message), err=True)
             said.add(str(message))
-        else:
-            usual(message, category, filename, lineno, file, line)
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", DataNotice)
@@ -89,13 +93,13 @@ class Commands(TyperGroup):
             with _notices():
                 return super().invoke(ctx)
         except SecureVFLError as error:
-            typer.echo("\n".join([str(error), *getattr(error, "__notes__", ())]), err=True)
-            raise typer.Exit(2) from None
+            lines = [str(error), *getattr(error, "__notes__", ())]
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise  # whoever reads stdout has had enough
-            typer.echo(str(StorageError(error.filename or "a file", error)), err=True)
-            raise typer.Exit(2) from None
+            lines = [str(StorageError(error.filename or "a file", error))]
+        typer.echo("\n".join(lines), err=True)
+        raise typer.Exit(2)
 
 
 app = typer.Typer(
@@ -109,39 +113,19 @@ app = typer.Typer(
 )
 
 app.add_typer(bench, name="bench")
-certs_commands.register(app)
-parties_commands.register(app)
-looks_commands.register(app)
-part_command.register(app)
-serve_commands.register(app)
-ledger_command.register(app)
+app.add_typer(certs_commands.certs_app, name="certs")
+for command in (
+    certs_commands.kit,
+    *(parties_commands.align, parties_commands.prepare, parties_commands.join),
+    *(parties_commands.predict, parties_commands.relay),
+    *(looks_commands.line, looks_commands.describe, looks_commands.correlate, looks_commands.fairness),
+    *(part_command.drift, part_command.scorecard, part_command.reasons, part_command.export, part_command.forget),
+    *(serve_commands.serve, serve_commands.score),
+    ledger_command.ledger,
+):
+    app.command()(expanded(command))
 
-JobFile = Annotated[Path, typer.Argument(metavar="JOB.TOML", help="The job: model, optimizer, protocol, batches.")]
-DataFiles = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--data", metavar="NAME=FILE", help="A party's table: .csv, .csv.gz, .parquet or .npz. Repeat for each party."
-    ),
-]
-IdColumn = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--id",
-        metavar="COLUMN",
-        help="Column that rows are joined on, id by default; several, parted by commas, are one key. NAME=COLUMN is "
-        "one party's. Repeatable.",
-    ),
-]
-Sizes = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--size",
-        metavar="NAME=COLUMNS",
-        help="A party whose table is not here, and how many columns its own sheet says that it has, as prepared.",
-    ),
-]
-Classes = Annotated[int | None, typer.Option(min=2, help="How many classes there are, if you have no labels.")]
-LabelColumn = Annotated[str, typer.Option("--label", metavar="COLUMN", help="Column of labels, at one party only.")]
+Page = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page for a browser here.")]
 
 
 def _version(wanted: bool) -> None:
@@ -169,13 +153,10 @@ def demo() -> None:
 
 
 @app.command()
+@expanded
 def explain(
     job_file: JobFile,
-    data: DataFiles = None,
-    id_column: IdColumn = None,
-    label_column: LabelColumn = "y",
-    size: Sizes = None,
-    classes: Classes = None,
+    tables: SidesOptions = SidesOptions(),
     ledger: Annotated[
         list[Path] | None,
         typer.Option(metavar="FILE", help="A party's disclosure ledger, if not among your user's data. Repeatable."),
@@ -194,32 +175,32 @@ def explain(
     from securevfl.consent import consent_sheet
 
     job, out = _load(job_file), console()
-    if size or (data and len(data) == 1):
-        column = _id_columns(id_column, _files(data, job_file))
-        own, others = party_options.one_side(job, job_file, data, size, id_column=column, label_column=label_column)
-        text = consent_sheet.explain(job, [own], others=others, outputs=classes, ledgers=_ledgers(ledger, [own]))
-        out.print(sheet(text if details else text.first, sheet_width(out)), soft_wrap=True)
-        out.print(f"\ndigest: {text.digest}   (agree to it with securevfl join ... --accept {text.digest})")
-        out.print(party_options.sizes_line(job, own), soft_wrap=True)
-        return
-    files = _files(data, job_file)
-    parties = _helped(job, _read(files, id_column, label_column, job)[0]) if files else None
-    text = consent_sheet.explain(job, parties, ledgers=_ledgers(ledger, parties))
+    if tables.alone:
+        own, others = tables.one_side(job, job_file)
+        known = _ledgers(ledger, [own])
+        text = consent_sheet.explain(job, [own], others=others, outputs=tables.classes, ledgers=known)
+        below = (
+            f"\ndigest: {text.digest}   (agree to it with securevfl join ... --accept {text.digest})\n"
+            f"{sizes_line(job, own)}"
+        )
+    else:
+        parties = _helped(job, tables.read(job_file, job)[0]) if tables.files(job_file) else None
+        text = consent_sheet.explain(job, parties, ledgers=_ledgers(ledger, parties))
+        below = "" if details else "\nevery message, encryption and counts: --details"
     out.print(sheet(text if details else text.first, sheet_width(out)), soft_wrap=True)
-    if not details:
-        out.print("\nevery message, encryption and counts: --details")
+    if below:
+        out.print(below, soft_wrap=True)
 
 
 @app.command()
+@expanded
 def train(
     job_file: JobFile,
-    data: DataFiles = None,
-    id_column: IdColumn = None,
-    label_column: LabelColumn = "y",
+    tables: TablesOptions = TablesOptions(),
     report_json: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write job, metrics, history and costs here.")
     ] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page for a browser here.")] = None,
+    html: Page = None,
     save: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write each party's own part of the model to DIR/NAME.json.")
     ] = None,
@@ -253,24 +234,21 @@ def train(
     """
     from securevfl.cli.live import live, step_of
     from securevfl.cli.party_options import events
-    from securevfl.consent.consent_sheet import explain
-    from securevfl.disclosure.ledger import DisclosureLedger
+    from securevfl.cli.show import console, costs_table, figures
+    from securevfl.consent.consent_sheet import explain, most_epochs
     from securevfl.runtime.clock import Network
     from securevfl.training.comparison import metrics_alone
     from securevfl.training.run import write_report
     from securevfl.training.simulate import simulate
 
-    job = _load(job_file)
-    new = _files(predict, job_file) if predict else {}
+    job, new = _load(job_file), named_files(predict)
     check_writable(report_json, html, predictions)
     check_writable(save, folder=True)
-    parties, missing = _read(_files(data, job_file), id_column, label_column, job)
+    parties, missing = tables.read(job_file, job)
     parties = _helped(job, parties)
     network = Network(mbps=mbps, rtt_ms=rtt_ms, message_ms=message_ms)
-    names = [party.name for party in parties]
-    ledgers = None if ledger is None else {name: DisclosureLedger(ledger / f"{name}.ledger", name) for name in names}
     with live((), step_of(job)) as on_round, events(False, None):
-        run = simulate(job, parties, network=network, on_round=on_round, ledgers=ledgers)
+        run = simulate(job, parties, network=network, on_round=on_round, ledgers=_ledgers_in(ledger, parties))
     if save is not None:
         run.save(save)
     if html is not None:
@@ -278,23 +256,28 @@ def train(
         run.report(html, alone=metrics_alone(job, lead), sheet=explain(job, parties).first)
     if report_json is not None:
         write_report(report_json, run, network=network, lacking={name: len(ids) for name, ids in missing.items()})
-    _show(job, run)
+    out = console()
+    out.print(f"{figures(run.metrics, run.positive, run.spread)} on the {run.evaluated_on}", soft_wrap=True)
+    if not job.epochs:
+        why = "as what they tell of columns is accepted" if "columns" in job.accepts else "that the guards let through"
+        out.print(f"epochs = {run.job.epochs}: the most, up to {most_epochs(job)}, {why}", soft_wrap=True)
+    out.print(costs_table(run.costs))
     if new:
         from securevfl.cli.predictions import predict_files
 
-        predict_files(run, new, predictions, id_columns=_id_columns(id_column, new))
+        predict_files(run, new, predictions, id_columns=tables.id_columns(new))
 
 
+@app.command()
+@expanded
 def compare(
     job_file: JobFile,
-    data: DataFiles = None,
+    tables: TablesOptions = TablesOptions(),
     party: Annotated[
         str | None, typer.Option(metavar="NAME", help="Who you are, where the others are on machines of their own.")
     ] = None,
     peers: PeersByJob = None,
-    id_column: IdColumn = None,
-    label_column: LabelColumn = "y",
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page for a browser here.")] = None,
+    html: Page = None,
     ledger: Annotated[
         Path | None,
         typer.Option(
@@ -318,69 +301,59 @@ def compare(
 
     Example: securevfl compare job.toml --party shop --data shop.csv
     """
-    if party is not None:
-        from securevfl.cli.parties import compare_at
-
-        check_writable(html)
-        column = _id_columns(id_column, [party])[party]
-        found = compare_at(job_file, party, data or [], peers, column, label_column, ledger, accept, meeting)
-        if found is not None and html is not None:
-            found.report(html)
-        return
     from securevfl.cli.show import console
-    from securevfl.disclosure.ledger import DisclosureLedger
-    from securevfl.training.comparison import compare as run_all
 
-    job, out = _load(job_file), console()
     check_writable(html)
-    parties, _ = _read(_files(data, job_file), id_column, label_column)
-    names = [party.name for party in parties]
-    ledgers = None if ledger is None else {name: DisclosureLedger(ledger / f"{name}.ledger", name) for name in names}
-    with console(err=True).status("comparing") as status:
-        found = run_all(job, parties, ledgers=ledgers, on_model=lambda what: status.update(f"training: {what}"))
-    out.print(str(found))
-    if html is not None:
+    found: Comparison | None
+    if party is None:
+        from securevfl.training.comparison import compare as run_all
+
+        job = _load(job_file)
+        parties, _ = tables.read(job_file)
+        with console(err=True).status("comparing") as status:
+            ledgers = _ledgers_in(ledger, parties)
+            found = run_all(job, parties, ledgers=ledgers, on_model=lambda what: status.update(f"training: {what}"))
+        console().print(str(found))
+    else:
+        data = tables.data or [""]
+        if len(data) != 1 or not data[0] or "=" in data[0]:
+            raise ConfigError(f"--data: the file of {party}'s own table was expected, and no other; name it")
+        own = TableOptions(party, Path(data[0]), tables.id_columns([party])[party], tables.label_column)
+        found = parties_commands.compare_at(job_file, own, peers, ConsentOptions(ledger, accept), meeting)
+    if html is not None and found is not None:
         found.report(html)
-
-
-app.command()(expanded(compare))
-
-
-def _show(job: Job, run: Run) -> None:
-    """Print the metrics and costs of a run, and how many epochs it had where the job leaves that open."""
-    from securevfl.cli.show import console, costs_table, figures
-    from securevfl.consent.consent_sheet import most_epochs
-
-    out = console()
-    out.print(f"{figures(run.metrics, run.positive, run.spread)} on the {run.evaluated_on}", soft_wrap=True)
-    if not job.epochs:
-        why = "as what they tell of columns is accepted" if "columns" in job.accepts else "that the guards let through"
-        out.print(f"epochs = {run.job.epochs}: the most, up to {most_epochs(job)}, {why}", soft_wrap=True)
-    out.print(costs_table(run.costs))
 
 
 def _helped(job: Job, parties: list[Party]) -> list[Party]:
     """Return the parties, and where the job can't do without one those that have no table, as FDML's server."""
-    from securevfl.data.party import Helper, check_parties
+    from securevfl.data.party import Helper
     from securevfl.errors import PartiesError
+    from securevfl.families.sizes import roles_of
 
-    lead, others = check_parties(parties)
     try:
-        roles = job.method.cast([lead, *others])
-        job.method.assigned(job, roles, {party.name: len(party.columns) for party in parties})
+        roles_of(job.method, job, parties)
     except PartiesError:
         names = {party.name for party in parties}
         return parties + [Helper(name, role) for name, role in job.method.helpers if name not in names]
     return parties
 
 
+def _ledgers_in(folder: Path | None, parties: list[Party]) -> dict[str, DisclosureLedger] | None:
+    """Return the ledger of each party in a folder, if one is named."""
+    from securevfl.disclosure.ledger import DisclosureLedger
+
+    if folder is None:
+        return None
+    return {party.name: DisclosureLedger(folder / f"{party.name}.ledger", party.name) for party in parties}
+
+
 def _ledgers(files: list[Path] | None, parties: list[Party] | None) -> dict[str, DisclosureLedger]:
     """Find the ledgers in these files, and those of other parties that are where they are by default."""
     from securevfl.disclosure.ledger import DisclosureLedger, default_ledger
 
-    found = {party.name: DisclosureLedger(default_ledger(party.name), party.name) for party in parties or ()}
+    usual = [DisclosureLedger(default_ledger(party.name), party.name) for party in parties or ()]
     given = [DisclosureLedger.find(path) for path in files or ()]
-    return {name: each for name, each in found.items() if each.path.exists()} | {each.party: each for each in given}
+    return {each.party: each for each in [*(each for each in usual if each.path.exists()), *given]}
 
 
 def _load(path: Path) -> Job:
@@ -397,83 +370,30 @@ def _load(path: Path) -> Job:
 
 
 @app.command()
-def audit(
-    job_file: JobFile,
-    data: DataFiles = None,
-    id_column: IdColumn = None,
-    label_column: LabelColumn = "y",
-    size: Sizes = None,
-    classes: Classes = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the page here as HTML.")] = None,
-) -> None:
+@expanded
+def audit(job_file: JobFile, tables: SidesOptions = SidesOptions(), html: Page = None) -> None:
     """Check, simulate and attack a job on its tables; exit code 1 if anything exceeds what is declared and accepted.
 
     A party alone gives its own table, and --size for every other party: in their place stand columns of noise, and
     labels that follow all columns a little.
     """
-    from securevfl.audit.report import with_stand_ins
-    from securevfl.cli.audit import audit_command
+    from securevfl.audit import page, report
+    from securevfl.cli.show import console
 
-    job, made_up = _load(job_file), []
+    job, made_up = _load(job_file), list[str]()
     check_writable(html)
-    if size or (data and len(data) == 1):
-        column = _id_columns(id_column, _files(data, job_file))
-        own, others = party_options.one_side(job, job_file, data, size, id_column=column, label_column=label_column)
-        parties, made_up = with_stand_ins(job, own, others, classes or 2), list(others)
+    errors = console(err=True)
+    if tables.alone:
+        own, others = tables.one_side(job, job_file)
+        parties, made_up = report.with_stand_ins(job, own, others, tables.classes or 2), list(others)
+        errors.print(f"audit: columns of noise and made-up labels stand in the place of {', '.join(made_up)}")
     else:
-        parties = _helped(job, _read(_files(data, job_file), id_column, label_column)[0])
-    raise typer.Exit(audit_command(job, parties, html, made_up))
-
-
-def _files(data: list[str] | None, job_file: Path) -> dict[str, Path]:
-    """Each party's file: those given, or else those that the job file names."""
-    from securevfl.job import tables_of
-
-    files: dict[str, Path] = {}
-    for item in data or []:
-        name, equals, path = item.partition("=")
-        if not (name and equals and path):
-            raise ConfigError(f"--data {item}: NAME=FILE was expected, as in --data bank=bank.csv; correct it")
-        if name in files:
-            raise ConfigError(f"--data: one file for each party was expected, {name} has two; rename or drop one")
-        files[name] = Path(path)
-    return files or tables_of(job_file)
-
-
-def _id_columns(given: list[str] | None, names: Collection[str]) -> dict[str, str]:
-    """Return the column of ids of each of these parties: the one given for it, or the one for all."""
-    whole, own = "id", dict[str, str]()
-    for item in given or ():
-        name, equals, column = item.partition("=")
-        if equals and name in names:
-            own[name] = column
-        else:
-            whole = item
-    return dict.fromkeys(names, whole) | own
-
-
-def _read(
-    files: dict[str, Path], id_column: list[str] | None, label_column: str, job: Job | None = None
-) -> tuple[list[Party], dict[str, list[str]]]:
-    """Read the parties; with a job large Parquet files are read from disk as it trains.
-
-    Also returns the ids that each party lacks.
-    """
-    from securevfl.data.load import read_parties
-    from securevfl.display.progress import progress
-
-    if len(files) < 2:
-        raise ConfigError(
-            f"--data: two or more parties were expected, {len(files)} came; give --data NAME=FILE for each, or name "
-            "their files in the job file under data"
-        )
-    columns = _id_columns(id_column, files)
-    with progress("reading") as on_rows:
-        parties, missing = read_parties(files, id_column=columns, label_column=label_column, job=job, on_rows=on_rows)
-    for name, ids in missing.items():
-        if ids:
-            typer.echo(f"{name} lacks {len(ids):,} ids that others have; these rows are left out", err=True)
-    return parties, missing
+        parties = _helped(job, tables.read(job_file)[0])
+    found = report.run_audit(job, parties, on_step=lambda step: errors.print(f"audit: {step}"), made_up=made_up)
+    console().print(page.text(found), soft_wrap=True)
+    if html is not None:
+        write_whole(html, page.html(found).encode())
+    raise typer.Exit(found.exit_code)
 
 
 def main() -> None:

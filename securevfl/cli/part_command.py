@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from securevfl.base.files import check_writable, write_whole
-from securevfl.cli.party_options import Ahead, Html, IdColumn, Json, Ledger, Model, Name, SavedPart, States
+from securevfl.cli.party_options import Ahead, Html, IdColumn, Ledger, Model, Name, ReportOptions, SavedPart, States
+from securevfl.errors import ConfigError
 
 if TYPE_CHECKING:
     from securevfl.organisations.reason_codes import GivenCodes
@@ -32,18 +36,14 @@ Codes = Annotated[
 
 def codes_in(file: Path) -> dict[str, str]:
     """Return the code of each column in a file. ConfigError if it is none."""
-    from securevfl.errors import ConfigError
-
     try:
-        found = {str(column): str(code) for column, code in json.loads(file.read_text(encoding="utf-8")).items()}
+        return {str(column): str(code) for column, code in json.loads(file.read_text(encoding="utf-8")).items()}
     except (OSError, ValueError, AttributeError):
         raise ConfigError(f"{file}: JSON as {{column: code}} was expected there; correct it") from None
-    return found
 
 
 def given_codes(most: int | None, file: Path | None) -> GivenCodes | None:
     """Return what the options of a command give others. ConfigError for one of them without the other."""
-    from securevfl.errors import ConfigError
     from securevfl.organisations.reason_codes import GivenCodes
 
     if most is None and file is None:
@@ -51,12 +51,6 @@ def given_codes(most: int | None, file: Path | None) -> GivenCodes | None:
     if most is None or file is None:
         raise ConfigError("--reasons and --codes were expected together, one came; give both or neither")
     return GivenCodes(most, codes_in(file))
-
-
-def register(app: typer.Typer) -> None:
-    """Add these commands to the app."""
-    for command in (drift, scorecard, reasons, export, forget):
-        app.command()(command)
 
 
 def drift(
@@ -69,8 +63,7 @@ def drift(
     alarms: Annotated[
         float, typer.Option(min=1e-6, max=0.5, help="Chance that any column is said to be shifted when none is.")
     ] = 0.01,
-    report_json: Json = None,
-    page: Html = None,
+    report: ReportOptions = ReportOptions(),
 ) -> None:
     """Say which of your columns have shifted since the training. Exit code 1 if any has. Nothing is sent.
 
@@ -81,13 +74,10 @@ def drift(
     from securevfl.training import drift_page
     from securevfl.training.model_part import ModelPart
 
-    check_writable(report_json, page)
+    report.check()
     part = ModelPart.load(model)
     found = drift_page.drift(part, data, scores=scores, id_column=id_column, alarms=alarms)
-    if report_json is not None:
-        write_whole(report_json, json.dumps(drift_page.plain(found, part), indent=2).encode())
-    if page is not None:
-        write_whole(page, drift_page.page(found, part).encode())
+    report.write(lambda: json.dumps(drift_page.plain(found, part), indent=2), lambda: drift_page.page(found, part))
     console().print(table(drift_page.HEADS, drift_page.rows(found)))
     if any(each.shifted for each in found):
         raise typer.Exit(1)
@@ -112,10 +102,9 @@ def scorecard(
 
     check_writable(out, page)
     card = made_of([ModelPart.load(model)], ScorecardScale.read(points))
-    if out is not None:
-        write_whole(out, card.csv().encode())
-    if page is not None:
-        write_whole(page, card.page().encode())
+    for path, text in ((out, card.csv), (page, card.page)):
+        if path is not None:
+            write_whole(path, text().encode())
     rows: list[list[str | int | float | None]] = [[line.column, line.bin, round(line.points, 2)] for line in card.lines]
     console().print(table(["column", "bin", "points"], rows))
 
@@ -135,10 +124,6 @@ def reasons(
     Codes come from Shapley values of your columns, by your own weights. Who else sees them learns which of your columns
     weigh most in a row: the last line says how many bits.
     """
-    import csv
-    import io
-    import sys
-
     from securevfl.data.readers import read_table
     from securevfl.disclosure.exposure import code_bits
     from securevfl.training import explanations

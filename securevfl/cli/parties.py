@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,8 +11,8 @@ from securevfl.base.files import check_writable, in_use
 from securevfl.cli.part_command import Codes, Reasons, given_codes
 from securevfl.cli.party_options import (
     Ahead,
+    ConsentOptions,
     Data,
-    Digest,
     Html,
     IdColumn,
     LabelColumn,
@@ -27,24 +26,16 @@ from securevfl.cli.party_options import (
     SavedPart,
     SharedJob,
     States,
-    expanded,
+    TableOptions,
     stoppable,
 )
 from securevfl.errors import ConfigError, PartiesError
 
 if TYPE_CHECKING:
-    from securevfl.consent.consent_sheet import AgreedSheets, Sheet
+    from securevfl.consent.consent_sheet import Sheet
     from securevfl.data.party import Party
     from securevfl.job import Job
-    from securevfl.training.checkpoint import Checkpoints
     from securevfl.training.comparison import Comparison
-    from securevfl.training.model_part import ModelPart
-
-
-def register(app: typer.Typer) -> None:
-    """Add these commands to the app."""
-    for command in (align, prepare, join, predict, relay):
-        app.command()(expanded(command))
 
 
 def align(
@@ -66,24 +57,22 @@ def align(
     from securevfl.organisations.conversation import converse
     from securevfl.runtime.channel import Channel
 
-    venue = meeting.venue(peers)
-    others = venue.peers
-    if party not in others.parties:
-        raise PartiesError(f"--party: one of {', '.join(others.parties)} was expected, {party} came; correct it")
-    ids = read_ids(data, id_column=id_column)
-    work = Path(f"{data}.align")
+    venue, work = meeting.venue(peers), Path(f"{data}.align")
+    active, *passives = venue.peers.parties
+    if party not in venue.peers.parties:
+        raise PartiesError(f"--party: one of {', '.join(venue.peers.parties)} was expected, {party} came; correct it")
+    ids, rule = read_ids(data, id_column=id_column), id_rule(data, id_column)
 
     def talk(channel: Channel) -> int:
         rows = align_privately(
-            party, ids, channel, active=others.active, passives=others.passives, on_progress=on_progress, journal=work
+            party, ids, channel, active=active, passives=passives, on_progress=on_progress, journal=work
         )
         write_rows(data, rows)
         return len(rows)
 
-    rule = id_rule(data, id_column)
-    terms = {"parties": list(others.parties), "task": "align"} | ({} if rule is None else {"ids by rule": rule})
-    keeps = f"what was done is kept in {work}"
-    with in_use(data), stoppable(lambda: keeps), meeting.events(party, peers), progress("aligning") as on_progress:
+    terms = {"parties": [active, *passives], "task": "align"} | ({} if rule is None else {"ids by rule": rule})
+    kept = f"what was done is kept in {work}"
+    with in_use(data), stoppable(lambda: kept), meeting.events(party, peers), progress("aligning") as on_progress:
         count = converse(party, venue, terms, talk, ledger=DisclosureLedger.of(party, None), resumes=True)
     typer.echo(f"{count:,} of {len(ids):,} rows are shared by all; their order is in {data}.rows.npy")
     if not count:
@@ -93,11 +82,8 @@ def align(
 
 def prepare(
     job_file: SharedJob,
-    party: Name,
-    data: Data,
+    table: TableOptions,
     peers: PeersByJob = None,
-    id_column: IdColumn = "id",
-    label_column: LabelColumn = "y",
     ahead: Ahead = None,
     meeting: MeetingOptions = MeetingOptions(),
 ) -> None:
@@ -109,20 +95,11 @@ def prepare(
     from securevfl.job import Job
     from securevfl.organisations.join import prepare as run
 
-    job = Job.load(job_file)
-    own = _own_table(job, party, data, id_column, label_column)
-    with in_use(data), meeting.events(party, _peers(job_file, peers)), progress("preparing") as on_round:
-        run(job, own, meeting.venue(_peers(job_file, peers)), ahead=_ahead(data, ahead), on_round=on_round)
-    typer.echo(f"what {party} has prepared is in {_ahead(data, ahead)}")
-
-
-def _own_table(job: Job, party: str, data: Path, id_column: str, label_column: str) -> Party:
-    """Read this party's table in the row order that is shared."""
-    from securevfl.data.load import read_aligned
-    from securevfl.display.progress import progress
-
-    with progress("reading") as on_rows:
-        return read_aligned(party, data, job, id_column=id_column, label_column=label_column, on_rows=on_rows)
+    job, party, place, folder = Job.load(job_file), table.party, _peers(job_file, peers), _ahead(table.data, ahead)
+    own = table.aligned(job)
+    with in_use(table.data), meeting.events(party, place), progress("preparing") as on_round:
+        run(job, own, meeting.venue(place), ahead=folder, on_round=on_round)
+    typer.echo(f"what {party} has prepared is in {folder}")
 
 
 def _peers(job_file: Path, named: Path | None) -> Path:
@@ -155,9 +132,8 @@ def join(
     save: SavedPart = None,
     checkpoints: States = None,
     every: Every = 10,
-    ledger: Ledger = None,
     ahead: Ahead = None,
-    accept: Digest = None,
+    consent: ConsentOptions = ConsentOptions(),
     again: Again = False,
     html: Html = None,
     meeting: MeetingOptions = MeetingOptions(),
@@ -172,34 +148,41 @@ def join(
     of plain rows beside it, gone when the training is through, so that it need not fit in memory.
     """
     from securevfl.cli.live import live, step_of
-    from securevfl.cli.show import agree, check_digest
+    from securevfl.cli.show import check_agreed, figures, took
     from securevfl.consent.consent_sheet import AgreedSheets
     from securevfl.data.load import forget
-    from securevfl.disclosure.ledger import DisclosureLedger
     from securevfl.job import Job
     from securevfl.organisations.join import join as run
+    from securevfl.training.checkpoint import FINISHED, Checkpoints
     from securevfl.training.comparison import metrics_alone
+    from securevfl.training.model_part import Standing
     from securevfl.training.run_page import write_report
     from securevfl.training.session import run_key
     from securevfl.transport.peers import Peers
 
-    check_digest(accept)
-    job = Job.load(job_file)
+    ledger, agree = consent.asking(party, f"securevfl join {job_file}")
+    job, place = Job.load(job_file), _peers(job_file, peers)
     table = job_file.parent / party if data is None else data
-    check_writable(html)
-    save, states = _written(table, party, save, checkpoints, every)
-    own = _helper(job, party) if data is None else _own_table(job, party, data, id_column, label_column)
-    keeps = partial(_states_kept, states, run_key(job, own))
-    agreed = AgreedSheets(DisclosureLedger.of(party, ledger))
+    save = table.with_name(f"{party}.model.json") if save is None else save
+    folder = Path(f"{table}.states") if checkpoints is None else checkpoints
+    check_writable(html, save)
+    check_writable(folder, folder=True)
+    states = Checkpoints(folder, party, every=every)
+    own = _helper(job, party) if data is None else TableOptions(party, data, id_column, label_column).aligned(job)
+    key = run_key(job, own)
     sheets: list[Sheet] = []
+
+    def kept() -> str:
+        rounds = [each for each in states.rounds(key) if each != FINISHED]
+        return f"its state after {rounds[-1]} rounds is kept in {folder}" if rounds else "no round of it was kept"
 
     def asked(sheet: Sheet) -> None:
         sheets[:] = [sheet]
-        agree(agreed, accept, f"securevfl join {job_file}", sheet)
+        agree(sheet)
 
-    place = _peers(job_file, peers)
-    line = live([each for each in Peers.load(place).parties if each != party], step_of(job), verbose=meeting.verbose)
-    with in_use(table, save), stoppable(keeps), line as on_round, meeting.events():
+    others = [name for name in Peers.load(place).parties if name != party]
+    line = live(others, step_of(job), verbose=meeting.verbose)
+    with in_use(table, save), stoppable(kept), line as on_round, meeting.events():
         part = run(
             job,
             own,
@@ -217,76 +200,46 @@ def join(
         write_report(html, part, alone=metrics_alone(job, own), sheet="".join(sheet.first for sheet in sheets))
     if data is not None:
         forget(own, data)
-    _say_outcome(part, save)
-    _end(part, agreed, accept)
-
-
-def compare_at(
-    job_file: Path,
-    party: str,
-    data: list[str],
-    peers: Path | None,
-    id_column: str,
-    label_column: str,
-    ledger: Path | None,
-    accept: str | None,
-    meeting: MeetingOptions,
-) -> Comparison | None:
-    """Compare models with the other parties on their own machines, as the command `compare --party` does."""
-    from securevfl.cli.live import live, step_of
-    from securevfl.cli.show import agree, check_digest, console
-    from securevfl.consent.consent_sheet import AgreedSheets
-    from securevfl.disclosure.ledger import DisclosureLedger
-    from securevfl.job import Job
-    from securevfl.organisations.comparing import compare_with
-    from securevfl.transport.peers import Peers
-
-    check_digest(accept)
-    if len(data) != 1 or "=" in data[0]:
-        raise ConfigError(f"--data: the file of {party}'s own table was expected, and no other; name it")
-    job, table, place = Job.load(job_file), Path(data[0]), _peers(job_file, peers)
-    own = _own_table(job, party, table, id_column, label_column)
-    agreed = AgreedSheets(DisclosureLedger.of(party, ledger))
-    others = [each for each in Peers.load(place).parties if each != party]
-    said = console(err=True)
-    line = live(others, step_of(job), verbose=meeting.verbose)
-    with in_use(table), stoppable(), line as on_round, meeting.events():
-        found = compare_with(
-            job,
-            own,
-            meeting.venue(place),
-            ledger=ledger,
-            consent=lambda sheet: agree(agreed, accept, f"securevfl compare {job_file} --party {party}", sheet),
-            on_model=lambda what: said.print(f"training: {what}", soft_wrap=True),
-            on_round=on_round,
-        )
-    sees = Peers.load(place).active
-    typer.echo(str(found) if found is not None else f"models were compared, for {sees} to see; none is kept")
-    return found
-
-
-def _end(part: ModelPart, agreed: AgreedSheets, accept: str | None) -> None:
-    """Exit with 2 where a training that was over has not been confirmed by the others."""
-    from securevfl.cli.show import check_agreed
-    from securevfl.training.model_part import Standing
-
+    if part.standing is Standing.NEW:
+        typer.echo(took(part.path))
+    else:
+        why = "job and table are the same (--again trains anew)"
+        typer.echo(f"nothing was trained: this model is {part.standing}; {why}")
+    if part.metrics:
+        typer.echo(f"{figures(part.metrics, part.positive, part.spread)} on the {part.evaluated_on}")
+    typer.echo(f"{part.name}'s part of the model is in {save}")
     if part.standing is not Standing.NEW:
-        check_agreed(agreed, accept)
-    if part.standing is Standing.UNCONFIRMED:
+        check_agreed(AgreedSheets(ledger), consent.accept)
+    if part.standing is Standing.UNCONFIRMED:  # by the others
         raise typer.Exit(2)
 
 
-def _written(
-    table: Path, party: str, save: Path | None, checkpoints: Path | None, every: int
-) -> tuple[Path, Checkpoints]:
-    """Return where the part of the model and the states go, which can be written there."""
-    from securevfl.training.checkpoint import Checkpoints
+def compare_at(
+    job_file: Path, table: TableOptions, peers: Path | None, consent: ConsentOptions, meeting: MeetingOptions
+) -> Comparison | None:
+    """Compare models with the other parties on their own machines, as the command `compare --party` does."""
+    from securevfl.cli.live import live, step_of
+    from securevfl.cli.show import console
+    from securevfl.job import Job
+    from securevfl.organisations.comparing import compare_with
 
-    save = table.with_name(f"{party}.model.json") if save is None else save
-    folder = Path(f"{table}.states") if checkpoints is None else checkpoints
-    check_writable(save)
-    check_writable(folder, folder=True)
-    return save, Checkpoints(folder, party, every=every)
+    party = table.party
+    ledger, agree = consent.asking(party, f"securevfl compare {job_file} --party {party}")
+    job, venue = Job.load(job_file), meeting.venue(_peers(job_file, peers))
+    own, said = table.aligned(job), console(err=True)
+    line = live([each for each in venue.peers.parties if each != party], step_of(job), verbose=meeting.verbose)
+    with in_use(table.data), stoppable(), line as on_round, meeting.events():
+        found = compare_with(
+            job,
+            own,
+            venue,
+            ledger=ledger,
+            consent=agree,
+            on_model=lambda what: said.print(f"training: {what}", soft_wrap=True),
+            on_round=on_round,
+        )
+    typer.echo(f"models were compared, for {venue.peers.active} to see; none is kept" if found is None else str(found))
+    return found
 
 
 def _helper(job: Job, party: str) -> Party:
@@ -296,29 +249,6 @@ def _helper(job: Job, party: str) -> Party:
     if not job.method.helpers:
         raise ConfigError(f"--data: a table was expected, as {job.method.name} has no place for {party} without one")
     return Helper(party, job.method.helpers[0][1])
-
-
-def _say_outcome(part: ModelPart, save: Path) -> None:
-    from securevfl.cli.show import figures, took
-    from securevfl.training.model_part import Standing
-
-    if part.standing is Standing.NEW:
-        typer.echo(took(part.path))
-    if part.standing is not Standing.NEW:
-        typer.echo(
-            f"nothing was trained: this model is {part.standing}; job and table are the same (--again trains anew)"
-        )
-    if part.metrics:
-        typer.echo(f"{figures(part.metrics, part.positive, part.spread)} on the {part.evaluated_on}")
-    typer.echo(f"{part.name}'s part of the model is in {save}")
-
-
-def _states_kept(states: Checkpoints, key: bytes) -> str:
-    """Say what is on disk of a training that was stopped."""
-    from securevfl.training.checkpoint import FINISHED
-
-    rounds = [each for each in states.rounds(key) if each != FINISHED]
-    return f"its state after {rounds[-1]} rounds is kept in {states.folder}" if rounds else "no round of it was kept"
 
 
 def predict(
@@ -345,7 +275,7 @@ def predict(
     column a class). With --reasons and --codes it is told, of each row, which of your columns cost it most, by names
     that you choose; your ledgers count that.
     """
-    from securevfl.cli.predictions import left_out, predictions
+    from securevfl.cli.predictions import predictions
     from securevfl.display.progress import progress
     from securevfl.organisations.predict import predict_rows
     from securevfl.training.model_part import ModelPart
@@ -359,24 +289,15 @@ def predict(
         raise ConfigError(f"--data: a table was expected, as the part of {part.name} has columns; name its file")
     with progress("reading") as on_rows:
         rows = no_rows() if data is None else rows_of_file(part, data, id_column=id_column, on_rows=on_rows)
-    writers = predictions(part, out, scale), left_out(left)
     with (
         in_use(model, *([] if data is None else [data])),
         stoppable(),
         meeting.events(part.name, peers),
-        writers[0] as write,
-        writers[1] as on_left,
+        predictions(part, out, scale, left) as written,
         progress("predicting") as on_rows,
     ):
         answered = predict_rows(
-            part,
-            rows,
-            meeting.venue(peers),
-            on_block=write,
-            on_rows=on_rows,
-            on_left=on_left,
-            ledger=ledger,
-            giving=giving,
+            part, rows, meeting.venue(peers), **written, on_rows=on_rows, ledger=ledger, giving=giving
         )
     if part.name != part.asker:
         typer.echo(f"{answered.asked:,} rows predicted, for {part.asker} to see")
@@ -396,8 +317,9 @@ def relay(
     from securevfl.transport.tls import Credentials
 
     venue = meeting.venue(peers)
-    others = venue.peers
-    if name != others.hub or name in others.parties:
+    if name != venue.peers.hub or name in venue.peers.parties:
         raise PartiesError(f"--party: a hub that is no party was expected, {name} came; see hub in {peers}")
     with stoppable(), meeting.events():
-        Relay(Credentials(venue.certs, name), others, listen=venue.listen, patience=venue.patience).run(venue.timeout)
+        Relay(Credentials(venue.certs, name), venue.peers, listen=venue.listen, patience=venue.patience).run(
+            venue.timeout
+        )

@@ -8,10 +8,11 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import partial
 from inspect import Parameter, signature
 from pathlib import Path
 from types import FrameType
@@ -19,9 +20,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, get_type_hints
 
 import typer
 
+from securevfl.base.files import check_writable, write_whole
 from securevfl.errors import ConfigError
 
 if TYPE_CHECKING:
+    from securevfl.consent.consent_sheet import Sheet
+    from securevfl.data.party import Party
+    from securevfl.disclosure.ledger import DisclosureLedger
+    from securevfl.job import Job
     from securevfl.organisations.conversation import Venue
 
 Name = Annotated[str, typer.Option("--party", metavar="NAME", help="Who you are.")]
@@ -31,6 +37,7 @@ IdColumn = Annotated[
 ]
 LabelColumn = Annotated[str, typer.Option("--label", metavar="COLUMN", help="Column of labels, if you have them.")]
 PeersFile = Annotated[Path, typer.Option("--peers", metavar="FILE", help="Who takes part and where: peers.toml.")]
+JobFile = Annotated[Path, typer.Argument(metavar="JOB.TOML", help="The job: model, optimizer, protocol, batches.")]
 SharedJob = Annotated[Path, typer.Argument(metavar="JOB.TOML", help="The job, the same at every party.")]
 PeersByJob = Annotated[
     Path | None,
@@ -85,7 +92,7 @@ def pool_of(rows: int) -> AbstractContextManager[Executor | None]:
 def events(verbose: bool, log: Path | None) -> Iterator[None]:
     from securevfl.runtime import eventlog
 
-    handlers = [eventlog.write_to(log)] if log is not None else []
+    handlers = [] if log is None else [eventlog.write_to(log)]
     handlers.append(eventlog.write_to(sys.stderr, logging.INFO if verbose else logging.ERROR))
     handlers[-1].setFormatter(_ForPeople())
     try:
@@ -110,6 +117,212 @@ class _ForPeople(logging.Formatter):
 #     def line(party: Name, peers: PeersFile = Path("peers.toml"), meeting: MeetingOptions = MeetingOptions()) -> None:
 #
 # has --certs, --listen and so on, with the defaults of the group that stands in its signature.
+
+
+def pair(option: str, item: str, form: str, example: str, fits: Callable[[str], bool] = bool) -> tuple[str, str]:
+    """Part an option of two, as NAME=FILE. ConfigError if one of them is missing, or the second does not fit."""
+    name, _, value = item.partition("=")
+    if not (name and fits(value)):
+        raise ConfigError(f"{option} {item}: {form} was expected, as in {option} {example}; correct it")
+    return name, value
+
+
+def named_files(data: list[str] | None) -> dict[str, Path]:
+    """Return the file of each party. ConfigError for a party with two."""
+    files: dict[str, Path] = {}
+    for item in data or []:
+        name, path = pair("--data", item, "NAME=FILE", "bank=bank.csv")
+        if name in files:
+            raise ConfigError(f"--data: one file for each party was expected, {name} has two; rename or drop one")
+        files[name] = Path(path)
+    return files
+
+
+@dataclass(frozen=True)
+class TablesOptions:
+    """Options by which one command reads the tables of several parties."""
+
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=FILE", help="A party's table: .csv, .csv.gz, .parquet or .npz. Repeat for each party."
+        ),
+    ] = None
+    id_column: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--id",
+            metavar="COLUMN",
+            help="Column that rows are joined on, id by default; several, parted by commas, are one key. NAME=COLUMN "
+            "is one party's. Repeatable.",
+        ),
+    ] = None
+    label_column: Annotated[
+        str, typer.Option("--label", metavar="COLUMN", help="Column of labels, at one party only.")
+    ] = "y"
+
+    def files(self, job_file: Path) -> dict[str, Path]:
+        """Return each party's file: those given, or else those that the job file names."""
+        from securevfl.job import tables_of
+
+        return named_files(self.data) or tables_of(job_file)
+
+    def id_columns(self, names: Collection[str]) -> dict[str, str]:
+        """Return the column of ids of each of these parties: the one given for it, or the one for all."""
+        whole, own = "id", dict[str, str]()
+        for item in self.id_column or ():
+            name, equals, column = item.partition("=")
+            if equals and name in names:
+                own[name] = column
+            else:
+                whole = item
+        return dict.fromkeys(names, whole) | own
+
+    def read(self, job_file: Path, job: Job | None = None) -> tuple[list[Party], dict[str, list[str]]]:
+        """Read the parties, and return the ids that each lacks; with a job large Parquet files are read from disk as it
+        trains."""
+        from securevfl.data.load import read_parties
+        from securevfl.display.progress import progress
+
+        files, labels = self.files(job_file), self.label_column
+        if len(files) < 2:
+            raise ConfigError(
+                f"--data: two or more parties were expected, {len(files)} came; give --data NAME=FILE for each, or "
+                "name their files in the job file under data"
+            )
+        ids = self.id_columns(files)
+        with progress("reading") as on_rows:
+            parties, missing = read_parties(files, id_column=ids, label_column=labels, job=job, on_rows=on_rows)
+        for name, lacking in missing.items():
+            if lacking:
+                typer.echo(f"{name} lacks {len(lacking):,} ids that others have; these rows are left out", err=True)
+        return parties, missing
+
+
+@dataclass(frozen=True)
+class SidesOptions(TablesOptions):
+    """Options by which a command reads all tables, or one party's own and of the others no more than their sizes."""
+
+    size: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=COLUMNS",
+            help="A party whose table is not here, and how many columns its own sheet says that it has, as prepared.",
+        ),
+    ] = None
+    classes: Annotated[int | None, typer.Option(min=2, help="How many classes there are, if you have no labels.")] = (
+        None
+    )
+
+    @property
+    def alone(self) -> bool:
+        """Whether one party's own table is given and no other."""
+        return bool(self.size) or len(self.data or ()) == 1
+
+    def one_side(self, job: Job, job_file: Path) -> tuple[Party, dict[str, int]]:
+        """Return this party, its rows as an alignment has left them, and the columns of the others, the leading one
+        first.
+
+        Who takes part is in peers.toml beside the job, where there is one. ConfigError for what is missing.
+        """
+        from securevfl.data.load import read_aligned
+        from securevfl.transport.peers import Peers
+
+        files = named_files(self.data)
+        if len(files) != 1:
+            raise ConfigError(f"--data: one table was expected beside --size, {len(files)} came; give your own")
+        ((name, path),) = files.items()
+        given = [pair("--size", item, "NAME=COLUMNS", "bank=12", _is_count) for item in self.size or ()]
+        sizes = {other: int(columns) for other, columns in given}
+        beside = job_file.parent / "peers.toml"
+        names = Peers.load(beside).parties if beside.exists() else (*sizes, name)
+        missing = [other for other in names if other not in sizes and other != name]
+        ids = self.id_columns(files)[name]
+        own = read_aligned(name, path, job, id_column=ids, label_column=self.label_column)
+        if missing or len(names) < 2:
+            shown = " ".join(f"--size {other}=COLUMNS" for other in missing) or "--size NAME=COLUMNS"
+            raise ConfigError(
+                "--data: the tables of all parties were expected, or the sizes of those that are not here; add "
+                f"{shown}\n{sizes_line(job, own)}"
+            )
+        return own, {other: sizes[other] for other in names if other != name}
+
+
+def _is_count(text: str) -> bool:
+    return text.isascii() and text.isdigit() and int(text) > 0
+
+
+def sizes_line(job: Job, own: Party) -> str:
+    """Say which columns --size counts, what the others give for this party, and where its own numbers come from."""
+    from securevfl.families.sizes import prepare
+
+    made, brought = len(prepare(job, own, own.register).columns), len(own.columns)
+    differs = "" if made == brought else f", of {brought} in your file"
+    return (
+        f"sizes are of columns as the job prepares them, so a gap or a text in a file may add some: the others give "
+        f"--size {own.name}={made} for you{differs}; ask each for the --size that this command prints for it"
+    )
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """Options by which one party among several organisations reads its own table."""
+
+    party: Name
+    data: Data
+    id_column: IdColumn = "id"
+    label_column: LabelColumn = "y"
+
+    def in_order(self) -> Party:
+        """Read the table into memory, its rows as an alignment has left them if it has."""
+        from securevfl.data.load import read_in_order
+
+        return read_in_order(self.party, self.data, id_column=self.id_column, label_column=self.label_column)
+
+    def aligned(self, job: Job) -> Party:
+        """Read the table for a job, in the row order that is shared."""
+        from securevfl.data.load import read_aligned
+        from securevfl.display.progress import progress
+
+        ids, labels = self.id_column, self.label_column
+        with progress("reading") as on_rows:
+            return read_aligned(self.party, self.data, job, id_column=ids, label_column=labels, on_rows=on_rows)
+
+
+@dataclass(frozen=True)
+class ConsentOptions:
+    """The options by which a party agrees to what it will tell, and counts it."""
+
+    ledger: Ledger = None
+    accept: Digest = None
+
+    def asking(self, party: str, command: str) -> tuple[DisclosureLedger, Callable[[Sheet], None]]:
+        """Return the party's ledger, and what asks for its consent to a sheet. ConfigError if --accept is no digest."""
+        from securevfl.cli.show import agree, check_digest
+        from securevfl.consent.consent_sheet import AgreedSheets
+        from securevfl.disclosure.ledger import DisclosureLedger
+
+        check_digest(self.accept)
+        ledger = DisclosureLedger.of(party, self.ledger)
+        return ledger, partial(agree, AgreedSheets(ledger), self.accept, command)
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """The files that a command writes what it found to."""
+
+    report_json: Json = None
+    page: Html = None
+
+    def check(self) -> None:
+        """StorageError unless they can be written."""
+        check_writable(self.report_json, self.page)
+
+    def write(self, figures: Callable[[], str], page: Callable[[], str]) -> None:
+        """Write the figures and the page to those files that are named."""
+        for path, text in ((self.report_json, figures), (self.page, page)):
+            if path is not None:
+                write_whole(path, text().encode())
 
 
 class VenueKeys(TypedDict):
@@ -172,8 +385,9 @@ def expanded(command: Callable[..., None]) -> Callable[..., None]:
             continue
         hints = get_type_hints(each.annotation, include_extras=True)
         for field in fields(each.annotation):
-            default = getattr(each.default, field.name)
-            shown.append(Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=hints[field.name]))
+            default = field.default if each.default is Parameter.empty else getattr(each.default, field.name)
+            given = Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=hints[field.name])
+            shown.append(given.replace(default=Parameter.empty) if default is MISSING else given)
 
     def run(**options: Any) -> None:
         for name, each in groups.items():
@@ -215,64 +429,3 @@ def stoppable(keeps: Callable[[], str] | None = None) -> Iterator[None]:
     finally:
         if main:
             signal.signal(signal.SIGTERM, before)
-
-
-# One party's own table, and of the others no more than their sizes: for its sheet and for an audit of its own.
-
-if TYPE_CHECKING:
-    from securevfl.data.party import Party
-    from securevfl.job import Job
-
-
-def one_side(
-    job: Job,
-    job_file: Path,
-    data: Sequence[str] | None,
-    size: Sequence[str] | None,
-    *,
-    id_column: Mapping[str, str],
-    label_column: str,
-) -> tuple[Party, dict[str, int]]:
-    """Return this party, its rows as an alignment has left them, and the columns of the others, the leading one first.
-
-    Who takes part is in peers.toml beside the job, where there is one. ConfigError for what is missing.
-    """
-    from securevfl.data.load import read_aligned
-    from securevfl.transport.peers import Peers
-
-    if data is None or len(data) != 1:
-        raise ConfigError(f"--data: one table was expected beside --size, {len(data or [])} came; give your own")
-    name, equals, path = data[0].partition("=")
-    if not (name and equals and path):
-        raise ConfigError(f"--data {data[0]}: NAME=FILE was expected, as in --data bank=bank.csv; correct it")
-    sizes = dict(_size(item) for item in size or ())
-    beside = job_file.parent / "peers.toml"
-    names = Peers.load(beside).parties if beside.exists() else (*sizes, name)
-    missing = [other for other in names if other not in sizes and other != name]
-    own = read_aligned(name, Path(path), job, id_column=id_column[name], label_column=label_column)
-    if missing or len(names) < 2:
-        shown = " ".join(f"--size {other}=COLUMNS" for other in missing) or "--size NAME=COLUMNS"
-        raise ConfigError(
-            f"--data: the tables of all parties were expected, or the sizes of those that are not here; add {shown}\n"
-            f"{sizes_line(job, own)}"
-        )
-    return own, {other: sizes[other] for other in names if other != name}
-
-
-def sizes_line(job: Job, own: Party) -> str:
-    """Say which columns --size counts, what the others give for this party, and where its own numbers come from."""
-    from securevfl.families.sizes import prepare
-
-    made, brought = len(prepare(job, own, own.register).columns), len(own.columns)
-    differs = "" if made == brought else f", of {brought} in your file"
-    return (
-        f"sizes are of columns as the job prepares them, so a gap or a text in a file may add some: the others give "
-        f"--size {own.name}={made} for you{differs}; ask each for the --size that this command prints for it"
-    )
-
-
-def _size(item: str) -> tuple[str, int]:
-    name, equals, columns = item.partition("=")
-    if not (name and equals and columns.isascii() and columns.isdigit() and int(columns)):
-        raise ConfigError(f"--size {item}: NAME=COLUMNS was expected, as in --size bank=12; correct it")
-    return name, int(columns)

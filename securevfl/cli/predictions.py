@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TypedDict
 
 import numpy as np
 
@@ -21,50 +21,45 @@ if TYPE_CHECKING:
     from securevfl.training.scorecard import ScorecardScale
 
 
+class Written(TypedDict):
+    """What writes the outcome of a prediction, as functions of the library take it."""
+
+    on_block: Callable[[list[Any] | None, Predicted], None]
+    on_left: OnLeft | None
+
+
 @contextmanager
 def predictions(
-    part: ModelPart, out: Path | None, scale: ScorecardScale | None = None
-) -> Iterator[Callable[[list[Any] | None, Predicted], None]]:
-    """Write predictions block by block, to a CSV file that is there whole or not at all, or to stdout.
+    part: ModelPart, out: Path | None, scale: ScorecardScale | None = None, left: Path | None = None
+) -> Iterator[Written]:
+    """Write predictions block by block, to a CSV file that is there whole or not at all, or to stdout; id and state of
+    each row that has no score to another, if one is named.
 
     scale: of the points that go beside them.
     """
+    states = io.StringIO()
+    left_out = csv.writer(states, lineterminator="\n")
+    left_out.writerow(["id", "state"])
+    on_left = None if left is None else lambda each, state: left_out.writerow([each, state])
     if part.name != part.asker:
-        yield lambda _, __: None
-        return
-    with nullcontext(sys.stdout.buffer) if out is None else writing_whole(out) as file:
-        lines = _CsvWriter(file, scale)
-        yield lines
-        lines.end(part)
+        yield {"on_block": lambda ids, found: None, "on_left": on_left}
+    else:
+        with nullcontext(sys.stdout.buffer) if out is None else writing_whole(out) as file:
+            write = _CsvWriter(file, scale)
+            yield {"on_block": write, "on_left": on_left}
+            if not write.begun:  # there was no row: the heading alone
+                from securevfl.organisations.predict import predicted
 
-
-@contextmanager
-def left_out(path: Path | None) -> Iterator[OnLeft | None]:
-    """Write the id and the state of each row that has no score to a CSV file, if one is named."""
-    if path is None:
-        yield None
-        return
-    text = io.StringIO()
-    lines = csv.writer(text, lineterminator="\n")
-    lines.writerow(["id", "state"])
-    yield lambda each, state: lines.writerow([each, state])
-    write_whole(path, text.getvalue().encode())
+                write([], predicted(part, np.empty((0, part.outputs))))
+    if left is not None:
+        write_whole(left, states.getvalue().encode())
 
 
 class _CsvWriter:
     """Appends blocks of predictions; a heading goes before the first."""
 
     def __init__(self, file: BinaryIO, scale: ScorecardScale | None) -> None:
-        self._file = file
-        self._scale = scale
-        self._begun = False
-
-    def end(self, part: ModelPart) -> None:
-        """Write the heading if there was no row."""
-        if not self._begun:
-            from securevfl.organisations.predict import predicted
-
-            self([], predicted(part, np.empty((0, part.outputs))))
+        self._file, self._scale, self.begun = file, scale, False
 
     def __call__(self, ids: list[Any] | None, found: Predicted) -> None:
         assert ids is not None, "rows of a file have ids"
@@ -72,19 +67,17 @@ class _CsvWriter:
         if found.proba is not None and len(found.classes) == 2:
             columns["probability"] = found.proba[:, 1].tolist()
         elif found.proba is not None:
-            columns |= {
-                f"probability {each}": column.tolist()
-                for each, column in zip(found.classes, found.proba.T, strict=True)
-            }
+            by_class = zip(found.classes, found.proba.T, strict=True)
+            columns |= {f"probability {each}": column.tolist() for each, column in by_class}
         if self._scale is not None:
             columns["points"] = self._scale.of(found.decision[:, 0]).round(2).tolist()
         for name, codes in found.reasons.items():
             columns |= {f"reason {name} {k}": list(own) for k, own in enumerate(zip(*codes, strict=True), 1)}
         text = io.StringIO()
         lines = csv.writer(text, lineterminator="\n")
-        if not self._begun:
+        if not self.begun:
             lines.writerow(columns)
-            self._begun = True
+            self.begun = True
         lines.writerows(zip(*columns.values(), strict=True))
         self._file.write(text.getvalue().encode())
 
@@ -107,10 +100,10 @@ def predict_files(run: Run, files: Mapping[str, Path], out: Path | None, *, id_c
         name: HeldRows.of(name, rows_of_file(run.parts[name], path, id_column=id_columns[name]))
         for name, path in files.items()
     }
-    rows, _ = join_ids({name: (own.ids, id_keys(name, [own.ids])) for name, own in held.items()}, next(iter(files)))
+    first = next(iter(files))
+    rows, _ = join_ids({name: (own.ids, id_keys(name, [own.ids])) for name, own in held.items()}, first)
     f = run.decision_of({name: run.parts[name].scaling(own.X[rows[name]]) for name, own in held.items()})
     asker = run.parts[run.active.asker]
-    first = next(iter(files))
     ids = [held[first].ids[row] for row in rows[first].tolist()]
-    with predictions(asker, out) as on_block:
-        on_block(ids, predicted(asker, f))
+    with predictions(asker, out) as written:
+        written["on_block"](ids, predicted(asker, f))

@@ -25,21 +25,13 @@ from securevfl.cli.party_options import (
     Model,
     PeersFile,
     PlaceOptions,
-    expanded,
     pool_of,
     stoppable,
 )
+from securevfl.errors import ConfigError, TableError
 
 if TYPE_CHECKING:
-    from securevfl.data.drift import Drift
     from securevfl.organisations.serve import Server
-    from securevfl.training.model_part import ModelPart
-
-
-def register(app: typer.Typer) -> None:
-    """Add these commands to the app."""
-    for command in (serve, score):
-        app.command()(expanded(command))
 
 
 def serve(
@@ -71,6 +63,7 @@ def serve(
     from securevfl.organisations.monitor import Monitor
     from securevfl.organisations.serve import Server
     from securevfl.runtime import eventlog
+    from securevfl.training.drift_page import drift
     from securevfl.training.model_part import ModelPart
     from securevfl.training.new_rows import HeldRows, rows_of_file
     from securevfl.transport import certs as certificates
@@ -96,24 +89,14 @@ def serve(
             giving=giving,
         )
         if shown is not None:
-            shown.shifts(_drift(part, data, id_column))
+            try:
+                shown.shifts(drift(part, data, id_column=id_column))
+            except TableError as error:  # of a part that keeps no baseline, or of too few rows
+                eventlog.emit(part.name, "no drift", {"reason": str(error)})
             shown.watch(server)
         with _until_stopped(server) as stopping:
             server.run(stopping)
         eventlog.emit(part.name, "ended", {})
-
-
-def _drift(part: ModelPart, data: Path, id_column: str) -> list[Drift]:
-    """How far the rows to serve have drifted; nothing of a part that keeps no baseline, or of too few rows."""
-    from securevfl.errors import TableError
-    from securevfl.runtime import eventlog
-    from securevfl.training.drift_page import drift
-
-    try:
-        return drift(part, data, id_column=id_column)
-    except TableError as error:
-        eventlog.emit(part.name, "no drift", {"reason": str(error)})
-        return []
 
 
 @contextmanager
@@ -167,7 +150,7 @@ def score(
     that all parties have: id, prediction and probability (of the positive class, or one column a class).
     With --http it stays up instead, and applications ask for rows of --data, or for rows that they bring, in JSON.
     """
-    from securevfl.cli.predictions import left_out, predictions
+    from securevfl.cli.predictions import predictions
     from securevfl.display.progress import progress
     from securevfl.organisations.scoring import score_rows
     from securevfl.training.model_part import ModelPart
@@ -176,43 +159,28 @@ def score(
     part = ModelPart.load(model)
     check_writable(out, left)
     held = HeldRows.of(part.name, rows_of_file(part, data, id_column=id_column, ordered=False))
-    told, pool = meeting.events(part.name, peers), pool_of(len(held.ids))
+    venue, told = meeting.venue(peers), meeting.events(part.name, peers)
     if http is not None:
         from securevfl.organisations.gateway import Gateway, HttpPlace, serve_http
 
         place = HttpPlace(http, _token(http_token), http_cert, http_key)
-        venue = meeting.venue(peers)
         with in_use(model, data), told:
             serve_http(Gateway(part, held, venue, ledger=ledger, conversations=conversations), place)
         return
-    writers = predictions(part, out), left_out(left)
     with (
         in_use(model, data),
         stoppable(),
         told,
-        writers[0] as on_block,
-        writers[1] as on_left,
-        pool as own,
+        predictions(part, out, left=left) as written,
+        pool_of(len(held.ids)) as pool,
         progress("scoring") as on_rows,
     ):
-        answered = score_rows(
-            part,
-            held,
-            meeting.venue(peers),
-            on_block=on_block,
-            on_rows=on_rows,
-            on_left=on_left,
-            ledger=ledger,
-            executor=own,
-        )
-    said = str(answered)
-    typer.echo(said if out is None else f"{said}; they are in {out}", err=out is None)
+        answered = score_rows(part, held, venue, **written, on_rows=on_rows, ledger=ledger, executor=pool)
+    typer.echo(str(answered) if out is None else f"{answered}; they are in {out}", err=out is None)
 
 
 def _token(path: Path | None) -> str:
     """Read the token of applications. ConfigError if no file is named, or it cannot be read."""
-    from securevfl.errors import ConfigError
-
     if path is None:
         raise ConfigError(
             "--http: a token for applications was expected; write one to a file, and name it --http-token"

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import typer
 from typer.testing import CliRunner, Result
 
 import securevfl as vfl
@@ -232,10 +233,15 @@ def test_stand_ins_have_the_sizes_and_labels_that_were_asked_for(name: str) -> N
 
 def test_a_party_audits_its_own_columns_alone(kits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr("securevfl.cli.audit.audit_command", lambda *given: seen.append(given) or 1)
+
+    def run_audit(*given: Any, on_step: Any, made_up: Any) -> None:
+        seen.append((*given, made_up))
+        raise typer.Exit(1)
+
+    monkeypatch.setattr("securevfl.audit.report.run_audit", run_audit)
     data = f"--data=shop={kits.parent / 'shop.npz'}"
     assert run("audit", kits / "shop" / "job.toml", data, *sizes("bank", "telco")).exit_code == 1
-    ((_, parties, _, made_up),) = seen
+    ((_, parties, made_up),) = seen
     assert made_up == ["bank", "telco"]
     assert [each.name for each in parties] == ["bank", "shop", "telco"]
     np.testing.assert_array_equal(parties[1].X, vfl.datasets.breast_cancer(3)[1].X)

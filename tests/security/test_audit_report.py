@@ -6,12 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from selfcheck.mutants.mutant_table import MUTANTS
+from typer.testing import CliRunner
 
 import securevfl as vfl
 from securevfl.audit.findings import NO_MESSAGE, Audit, Inference
 from securevfl.audit.page import html, summary, text
 from securevfl.audit.report import run_audit
-from securevfl.cli import audit as cli_audit
+from securevfl.cli.main import app
 
 MUTANT = {each.name: each for each in MUTANTS}
 
@@ -116,9 +117,15 @@ def test_the_command_prints_the_page_and_writes_it(
     sealed: Audit,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(cli_audit, "run_audit", lambda job, parties, on_step, made_up: sealed)
-    assert cli_audit.audit_command(job(vfl.Ckks()), parties, tmp_path / "audit.html") == 0
-    assert "nothing exceeds the declaration" in capsys.readouterr().out
+    monkeypatch.setattr("securevfl.audit.report.run_audit", lambda job, parties, on_step, made_up: sealed)
+    (tmp_path / "job.toml").write_text('model = "logistic"\n')
+    data = []
+    for party in parties:
+        table = {"y": party.y} if party.active else {}
+        np.savez(tmp_path / f"{party.name}.npz", X=party.X, ids=np.asarray(party.ids), **table)
+        data.append(f"--data={party.name}={tmp_path / party.name}.npz")
+    done = CliRunner().invoke(app, ["audit", str(tmp_path / "job.toml"), *data, "--html", str(tmp_path / "audit.html")])
+    assert done.exit_code == 0, done.output
+    assert "nothing exceeds the declaration" in done.stdout
     assert "What each party could infer" in (tmp_path / "audit.html").read_text(encoding="utf-8")

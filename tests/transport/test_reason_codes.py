@@ -88,8 +88,8 @@ def test_codes_are_told_by_those_who_chose_to_and_counted(meet: Any, run: vfl.Ru
     predict(meeting, run, shop=codes_of(run, "shop", 2))
     assert told(scores["shop"]) == pytest.approx([THREE] * 30)  # the same columns of the same rows tell nothing new
     path = tmp_path / "out.csv"
-    with predictions(run.parts["bank"], path) as on_block:
-        on_block(list(range(30)), found["bank"])
+    with predictions(run.parts["bank"], path) as written:
+        written["on_block"](list(range(30)), found["bank"])
     first = next(csv.DictReader(path.open()))
     assert [first[f"reason shop {k}"] for k in (1, 2, 3)] == expected(run, "shop", TABLES["shop"])[0]
 
