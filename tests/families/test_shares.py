@@ -17,7 +17,7 @@ import securevfl as vfl
 from securevfl.crypto.transfers.ot_rows import COLUMNS, Chooser
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, PartiesError
-from securevfl.families.shares.shares_leaks import measures, weights_told
+from securevfl.families.shares.shares import measures, weights_told
 from securevfl.families.sizes import known_run
 from securevfl.models import metrics
 from securevfl.optim.rules import Updater

@@ -33,7 +33,7 @@ from securevfl.data.partitions import partition_party
 from securevfl.data.scaling import Outside, Scaling
 from securevfl.data.store import open_table, store_table
 from securevfl.errors import ConfigError, TableError, TransportError
-from securevfl.families.shares import shares_measures, shares_player
+from securevfl.families.shares import shares_player
 from securevfl.protocols.shares import share_products, work_ahead
 from securevfl.protocols.shares.score_ledger import Ledger
 from securevfl.protocols.shares.work_ahead import Terms
@@ -217,7 +217,7 @@ def test_a_worker_that_is_killed_changes_nothing(
             killed.append(next(iter(client.run(os.getpid).values())))
             os.kill(killed[0], signal.SIGKILL)
 
-    run_placed, pairs = DaskPlaced.run, shares_measures.pairs
+    run_placed, pairs = DaskPlaced.run, shares_player.pairs
 
     def run(self: Any, work: Any, /, *args: Any, **keys: Any) -> Any:
         if work.__name__ == where:
@@ -233,7 +233,7 @@ def test_a_worker_that_is_killed_changes_nothing(
     alone = vfl.simulate(of, [open_table(name, path) for name, path in paths.items()])
     parties = [open_table("bank", paths["bank"]), partition_party("shop", paths["shop"], DaskPlacing(client))]
     monkeypatch.setattr(DaskPlaced, "run", run)
-    monkeypatch.setattr(shares_measures, "pairs", measured)
+    monkeypatch.setattr(shares_player, "pairs", measured)
     draws()
     found = vfl.simulate(of, parties)
     assert killed

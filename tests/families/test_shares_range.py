@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import securevfl as vfl
 from securevfl.cli.main import app
 from securevfl.errors import DivergenceError
-from securevfl.families.shares.shares_measures import Measures
+from securevfl.families.shares.shares_player import Measures
 from securevfl.protocols.seat import Desk
 from securevfl.protocols.shares.new_sums import BITS, FarCount
 from securevfl.protocols.shares.score_ledger import Ledger
@@ -120,12 +120,7 @@ def test_rows_are_counted_as_often_as_the_partner_s_ledger_lets_them(
     ledger = Ledger(tmp_path / "scores")
     monkeypatch.setattr(Measures, "check", lambda *_: None)
     monkeypatch.setattr(Measures, "_note_measure", lambda *_: None)
-    kept = Measures.__init__
-
-    def with_ledger(self: Measures, job: Any, seat: Any, model: Any, _: Ledger) -> None:
-        kept(self, job, seat, model, ledger)
-
-    monkeypatch.setattr(Measures, "__init__", with_ledger)
+    monkeypatch.setattr("securevfl.families.shares.shares_player.Ledger", lambda _: ledger)
     for told in (3, 0):
         _, opened = played(job(0.1, epochs=10, accepts=accepts), tmp_path)
         assert [bool(each.total) for each in opened] == [bool(accepts) or number < told for number in range(5)]

@@ -12,7 +12,8 @@ siblings for the messages, `securevfl.families.shares.shares_plan` for which opt
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from math import ceil, inf, log2
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,25 +21,15 @@ import numpy as np
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PARTNER, PASSIVE, Role, Roles
 from securevfl.crypto.share_ring import ShareRing
-from securevfl.disclosure.counts import Disclosure, Sizes
-from securevfl.disclosure.leaks import Leak
+from securevfl.disclosure.counts import Disclosure, Sizes, earlier
+from securevfl.disclosure.exposure import HALF
+from securevfl.disclosure.leaks import RANK, Leak, LeakKind
 from securevfl.errors import PartiesError
 from securevfl.families.base import J, Known, MessageProtocol, Method, Told
 from securevfl.families.player import Player, State
-from securevfl.families.shares.shares_leaks import (
-    EXACT_SCORES,
-    OPENED_WEIGHTS,
-    SCORES,
-    SMALL_METRICS,
-    measured,
-    measures,
-    shares_leaks,
-    told_bits,
-    weights_of,
-    weights_told,
-)
 from securevfl.families.shares.shares_plan import (
     SharesJob,
+    bits_of_codes,
     check_optimizer,
     epochs_ahead,
     needs,
@@ -50,7 +41,7 @@ from securevfl.families.shares.shares_plan import (
 from securevfl.families.shares.shares_player import SharesPlayer
 from securevfl.families.sizes import evaluated
 from securevfl.models import metrics
-from securevfl.models.base import Model
+from securevfl.models.base import Model, Spread
 from securevfl.models.linear import LinearModel, Logistic, Poisson
 from securevfl.models.loss import Loss, NumberLoss
 from securevfl.models.rounded_sums import RoundedSums
@@ -62,7 +53,217 @@ from securevfl.protocols.declared import Declared
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.shares import new_sums, opened_scores, opened_weights, share_measures, visits, work_ahead
 from securevfl.protocols.shares.new_sums import MOST as MOST_COUNTED
+from securevfl.protocols.shares.score_ledger import BUDGET, ROWS_PER_MEASURE
+from securevfl.protocols.shares.share_measures import FEW_ALIKE, FEW_ROWS, FEWEST, MOST
 from securevfl.protocols.shares.shares_options import Shares
+
+# What a training on shares gives away that its parties must agree to by name, before it begins.
+#
+# *Opened weights.* Weights that were trained on shares follow from all labels, and from the columns of all parties. A
+# party that is told as many as there are labels may find each row's residual, and the party with labels from these the
+# others' part of each row. One that deviates has every bit of them say what it likes: from half of the bits on that the
+# labels, or the columns of another party, hold, the job must accept `opened_weights`.
+#
+# *Small metrics.* Pairs (level, label) in a hidden order tell metrics, and of no row which pair is its own: but among
+# few rows, or few of a label, those of the most extreme own part are well placed, and repeated measurements of the same
+# rows tell them apart to a party that deviates.
+#
+# *Scores.* c scores of k bits of a row, with the reason codes that a party told its weights may give beside them, are
+# weighed against what that other party's columns hold: from a fourth of it on they tell too much, and so do they where
+# one column holds half of it, or where several scores come together. The party that rounds them takes as many bits as
+# its own columns allow, unless the job names a number.
+
+
+HEAVY = 0.5  # of what columns hold
+
+SMALL_METRICS = LeakKind(
+    "small_metrics",
+    "metrics of few rows, of few rows of a label, or of the same rows many times",
+    "hold out more rows (test_fraction), or evaluate less",
+    ("rank_matching", "marked_pairs"),
+)
+OPENED_WEIGHTS = LeakKind(
+    "opened_weights",
+    "weights that are told have half as many bits as labels, or another party's columns, hold, or more",
+    "leave the party out of open_weights, fewer weights, or more rows",
+    ("own_part",),
+)
+SCORES = LeakKind(
+    "scores",
+    "levels of new rows hold more than a fourth of what the others' columns do, or most of it is in one column",
+    'fewer levels (score_bits), or scores = "none"',
+    ("score_sums", "linked_outputs"),
+)
+EXACT_SCORES = LeakKind(
+    "exact_scores",
+    'scores of new rows are told as they are (scores = "exact")',
+    'scores = "levels"',
+    ("score_sums",),
+)
+
+
+def told_bits(job: SharesJob, sizes: Sizes, rounds: str) -> int:
+    """How many bits each score of a new row has, as far as the table of the party that rounds is at hand."""
+    held = sizes.holds.get(rounds)
+    free = held is None or SCORES.name in job.accepts
+    codes = bits_of_codes(job, rounds, sizes.columns[rounds])
+    most = inf if free or held is None else (BUDGET * held.bits - codes) / sizes.outputs
+    return job.protocol.shares.allowed_levels(job.model.loss.spacing, most).bits
+
+
+def measured(sizes: Sizes) -> int:
+    """How many rows metrics are taken of."""
+    rows = min(sizes.held_out or sizes.rows, MOST // sizes.outputs)
+    return rows if rows >= FEWEST else 0
+
+
+def measures(job: JobOptions, sizes: Sizes) -> int:
+    """How often metrics are taken: where they are due between rounds, and at the end if they are not due there."""
+    rounds, every = sizes.epochs * sizes.batches, job.evaluation_interval
+    return rounds // every + (rounds % every > 0) if every else 1
+
+
+def weights_of(job: SharesJob, sizes: Sizes, name: str) -> int:
+    """How many weights a party has, of all outputs."""
+    active, opened = name == sizes.active, name in job.protocol.shares.open_weights
+    spread = Spread(active, sizes.columns[name], sizes.outputs, len(sizes.columns), sizes.rows, opened)
+    return job.model.breadth(spread) * sizes.outputs
+
+
+def weights_told(job: SharesJob, sizes: Sizes) -> list[Disclosure]:
+    """Count the bits of weights that are told: about the labels, against what these hold, and about the columns of each
+    party but the one that learns them, as numbers of so many bits against what the columns of all rows hold."""
+    found, bits = [], weight_levels(job, sizes.rows).bits
+    labels = max(1, int(sizes.rows * (log2(sizes.outputs) if sizes.outputs > 1 else sizes.label_bits)))
+    for name in sorted(sizes.columns.keys() & set(job.protocol.shares.open_weights)):
+        count = weights_of(job, sizes, name)
+        if name != sizes.active:
+            about = (sizes.active,)
+            told = Disclosure("labels", name, about, count * bits, labels, group="weights", numbers=count)
+            found.append(told)
+        for other in sizes.columns:
+            if other != name:
+                held = sizes.holds.get(other)
+                of = 0 if held is None else max(1, int(held.bits * sizes.rows / bits))
+                found.append(Disclosure("columns", name, (other,), count, of, group="weights", numbers=count))
+    return found
+
+
+def _weight_leaks(
+    job: SharesJob, counts: Sequence[Disclosure], sizes: Sizes, before: Sequence[Disclosure]
+) -> Iterator[Leak]:
+    """Yield the parties whose weights are opened to them and are as many as there are labels, or have half as many bits
+    as labels hold, or as the columns of another party whose table is at hand."""
+    bits, remedy = weight_levels(job, sizes.rows).bits, "leave it out of open_weights, or train fewer weights "
+    remedy += "(fewer trees, a smaller depth, fewer columns) or on more rows"
+    for name in sorted(sizes.columns.keys() & set(job.protocol.shares.open_weights)):
+        count, of, told = weights_of(job, sizes, name), sizes.rows * sizes.outputs, list[str]()
+        own = [each for each in counts if (each.group, each.learner) == ("weights", name) and each.of]
+        labels = [earlier(each, before) for each in own if each.kind == "labels"]
+        total = count + ceil(sum(labels) * of)
+        if total >= of:
+            yield Leak(
+                RANK,
+                name,
+                f"its weights, which are opened to it, are {count} numbers for {of} "
+                + ("residuals" if name == sizes.active else "labels")
+                + (f" (with those of earlier jobs {total})" if total > count else "")
+                + ", and can determine them"
+                + (", and so the others' part of each row" if name == sizes.active else ""),
+                remedy,
+            )
+            continue
+        for each in own:
+            share = each.share + earlier(each, before)
+            if share >= HALF:
+                whose = "labels" if each.kind == "labels" else f"columns of {each.about[0]}"
+                told.append(f"{share:.0%} of what {whose} hold")
+        if told:
+            yield Leak(
+                OPENED_WEIGHTS,
+                name,
+                f"its weights, which are opened to it, have {count * bits:,} bits, by which a party that deviates "
+                f"reads what it likes, up to {' and '.join(told)} with those of earlier jobs",
+                remedy,
+                apart=True,
+            )
+
+
+def _metric_leaks(job: JobOptions, sizes: Sizes) -> Iterator[Leak]:
+    rows, times = measured(sizes), measures(job, sizes)
+    if not rows:
+        return
+    few, pairs = [], metrics.fits(job.model.loss)  # where not, one sum of losses is told
+    if pairs and rows < FEW_ROWS:
+        few.append(f"metrics are of {rows} rows, fewer than {FEW_ROWS}")
+    if pairs and sizes.alike is not None and sizes.alike < FEW_ALIKE:
+        few.append(f"{sizes.alike} of the rows measured have the rarest label, fewer than {FEW_ALIKE}")
+    if few:
+        share = ceil(100 * FEW_ROWS / (sizes.rows + sizes.held_out)) / 100
+        enough = f" = {share}" if rows < FEW_ROWS and sizes.held_out and share <= 0.5 else ""
+        yield Leak(
+            SMALL_METRICS,
+            sizes.active,
+            f"{' and '.join(few)}, so that rows of the most extreme values are told apart",
+            f"hold out more rows (test_fraction{enough})",
+            apart=True,
+        )
+    if times > (most := max(1, rows // ROWS_PER_MEASURE)):
+        yield Leak(
+            SMALL_METRICS,
+            sizes.active,
+            f"metrics of the same {rows} rows are taken {times} times, more than {most}, by which a party that "
+            "deviates tells rows apart",
+            "use a larger evaluate_every or hold out more rows",
+            apart=True,
+        )
+
+
+def _score_leaks(job: SharesJob, sizes: Sizes, rounds: str) -> Iterator[Leak]:
+    options = job.protocol.shares
+    asker, c = options.scores_to or sizes.active, sizes.outputs
+    if options.scores == "none":
+        return
+    if options.scores == "exact":
+        what = "scores of new rows are exact, from which it reads columns of few values, and one column from few rows"
+        yield Leak(EXACT_SCORES, asker, what, 'use scores = "levels"', apart=True)
+        return
+    levels = options.score_levels(job.model.loss.spacing)
+    if c > 1:
+        yield Leak(
+            SCORES,
+            asker,
+            f"{c} scores of a new row come together, from which the others' columns follow",
+            'add scores = "none" to protocol.shares',
+            apart=True,
+        )
+    for name, own in sizes.holds.items():
+        if name == asker:
+            continue
+        bits = (told_bits(job, sizes, rounds) if name == rounds else levels.bits) * c
+        codes = bits_of_codes(job, name, sizes.columns[name])
+        if bits + codes > BUDGET * own.bits:
+            most = int((BUDGET * own.bits - codes) / c)
+            beside = f" and {job.reason_codes} reason codes {codes:.1f} more" if codes else ""
+            fewer = "use fewer reason_codes, or " if codes else ""
+            yield Leak(
+                SCORES,
+                asker,
+                f"scores of a new row tell up to {bits} bits{beside}, a row of {name} holds {own.bits:.1f}, a "
+                f"fourth of which are {BUDGET * own.bits:.1f}",
+                f'{fewer}add score_bits = {most} or scores = "none" to protocol.shares'
+                if most > 2
+                else f'{fewer}add scores = "none" to protocol.shares',
+                apart=True,
+            )
+        if own.heaviest > HEAVY:
+            yield Leak(
+                SCORES,
+                asker,
+                f"a single column holds {own.heaviest:.0%} of what a row of {name} does, and is read from scores",
+                'add scores = "none" to protocol.shares, or bring more columns',
+                apart=True,
+            )
 
 
 class SharesMethod(Method[SharesJob]):
@@ -187,8 +388,12 @@ class SharesMethod(Method[SharesJob]):
         return [*found, *weights_told(job, sizes)]
 
     def leaks(self, job: SharesJob, sizes: Sizes, before: Sequence[Disclosure] = ()) -> list[Leak]:
-        own = shares_leaks(job, self.counts(job, sizes), sizes, before, _rounds(job, sizes))
-        return [*super().leaks(job, sizes, before), *own]
+        return [
+            *super().leaks(job, sizes, before),
+            *_weight_leaks(job, self.counts(job, sizes), sizes, before),
+            *_metric_leaks(job, sizes),
+            *_score_leaks(job, sizes, _rounds(job, sizes)),
+        ]
 
     def protocols(self, job: SharesJob, roles: Roles) -> list[MessageProtocol]:
         return []

@@ -30,6 +30,7 @@ from securevfl.crypto.share_ring import ShareRing
 from securevfl.data.load import LARGE
 from securevfl.data.schedule import Schedule, Visit
 from securevfl.disclosure.counts import Sizes
+from securevfl.disclosure.exposure import code_bits
 from securevfl.errors import ConfigError
 from securevfl.models.base import Spread
 from securevfl.models.linear import LinearModel
@@ -154,6 +155,11 @@ def rounding(job: SharesJob) -> RoundedSums:
 def weight_levels(job: SharesJob, rows: int) -> WeightLevels:
     """Return the levels in which weights that were trained on so many rows are told."""
     return WeightLevels.of(rows, job.model.loss.curvature or 1.0)
+
+
+def bits_of_codes(job: SharesJob, name: str, columns: int) -> float:
+    """How many bits of a scored row a party of so many columns leaves for its reason codes; 0 where it gives none."""
+    return code_bits(columns, job.reason_codes) if name in job.protocol.shares.open_weights else 0.0
 
 
 def _residual_bits(bound: float) -> int:

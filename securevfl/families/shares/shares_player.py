@@ -1,9 +1,16 @@
-"""One party of a training on shares: makes work ahead, goes through visits, and takes part in what is opened."""
+"""One party of a training on shares: makes work ahead, goes through visits, measures, and takes part in what is opened.
+
+Pairs of a level and a label come out in an order that nobody knows; of losses that pairs do not serve one sum is
+opened; and after each chunk it is counted how many sums are beyond the end of the table.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Generator, Iterable, Sequence
+import logging
+import warnings
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import chain
@@ -11,16 +18,19 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.base.files import read_checked_json, write_checked_json
 from securevfl.base.machine import give_back, one_thread
 from securevfl.base.roles import PARTNER
-from securevfl.base.tall import Tall
+from securevfl.base.tall import Rows as RowsHere
+from securevfl.base.tall import Stretch, Tall
 from securevfl.crypto.share_ring import ShareScheme
 from securevfl.data.schedule import Rows, Visit
 from securevfl.disclosure.exposure import ROWS, Holds
-from securevfl.errors import ConfigError, LeakageError
+from securevfl.errors import ConfigError, DataNotice, LeakageError
+from securevfl.families.player import FAR as FAR_ABOVE
 from securevfl.families.player import (
     AnsweredRows,
     AskedRows,
@@ -31,22 +41,22 @@ from securevfl.families.player import (
     ScaledRows,
     State,
     TrainingData,
+    diverged,
 )
-from securevfl.families.shares.shares_leaks import bits_of_codes
-from securevfl.families.shares.shares_measures import Found, InputRows, MeasuredModel, Measures, worker_inputs
 from securevfl.families.shares.shares_plan import (
     Plan,
     SharesJob,
     Turned,
     Turns,
+    bits_of_codes,
     chunks_of,
     epochs_ahead,
     plan_of,
     turns_back,
     weight_levels,
 )
+from securevfl.models import metrics
 from securevfl.models.base import Inputs, Seen, Spread, inputs_at, own_stream
-from securevfl.models.linear import LinearModel
 from securevfl.models.loss import Loss
 from securevfl.optim.curvature import of_rows
 from securevfl.optim.rules import BlockDescent
@@ -54,16 +64,29 @@ from securevfl.protocols.notes import Began
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.shares import opened_scores, opened_weights
 from securevfl.protocols.shares import visits as shares
-from securevfl.protocols.shares.new_sums import NewRows
+from securevfl.protocols.shares.new_sums import MOST as COUNTED
+from securevfl.protocols.shares.new_sums import NewRows, counted
 from securevfl.protocols.shares.opened_scores import Asking, Scores
 from securevfl.protocols.shares.placed_columns import PlacedColumns
 from securevfl.protocols.shares.score_ledger import BUDGET, OWN, REFUSED, Ledger
-from securevfl.protocols.shares.share_numbers import Levels, LookUp, Numbers
+from securevfl.protocols.shares.share_measures import (
+    FEW_ALIKE,
+    FEWEST,
+    MOST,
+    LevelPairs,
+    LossTable,
+    Marked,
+    Shuffle,
+    measure,
+    pairs,
+    prepared,
+)
+from securevfl.protocols.shares.share_numbers import END, Levels, LookUp, Numbers
 from securevfl.protocols.shares.share_products import SHARE_SCHEMES
-from securevfl.protocols.shares.shares_options import Shares
 from securevfl.protocols.shares.table_transfers import Met
 from securevfl.protocols.shares.visits import (
     ColumnBlocks,
+    SharedState,
     SharesActive,
     SharesPartner,
     SharesPassive,
@@ -84,6 +107,316 @@ from securevfl.protocols.shares.work_ahead import (
 from securevfl.runtime import eventlog
 from securevfl.runtime.clock import Stage
 from securevfl.runtime.placing import PlacedPart
+
+# What the party with labels brings to a measurement on shares, and makes of the pairs that come out of it.
+#
+# Of classes each pair is marked by its label. Of numbers the targets are taken off the sums, so that levels are
+# residuals; as these wrap where a target lies far out, rows whose target does, on the side where most do, are marked
+# instead, if they are not too few, and their residuals are looked for on the other side.
+
+
+@dataclass(frozen=True)
+class MeasuredLabels:
+    """The labels of the rows that are measured: targets (n x c), marks (n x c), and what is taken off the sums (n x c),
+    if anything; reach: how far the levels go on either side."""
+
+    loss: Loss
+    classes: NDArray[Any]
+    targets: Floats
+    marks: NDArray[np.bool_]
+    less: Floats | None
+    reach: float
+    side: float = 1.0
+
+    @classmethod
+    def of(cls, loss: Loss, labels: NDArray[Any], classes: NDArray[Any], reach: float) -> MeasuredLabels:
+        """Make the targets and marks from labels (n,) and the classes of the training."""
+        targets = loss.targets(labels, classes)
+        if loss.classifies:
+            return cls(loss, classes, targets, targets > 0, None, reach)
+        side = 1.0 if targets.max() >= -targets.min() else -1.0
+        wide = side * targets > reach / 2
+        return cls(loss, classes, targets, wide & (wide.sum() >= FEW_ALIKE), targets, reach, side)
+
+    @property
+    def none(self) -> float:
+        """The mean loss without a model."""
+        return float(self.loss.value(np.zeros_like(self.targets), self.targets).mean())
+
+    def metrics(self, found: LevelPairs) -> tuple[dict[str, float], list[list[float]]]:
+        """All metrics that pairs tell, and of two classes the calibration."""
+        if self.less is not None:
+            return metrics.of_residuals(self.loss, self._residuals(found), self.targets, self.classes), []
+        told = metrics.of_classes(self.loss, found.f, found.marked, self.classes)
+        if not self.loss.single:
+            return told, []
+        proba = self.loss.proba(found.f)[:, 1]
+        return told, metrics.calibration(found.marked[:, 0], proba).tolist()
+
+    def spread(self, found: LevelPairs) -> dict[str, float]:
+        """Return the standard errors of the metrics that pairs tell."""
+        if self.less is not None:
+            return metrics.spread_of_residuals(self.loss, self._residuals(found), self.targets, self.classes)
+        return metrics.spread_of_classes(self.loss, found.f, found.marked, self.classes)
+
+    def _residuals(self, found: LevelPairs) -> Floats:
+        """Read the residuals (n x c) off the levels."""
+        r = self.side * found.f
+        return self.side * np.where(found.marked & (r > self.reach / 2), r - 2 * self.reach, r)
+
+
+AHEAD = 4  # shuffles of a chunk that are made with it
+NEAR_END = 0.01  # part of the rows near the end of the table from which a party is warned where none are counted
+OUTER = 0.75  # of what levels cover: sums between this and the end say that others may have wrapped
+
+_FAR = (
+    "so many rows have scores beyond the largest that the training counts with, where they are taken for others and "
+    "draw weights further: set protocol.shares.table_bits one higher, by which scores may be twice as large and almost "
+    "twice as much is sent, or cut values off that lie far out (prepare.clip)"
+)
+_NEAR = (
+    "so many rows have scores near the largest that the training counts with; beyond it they are taken for others, and "
+    "whether some are could not be counted: set protocol.shares.table_bits one higher if metrics get worse"
+)
+_WRAP = (
+    "so many rows have scores near the largest that metrics count with or beyond, where they are taken for others: "
+    "these may be wrong; set a larger metrics_range"
+)
+
+Found = tuple[dict[str, float], Sequence[list[float]], Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class InputRows:
+    """A party's inputs of some rows of its table, made when they are read by slices."""
+
+    of: Callable[[TrainingData, Rows], Floats]
+    data: TrainingData
+    rows: Rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, rows: slice, /) -> Floats:
+        return self.of(self.data, self.rows[rows])
+
+
+@dataclass(frozen=True)
+class _WorkerInputs:
+    """A party's inputs (m x breadth) of rows at a worker, made of them (m x d) when they are read by slices."""
+
+    of: RowsHere
+    inputs: Inputs
+    at: Rows
+    roots: Floats | None
+    clip: float
+    breadth: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self), self.breadth
+
+    def __len__(self) -> int:
+        return len(self.of)
+
+    def __getitem__(self, rows: slice, /) -> Floats:
+        own = inputs_at(self.inputs, self.of[rows], self.at[rows]).clip(-self.clip, self.clip)
+        return own if self.roots is None else own * self.roots[rows][:, None]
+
+
+def worker_inputs(
+    stretch: Stretch, inputs: Inputs, at: Rows, roots: Floats | None, clip: float, breadth: int
+) -> Stretch:
+    """Return a party's inputs of a stretch of its rows, where these lie; their places are as for `inputs_at`. Each is
+    cut off at `clip`, and multiplied by its row's root, if there are any."""
+    return Stretch(_WorkerInputs(stretch.rows, inputs, at, roots, clip, breadth))
+
+
+class Measures:
+    """The measurements of one training, with the shuffles that were made ahead of them."""
+
+    def __init__(self, player: SharesPlayer, job: SharesJob, seat: Seat) -> None:
+        """player: what it is asked about the model, each at its time."""
+        self._player, self._job, self._seat = player, job, seat
+        self._chunk = -1
+        self._shuffles: dict[int, deque[Shuffle]] = {}
+        self._calibration: Sequence[list[float]] = []
+        self._spread: Mapping[str, float] = {}
+        self.none = np.inf  # the loss without a model, of the rows last measured; known to the party with labels
+        self._far = 0.0  # the part of the rows that was warned of last
+        self._uncounted = False  # whether the partner told no count of rows beyond the table
+
+    def measure(self, loss: Loss, data: TrainingData, state: SharedState, rounds: int) -> Found:
+        """Return the metrics after so many rounds, points of a calibration curve, and the metrics' standard errors; all
+        empty where nobody is told.
+
+        DivergenceError if the loss is far above that of a model that says nothing.
+        """
+        self._calibration, self._spread = [], {}
+        return self._measure(loss, data, state, rounds), self._calibration, self._spread
+
+    def _measure(self, loss: Loss, data: TrainingData, state: SharedState, rounds: int) -> dict[str, float]:
+        rows = self._evaluated(data)
+        if len(rows) < FEWEST:
+            if self._seat.me == self._seat.active:
+                what = f"{FEWEST} rows to take metrics of were expected, {len(rows)} came, so there are none"
+                warnings.warn(f"party {self._seat.me}: {what}; hold out more (test_fraction)", DataNotice, stacklevel=2)
+            return {}
+        self._note_measure(data, rows)
+        if not metrics.fits(loss):
+            return self._sum_of_losses(data, rows, state, rounds)
+        labels, classes = data.labels(rows.rows), data.classes
+        own, levels = None, self._levels(loss)
+        if labels is not None and classes is not None:
+            own = MeasuredLabels.of(loss, labels, classes, levels.reach)
+        met = self._player.met
+        held = loss.classifies and levels.has_ends(self._player.plan.numbers)
+        found = pairs(
+            met.products,
+            self._shuffle(len(rows)),
+            self._player.terms,
+            state,
+            self._player.inputs_of(data, rows.rows),
+            levels,
+            None if own is None else Marked(own.marks, own.less),
+            met.tops if held else None,
+        )
+        if found is None or own is None:
+            return {}
+        told, self._calibration = own.metrics(found)
+        self._spread = own.spread(found)
+        self._watch(told["loss"], own.none, rounds)
+        if self._uncounted and own.less is None:
+            self._warn(float((np.abs(found.f) > END * levels.reach).mean()), NEAR_END, _NEAR)
+        if not held:
+            outer = (np.abs(found.f) > OUTER * own.reach) & ((own.less is None) | ~found.marked)
+            self._warn(float(outer.mean()), 0.0, _WRAP)
+        return told
+
+    def _sum_of_losses(self, data: TrainingData, rows: ScaledRows, state: SharedState, rounds: int) -> dict[str, float]:
+        """Return what one opened sum tells of a loss that pairs do not."""
+        targets = (
+            None
+            if (rated := data.rated_outputs(rows.rows, self._seat.outputs)) is None
+            else LossTable(self._job.loss.value, rated, self._job.loss.least(rated))
+        )
+        met, own = self._player.met, self._player.inputs_of(data, rows.rows)
+        found = measure(met.products, met.transfers, self._player.terms, state, state.visits, own, targets)
+        if found is None or targets is None:
+            return {}
+        none = float(targets.values(np.zeros_like(targets.least), targets.targets).mean())
+        self._watch(found.loss * self._seat.outputs, none * self._seat.outputs, rounds)
+        if self._uncounted:
+            self._warn(found.far, NEAR_END, _NEAR)
+        counts = 1.0 if data.weights is None else float(data.weights[rows.rows].mean())
+        return {"loss": found.loss * self._seat.outputs / counts}
+
+    def _watch(self, loss: float, none: float, rounds: int) -> None:
+        """Compare the loss with that of no model. DivergenceError if it is far above, and nothing turns back for it."""
+        self.none = none
+        if loss > FAR_ABOVE * none and not turns_back(self._job, self._player.turned):
+            raise diverged(rounds)
+
+    def count_far(self, data: TrainingData, state: SharedState | None, visit: Visit) -> None:
+        """Count, of some rows of the last visit, those whose sums are beyond the end of their table, as often as the
+        partner's ledger lets them be counted; warn of any."""
+        rows, met = visit.rows[: COUNTED // self._seat.outputs], self._player.met
+        if len(rows) < FEWEST or state is None:
+            return
+        self._seat.channel.clock.stage = Stage.EVALUATE
+        X, numbers = self._player.inputs_of(data, rows), self._player.plan.numbers
+        rated = data.rated_outputs(rows, self._seat.outputs)
+        limited = not (self._seat.desk.together or "small_metrics" in self._job.accepts)
+        found = counted(
+            met.products,
+            met.tops,
+            self._player.terms,
+            state,
+            state.visits,
+            X,
+            np.zeros(0) if rated is None else numbers.centres(self._job.loss.least(rated)),
+            allowed=lambda: not limited or self._player.ledger.count(data.ids(rows)),
+        )
+        self._uncounted = found is None
+        if found is not None:
+            self._warn(found / (len(rows) * self._seat.outputs), *((0.0, _FAR) if numbers.roomy else (NEAR_END, _NEAR)))
+
+    def _warn(self, far: float, most: float, why: str) -> None:
+        """Warn of a part of the rows, if it is more than `most`."""
+        if far > most:
+            facts: dict[str, str | int | float] = {"part": round(far, 4), "reason": why}
+            level = logging.ERROR if far > 2 * self._far else logging.INFO
+            eventlog.emit(self._seat.me, "far", facts, level)
+            self._far = far
+
+    def _evaluated(self, data: TrainingData) -> ScaledRows:
+        """Return the rows that are measured: those to be evaluated, or as many as there is room for, spread evenly over
+        the table: one that is sorted by time is not judged by its first months."""
+        rows, most = np.sort(data.evaluated.rows), MOST // self._seat.outputs
+        spread = np.linspace(0, len(rows) - 1, min(len(rows), most)).astype(np.intp)
+        return ScaledRows(data, rows[spread])
+
+    def _levels(self, loss: Loss) -> Levels:
+        return self._job.protocol.shares.metrics_levels(self._player.plan.numbers, classifies=loss.classifies)
+
+    def _shuffle(self, rows: int) -> Shuffle | None:
+        """Take a shuffle of so many rows at a holder, made with the chunk or now."""
+        made = self._shuffles.get(self._chunk)
+        return made.popleft() if made else self._prepared(self._player.met, rows)
+
+    def _prepared(self, met: Met, rows: int) -> Shuffle | None:
+        ends, holders = met.switches, (self._seat.active, self._seat.roles.the(PARTNER))
+        if ends is None:
+            return None
+        (peer,) = (name for name in holders if name != self._seat.me)
+        bits = self._levels(self._job.model.loss).bits + 1
+        return prepared(met.products.seat, peer, ends, rows, bits, blocks=self._seat.outputs)
+
+    def enter(self, chunk: int) -> None:
+        """Go on to a chunk, by the number of its first visit; shuffles left from the one before serve no longer."""
+        self._shuffles.pop(self._chunk, None)
+        self._chunk = chunk
+
+    def prepare(self, met: Met, data: TrainingData, first: int, visits: int, total: int) -> None:
+        """Make shuffles for the evaluations that come in a chunk of so many visits, of `total` in all; some of them."""
+        every, rows, last = self._job.evaluation_interval, len(self._evaluated(data)), first + visits
+        due = {number for number in range(first + 1, last + 1) if every and number % every == 0}
+        due |= {last} if last == total else set()
+        count = min(len(due), AHEAD) if rows >= FEWEST and metrics.fits(self._job.model.loss) else 0
+        made = (self._prepared(met, rows) for _ in range(count))
+        self._shuffles[first] = deque(shuffle for shuffle in made if shuffle is not None)
+
+    def _note_measure(self, data: TrainingData, rows: ScaledRows) -> None:
+        """Enter at every other party that the active one measures these rows. LeakageError if that is too often."""
+        seat = self._seat
+        if not (seat.me == seat.active or seat.desk.together or seat.desk.reserved):
+            limited = "small_metrics" not in self._job.accepts
+            self._player.ledger.measure(seat.active, data.ids(rows.rows), limited=limited, me=seat.me)
+
+    def check(self, data: TrainingData, start: int) -> None:
+        """Raise LeakageError if the evaluations of the run from round `start` on would be too many. A DataNotice says
+        where rows that count more or less than others are measured alike."""
+        if data.counts(data.evaluated.rows) is not None and metrics.fits(self._job.model.loss):
+            what = "on shares metrics count every row alike, as nobody knows which row a score is of"
+            why = "weights.column counts in the training alone"
+            warnings.warn(f"party {self._seat.me}: {what}; {why}", DataNotice, stacklevel=2)
+        seat, rows, every = self._seat, self._evaluated(data), self._job.evaluation_interval
+        if (
+            self._seat.me == self._seat.active
+            or seat.desk.together
+            or seat.desk.reserved
+            or "small_metrics" in self._job.accepts
+            or len(rows) < FEWEST
+        ):
+            return
+        total = len(data.schedule)
+        measured_at_end = not every or total % every > 0 or (start > 0 and self._job.patience is not None)
+        times = (total // every - start // every if every else 0) + measured_at_end
+        self._player.ledger.check_measures(seat.active, data.ids(rows.rows), times)
+
+
+# One party.
+
 
 BLOCK = 16_384  # rows that are scored at a time
 STRETCH = 4096  # rows of which inputs are made at a time
@@ -139,6 +472,7 @@ class SharesPlayer(Player):
 
     def __init__(self, job: SharesJob, seat: Seat, columns: int, state: State | None) -> None:
         self._job, self._seat = job, seat
+        self._model, self._options = job.model, job.protocol.shares
         self._active, self._partner = seat.me == seat.active, seat.roles.the(PARTNER)
         own = State() if state is None else state
         self._sizes: dict[str, Any] = own.get("sizes", {})
@@ -168,22 +502,18 @@ class SharesPlayer(Player):
 
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
         with one_thread():
-            yield from self._trained(data, start)
-
-    def _trained(self, data: TrainingData, start: int) -> Generator[Round]:
-        self._measures.check(data, start)
-        training = self._begin(data)
-        ahead, of = training.ahead, len(training.visits)
-        give_back()  # what reading the table took
-        try:
-            while start < of:
-                yield from self._stretch(training, start)
-                start = self.exchanges
-        except GeneratorExit:  # stopped early, and well: what is left serves nobody
-            ahead.drop_from(0)
-            raise
-        finally:
-            ahead.store.close()
+            self._measures.check(data, start)
+            training = self._begin(data)
+            give_back()  # what reading the table took
+            try:
+                while start < len(training.visits):
+                    yield from self._stretch(training, start)
+                    start = self.exchanges
+            except GeneratorExit:  # stopped early, and well: what is left serves nobody
+                training.ahead.drop_from(0)
+                raise
+            finally:
+                training.ahead.store.close()
 
     def outcome(self) -> State:
         state = self._kept(whole=False)
@@ -199,17 +529,14 @@ class SharesPlayer(Player):
         if self._seat.desk.ahead is None:
             raise ConfigError(f"{self._seat.me}: a folder for work done ahead was expected; name one")
         with one_thread():
-            yield from self._prepared(data)
-
-    def _prepared(self, data: TrainingData) -> Generator[Round]:
-        training = self._begin(data)
-        give_back()
-        try:
-            for first, part in chunks_of(training.visits, 0, self._epochs_ahead):
-                self._make(training, first, part)
-                yield Round(first + len(part), len(data.schedule), part[-1].epoch)
-        finally:
-            training.ahead.store.close()
+            training = self._begin(data)
+            give_back()
+            try:
+                for first, part in chunks_of(training.visits, 0, self._epochs_ahead):
+                    self._make(training, first, part)
+                    yield Round(first + len(part), len(data.schedule), part[-1].epoch)
+            finally:
+                training.ahead.store.close()
 
     def measure(self, loss: Loss, data: TrainingData, rounds: int, *, last: bool) -> dict[str, float]:
         """Metrics of pairs (level, label) of the evaluated rows, in a hidden order."""
@@ -224,10 +551,7 @@ class SharesPlayer(Player):
 
     @cached_property
     def _measures(self) -> Measures:
-        known = MeasuredModel(
-            self._inputs_of, lambda: self._met, lambda: self._terms, lambda: self._plan, lambda: self._turned
-        )
-        return Measures(self._job, self._seat, known, self._ledger)
+        return Measures(self, self._job, self._seat)
 
     def decision(self, rows: OwnRows, asked: AskedRows | None = None) -> Floats | None:
         if self._state is None:
@@ -251,7 +575,7 @@ class SharesPlayer(Player):
 
     def _stretch(self, training: _Training, start: int) -> Generator[Round]:
         """Go through the visits from `start` on, to the last one or to where the training turns back."""
-        channel, ahead, of, turns_before = self._seat.channel, training.ahead, len(training.visits), len(self._turned)
+        channel, ahead, of, turns_before = self._seat.channel, training.ahead, len(training.visits), len(self.turned)
 
         def make(chunk: tuple[int, list[Visit]]) -> None:
             self._make(training, *chunk)
@@ -269,7 +593,7 @@ class SharesPlayer(Player):
                 states = training.side.train(chunk, len(part))
                 for number, (visit, self._state) in enumerate(zip(part, states, strict=True), first + 1):
                     yield Round(number, of, visit.epoch)
-                    if len(self._turned) > turns_before:
+                    if len(self.turned) > turns_before:
                         break
                     if number - first < len(part):
                         channel.door.began(number + 1)
@@ -280,23 +604,23 @@ class SharesPlayer(Player):
                     self._measures.count_far(training.data, self._state, part[-1])
                     continue
                 break
-        if len(self._turned) > turns_before:  # what was made rests on the steps before
+        if len(self.turned) > turns_before:  # what was made rests on the steps before
             ahead.drop_from(0)
             training.side.go_by(self._terms_for(training.rows))
 
     def _chunk(self, training: _Training, first: int) -> int:
         """Return the number of a chunk by its first visit: no two of a session have one number, nor so their keys."""
-        return first + len(training.visits) * len(self._turned)
+        return first + len(training.visits) * len(self.turned)
 
     @property
     def turns_back(self) -> bool:
-        return turns_back(self._job, self._turned)
+        return turns_back(self._job, self.turned)
 
     def is_lost(self, losses: Sequence[float]) -> bool:
         return not losses[-1] <= min([self._measures.none, *(self._model.risen * loss for loss in losses[:-1])])
 
     def turn_back(self, best: State | None) -> None:
-        turned = [*self._turned, [self.exchanges, 0 if best is None else best["visits"]]]
+        turned = [*self.turned, [self.exchanges, 0 if best is None else best["visits"]]]
         self._sizes = self._sizes | {"turned": turned}
         self._measured.pop(self.exchanges, None)
         eventlog.warn(self._seat.me, "turned back", {"visit": self.exchanges, "to": turned[-1][1], "reason": _TURNED})
@@ -305,7 +629,7 @@ class SharesPlayer(Player):
         return self._answered
 
     def known(self, asked: AskedRows) -> KnownRows:
-        ledger = self._ledger
+        ledger = self.ledger
         question = ledger.question(self._noted(), OWN, asked.ids, ledger.commitments(asked.ids, asked.raw))
         states, trained = ledger.look(question), ledger.trained_on(question)
         scores = np.full((len(states), self._seat.outputs), np.nan)
@@ -327,9 +651,9 @@ class SharesPlayer(Player):
         return State(kept, inputs=own) if own else kept
 
     @cached_property
-    def _met(self) -> Met:
+    def met(self) -> Met:
         """What the session has for questions about the model."""
-        numbers = self._plan.numbers
+        numbers = self.plan.numbers
         return Met(self._seat, self._partner, self._scheme(numbers), numbers)
 
     def _scheme(self, numbers: Numbers) -> ShareScheme:
@@ -348,7 +672,7 @@ class SharesPlayer(Player):
         parts = schedule.partition(0)
         n = len(schedule.train)
         columns = {name: self._model.breadth(self._spread(d, n, name)) for name, d in seat.columns.items()}
-        turned = self._turned
+        turned = self.turned
         self._sizes = {"turned": turned, "columns": columns, "rows": max(map(len, parts)), "batches": schedule.batches}
         self._sizes["named"], self._sizes["trained"] = data.named, n
         self._sizes["held"] = Holds.of(data.raw(schedule.sample(ROWS))).bits
@@ -358,7 +682,7 @@ class SharesPlayer(Player):
         own = self._columns(data, terms.numbers, parts)
         ready: Ready = InMemory() if seat.desk.ahead is None else OnDisk(seat.desk.ahead)
         ahead = Ahead(
-            seat, terms, self._scheme(terms.numbers), own.integers, ready, apart=data.apart, base=self._met.base
+            seat, terms, self._scheme(terms.numbers), own.integers, ready, apart=data.apart, base=self.met.base
         )
         side: Side
         if self._active:
@@ -381,18 +705,18 @@ class SharesPlayer(Player):
 
     def _columns(self, data: TrainingData, numbers: Numbers, parts: Sequence[Rows]) -> ColumnBlocks:
         """Return this party's columns in all batches, wherever they lie."""
-        rate, P = self._plan.rate, self._turn(data)
+        rate, P = self.plan.rate, self._turn(data)
         if data.apart:
             return PlacedColumns(numbers, rate, lambda batch: self._at_workers(data, parts[batch]), self._seat.meter, P)
         rows = lambda batch: InputRows(self._features, data, parts[batch])  # noqa: E731
         return VisitColumns(numbers, rate, rows, P, self._seat.desk.ahead)
 
-    def _inputs_of(self, data: TrainingData, rows: Rows) -> NewRows:
+    def inputs_of(self, data: TrainingData, rows: Rows) -> NewRows:
         """Return this party's inputs of rows of its table, where they lie."""
         if not data.apart:
             return InputRows(self._features, data, rows)
         tall = self._at_workers(data, rows)
-        return PlacedColumns(self._plan.numbers, self._plan.rate, lambda _: tall, self._seat.meter)
+        return PlacedColumns(self.plan.numbers, self.plan.rate, lambda _: tall, self._seat.meter)
 
     def _at_workers(self, data: TrainingData, rows: Rows, root: Floats | None = None, clip: float = np.inf) -> Tall:
         """Return this party's inputs (n x breadth) of rows that lie at workers, there; cut off at `clip`, and each by
@@ -412,7 +736,7 @@ class SharesPlayer(Player):
         ahead, number = training.ahead, self._chunk(training, first)
         self._seat.channel.clock.stage = Stage.AHEAD
         if ahead.holds:  # in the first chunk, before work goes on beside questions about the model
-            self._met.base.meet()
+            self.met.base.meet()
         if is_ready(ahead.meet(), ahead, number, len(part)):
             ahead.pass_over(number)
         else:
@@ -424,13 +748,15 @@ class SharesPlayer(Player):
         if not isinstance(optimizer, BlockDescent):
             return None
         d, rows, clip = self._sizes["columns"][self._seat.me], data.schedule.flow, self._options.clip
+        roots = None if data.weights is None else np.sqrt(data.weights[rows])
         stretches: Iterable[Floats]
         if data.apart:
-            tall = self._at_workers(data, rows, None if data.weights is None else np.sqrt(data.weights[rows]), clip)
+            tall = self._at_workers(data, rows, roots, clip)
             stretches = [cast(Floats, tall)]
         else:
-            starts = range(0, len(rows), STRETCH)
-            stretches = (self._own_weighted(data, rows[at : at + STRETCH], clip) for at in starts)
+            blocks = (slice(at, at + STRETCH) for at in range(0, len(rows), STRETCH))
+            own = ((self._features(data, rows[block]).clip(-clip, clip), block) for block in blocks)
+            stretches = (X if roots is None else X * roots[block][:, None] for X, block in own)
         if data.weights is not None:  # who has labels knows what each row counts; others allow for the most
             loss = self._job.model.loss
         ridge = self._model.ridge_of(len(rows))
@@ -441,11 +767,6 @@ class SharesPlayer(Player):
         if data.apart:
             self._seat.meter.elsewhere(tall.makespan())
         return P
-
-    def _own_weighted(self, data: TrainingData, rows: Rows, clip: float) -> Floats:
-        """Return inputs (m x d) of these rows by the root of what each row counts, where this party knows that."""
-        own = self._features(data, rows).clip(-clip, clip)
-        return own if data.weights is None else own * np.sqrt(data.weights[rows])[:, None]
 
     def _features(self, data: TrainingData, rows: Rows) -> Floats:
         """Return this party's inputs (m x d) of rows of its table."""
@@ -480,15 +801,7 @@ class SharesPlayer(Player):
         return Spread(party == seat.active, columns, seat.outputs, len(seat.parties), rows, opened)
 
     @property
-    def _model(self) -> LinearModel:
-        return self._job.model
-
-    @property
-    def _options(self) -> Shares:
-        return self._job.protocol.shares
-
-    @property
-    def _plan(self) -> Plan:
+    def plan(self) -> Plan:
         return plan_of(self._job, self._sizes, len(self._seat.parties))
 
     @property
@@ -496,18 +809,18 @@ class SharesPlayer(Player):
         return epochs_ahead(self._job, self._sizes["trained"], self._seat.outputs)
 
     @property
-    def _turned(self) -> Turned:
+    def turned(self) -> Turned:
         """Return where the training has turned back."""
         turned: Turned = self._sizes.get("turned", ())
         return turned
 
     @property
-    def _terms(self) -> Terms:
+    def terms(self) -> Terms:
         """The terms of the training, without the rows of single batches."""
         return self._terms_for((self._sizes["rows"],))
 
     def _terms_for(self, rows: tuple[int, ...]) -> Terms:
-        seat, made = self._seat, self._plan
+        seat, made = self._seat, self.plan
         chunks = -(-self._job.epochs // self._epochs_ahead)
         columns = self._sizes["columns"]
         return Terms(made.numbers, rows, columns, self._partner, made.rule, seat.outputs, chunks, seat.active)
@@ -516,7 +829,7 @@ class SharesPlayer(Player):
         """End the training: open the weights that the job names, and note the model, which has these, in the ledger."""
         state = self._state
         assert state is not None, "it has been trained"
-        terms, named, levels = self._terms, self._options.open_weights, weight_levels(self._job, self._sizes["trained"])
+        terms, named, levels = self.terms, self._options.open_weights, weight_levels(self._job, self._sizes["trained"])
         leave = opened_weights.enter(self._seat, terms, levels, named)
         all_ended(self._seat)
         self._state = state = opened_weights.opened(self._seat, terms, state, levels, leave, named)
@@ -540,17 +853,17 @@ class SharesPlayer(Player):
             )
         exact = desk.together or options.scores == "exact"
         spacing, to = self._job.loss.spacing, options.scores_to or self._seat.active
-        numbers = self._plan.numbers
+        numbers = self.plan.numbers
         levels = Levels.exact(numbers) if exact else options.score_levels(spacing).within(numbers)
-        left = self.row_bits - bits_of_codes(self._job, self._seat.me, self._terms.columns[self._seat.me])
+        left = self.row_bits - bits_of_codes(self._job, self._seat.me, self.terms.columns[self._seat.me])
         rounded = None if exact else options.allowed_levels(spacing, left / self._seat.outputs).within(numbers)
-        ledger = None if desk.together else self._ledger
+        ledger = None if desk.together else self.ledger
         asking = Asking(self._noted(), ledger, levels, to, self.row_bits, rounded, desk.account)
-        tops = None if exact else lambda: self._met.tops
-        return Scores(self._met.products, self._terms, state, asking, tops=tops, number=state.visits, rows=rows)
+        tops = None if exact else lambda: self.met.tops
+        return Scores(self.met.products, self.terms, state, asking, tops=tops, number=state.visits, rows=rows)
 
     @cached_property
-    def _ledger(self) -> Ledger:
+    def ledger(self) -> Ledger:
         return Ledger(self._seat.desk.scores)
 
     def _noted(self) -> bytes:
@@ -561,15 +874,15 @@ class SharesPlayer(Player):
         for words in (state.own, *(state.others[name] for name in sorted(state.others))):
             digest.update(np.ascontiguousarray(words, "<u8").tobytes())
         model = digest.digest()[:NAME_BYTES]
-        if not desk.together and (training is not None or desk.scores is None) and not self._ledger.knows(model):
+        if not desk.together and (training is not None or desk.scores is None) and not self.ledger.knows(model):
             if training is None:
-                self._ledger.trained(model, state.visits, [])
+                self.ledger.trained(model, state.visits, [])
             else:
                 data, rows = training.data, training.data.schedule.flow
                 X = data.at_workers(rows, raw=True) if data.apart else InputRows(TrainingData.raw, data, rows)
                 stretches = (rows[at : at + STRETCH] for at in range(0, len(rows), STRETCH))
                 ids = chain.from_iterable(map(data.ids, stretches))
-                self._ledger.trained(model, state.visits, ids, X)
+                self.ledger.trained(model, state.visits, ids, X)
         return model
 
     def _asked(self, rows: OwnRows, asked: AskedRows | None, block: slice, X: Floats) -> opened_scores.QueriedRows:

@@ -240,12 +240,12 @@ def _scored(c: int, held: float, codes: int) -> tuple[Scores, _Kept]:
         _job=SimpleNamespace(
             loss=Logistic().loss, accepts=(), reason_codes=codes, protocol=SimpleNamespace(shares=options)
         ),
-        _plan=SimpleNamespace(numbers=numbers),
+        plan=SimpleNamespace(numbers=numbers),
         _sizes={"held": held},
-        _terms=SimpleNamespace(partner="shop", numbers=numbers, outputs=c, columns={"shop": 6}),
-        _met=SimpleNamespace(products=products, tops=None),
+        terms=SimpleNamespace(partner="shop", numbers=numbers, outputs=c, columns={"shop": 6}),
+        met=SimpleNamespace(products=products, tops=None),
         _noted=lambda: b"model",
-        _ledger=ledger,
+        ledger=ledger,
         row_bits=held / 4,
     )
     return SharesPlayer._begin_scores(player, 1), ledger

@@ -63,7 +63,7 @@ def _in_fold(X: Any, targets: Any, key: bytes, *, classifies: bool, weights: Any
 
 def _with_weights(self: Any) -> Any:
     state = _outcome(self)
-    state["theta"] = self._plan.numbers.weights(state["own"][0])
+    state["theta"] = self.plan.numbers.weights(state["own"][0])
     return state
 
 
