@@ -13,6 +13,7 @@ import securevfl as vfl
 from securevfl.base.roles import Roles
 from securevfl.errors import ProtocolError, TransportError
 from securevfl.families.fdml.pulls import (
+    Latest,
     PeerPulls,
     Position,
     PullAnswered,
@@ -23,7 +24,6 @@ from securevfl.families.fdml.pulls import (
     Restored,
     ServerPulls,
     WorkerPace,
-    begun,
 )
 from securevfl.families.fdml.stored_sum import StoredOpen
 from securevfl.protocols.declared import sizes
@@ -260,7 +260,7 @@ def test_nobody_begins_where_the_schedule_does_not_go(crafted: list[Any]) -> Non
     made = pace(20, 2)
 
     def serve(channel: Channel) -> None:
-        begun(channel, "shop", "stored/pulls", made)
+        Latest(channel, "stored/pulls", made, ("shop",)).begin("shop")
 
     def shop(channel: Channel) -> None:
         for message in crafted:

@@ -26,6 +26,7 @@ from securevfl.data.party import Helper
 from securevfl.disclosure.counts import Disclosure
 from securevfl.errors import ProtocolError, SecureVFLError, TransportError
 from securevfl.families.fdml import fdml
+from securevfl.families.fdml.fdml import FdmlMethod
 from securevfl.families.sizes import known_run
 from securevfl.families.transfer.transfer import TransferLearning
 from securevfl.organisations import predict
@@ -186,7 +187,7 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
         counts_of_numbers,
     ),
     "visits of FDML without the outputs": (
-        lambda: edited(fdml, "counts", ("job.model.shown(sizes.outputs) * sizes.epochs", "sizes.epochs")),
+        lambda: edited(FdmlMethod, "counts", ("job.model.shown(sizes.outputs) * sizes.epochs", "sizes.epochs")),
         counts_of_numbers,
     ),
     "moments of transfer once a run": (

@@ -52,40 +52,6 @@ from securevfl.runtime.channel import Group
 #   that learns, under its name. Without a server every worker is told every part of all others.
 
 
-def counts(job: FdmlJob, sizes: Sizes) -> list[Disclosure]:
-    """Count what a run discloses if it goes to its end, with all visits and evaluations."""
-    labels, visits = job.optimizer.shows_labels, job.model.shown(sizes.outputs) * sizes.epochs
-    workers = (sizes.active, *sizes.passives)
-    pulling = workers if labels else (sizes.active,)
-    pushed = sizes.rows * visits
-    found = []
-    if labels:
-        about, of = (sizes.active,), sizes.residuals
-        found += [
-            Disclosure("labels", name, about, of, of, "every label", numbers=sizes.rows * sizes.outputs)
-            for name in sizes.passives
-        ]
-    else:
-        found += labels_told(job, sizes)
-    if not sizes.helpers:  # every worker keeps what all others push, as it is
-        found += [
-            _columns(sizes, one, (other,), visits, pushed) for one in workers for other in workers if one != other
-        ]
-    else:
-        for learner in pulling:
-            others = tuple(name for name in workers if name != learner)
-            found.append(_columns(sizes, learner, others, visits, pushed))
-            if job.optimizer.tau and len(others) > 1:
-                found += [_columns(sizes, learner, (other,), visits) for other in others]
-        if not stored_of(job).hides_parts:
-            found += [_columns(sizes, server, (name,), visits, pushed) for server in sizes.helpers for name in workers]
-    if not labels and not job.protocol.seals:  # f follows from g
-        for learner in sizes.passives:
-            others = tuple(name for name in workers if name != learner)
-            found.append(_columns(sizes, learner, others, visits))
-    return [*dict.fromkeys(found), *_evaluated(job, sizes), *scores(job, sizes)]
-
-
 def _columns(
     sizes: Sizes, learner: str, about: tuple[str, ...], count: int, numbers: int = 0, group: Group = "training"
 ) -> Disclosure:
@@ -104,28 +70,6 @@ def _evaluated(job: FdmlJob, sizes: Sizes) -> list[Disclosure]:
     ]
 
 
-def tells(job: FdmlJob, roles: Roles, party: str, known: Known | None) -> list[Told]:
-    """Describe in words what a party learns from what it receives and what it keeps; formulas stand in for numbers
-    without `known`."""
-    stored, role = stored_of(job), roles.role(party)
-    lines = columns_lines(job, party, known, counts)
-    if role == SERVER:
-        said = ["everyone's pace: who pushes which batch when, and how large it is; no forward output and no sum"]
-        if not stored.hides_parts:
-            said = ["the forward outputs of every worker, in every visit to a batch", *lines]
-        return [("learns", "\n".join(said))]
-    blurs = [] if stored.noise is None else [("blurs", stored.noise.promise(job.epochs))]
-    if role == ACTIVE:
-        said = ["f = sum_k H_k on the rows predicted, and messages marked output or plain", *lines]
-        return [("learns", "\n".join([*said, *_apart(job, roles)])), *blurs]
-    residual = job.protocol.residual
-    if residual is None:
-        said = ["the labels of all training rows, which the active party shows to all workers", *lines]
-        return [("learns", "\n".join([*said, *_apart(job, roles)])), *blurs, *classifier_kept(job)]
-    said = equations(job, party, known) if residual.seals else [residual.shows, *lines]
-    return [("learns", "\n".join(said)), *blurs, *classifier_kept(job)]
-
-
 def _apart(job: FdmlJob, roles: Roles) -> list[str]:
     """Return a further line where the part of a single worker may show, because workers go at their own pace; empty
     otherwise."""
@@ -136,20 +80,6 @@ def _apart(job: FdmlJob, roles: Roles) -> list[str]:
         "workers go at their own pace: where one other alone has moved between two pulls of a batch, the difference",
         "is the change of that worker's part",
     ]
-
-
-def pooling(job: FdmlJob, roles: Roles) -> str:
-    """Who must pool what they hold to learn more than is declared."""
-    if not roles.having(SERVER):
-        return "needs nobody: each worker is sent the forward outputs of every other one, as there is no server"
-    return stored_of(job).pooling
-
-
-def strength(job: FdmlJob) -> str:
-    """Assumption and key strength of what is stored and of residuals, one line for people."""
-    residual = job.protocol.residual
-    down = "labels are shown to all" if residual is None else f"residuals: {residual.strength}"
-    return f"payloads: {stored_of(job).strength}; {down}"
 
 
 class FdmlMethod(Method[FdmlJob]):
@@ -235,7 +165,38 @@ class FdmlMethod(Method[FdmlJob]):
         return [*found, begins, *job.protocol.residual.declares()]
 
     def counts(self, job: FdmlJob, sizes: Sizes) -> list[Disclosure]:
-        return counts(job, sizes)
+        labels, visits = job.optimizer.shows_labels, job.model.shown(sizes.outputs) * sizes.epochs
+        workers = (sizes.active, *sizes.passives)
+        pulling = workers if labels else (sizes.active,)
+        pushed = sizes.rows * visits
+        found = []
+        if labels:
+            about, of = (sizes.active,), sizes.residuals
+            found += [
+                Disclosure("labels", name, about, of, of, "every label", numbers=sizes.rows * sizes.outputs)
+                for name in sizes.passives
+            ]
+        else:
+            found += labels_told(job, sizes)
+        if not sizes.helpers:  # every worker keeps what all others push, as it is
+            found += [
+                _columns(sizes, one, (other,), visits, pushed) for one in workers for other in workers if one != other
+            ]
+        else:
+            for learner in pulling:
+                others = tuple(name for name in workers if name != learner)
+                found.append(_columns(sizes, learner, others, visits, pushed))
+                if job.optimizer.tau and len(others) > 1:
+                    found += [_columns(sizes, learner, (other,), visits) for other in others]
+            if not stored_of(job).hides_parts:
+                found += [
+                    _columns(sizes, server, (name,), visits, pushed) for server in sizes.helpers for name in workers
+                ]
+        if not labels and not job.protocol.seals:  # f follows from g
+            for learner in sizes.passives:
+                others = tuple(name for name in workers if name != learner)
+                found.append(_columns(sizes, learner, others, visits))
+        return [*dict.fromkeys(found), *_evaluated(job, sizes), *scores(job, sizes)]
 
     def protocols(self, job: FdmlJob, roles: Roles) -> list[MessageProtocol]:
         found: list[MessageProtocol] = [job.protocol.sum_for(len(roles.having(PASSIVE)))]
@@ -252,7 +213,9 @@ class FdmlMethod(Method[FdmlJob]):
         return f"{stored_of(job).label}/{'labels' if residual is None else residual.label}"
 
     def strength(self, job: FdmlJob) -> str:
-        return strength(job)
+        residual = job.protocol.residual
+        down = "labels are shown to all" if residual is None else f"residuals: {residual.strength}"
+        return f"payloads: {stored_of(job).strength}; {down}"
 
     def openings(self, job: FdmlJob, sizes: Sizes) -> str:
         if job.protocol.residual is None:
@@ -263,10 +226,28 @@ class FdmlMethod(Method[FdmlJob]):
         )
 
     def tells(self, job: FdmlJob, roles: Roles, party: str, known: Known | None) -> list[Told]:
-        return tells(job, roles, party, known)
+        stored, role = stored_of(job), roles.role(party)
+        lines = columns_lines(job, party, known, self.counts)
+        if role == SERVER:
+            said = ["everyone's pace: who pushes which batch when, and how large it is; no forward output and no sum"]
+            if not stored.hides_parts:
+                said = ["the forward outputs of every worker, in every visit to a batch", *lines]
+            return [("learns", "\n".join(said))]
+        blurs = [] if stored.noise is None else [("blurs", stored.noise.promise(job.epochs))]
+        if role == ACTIVE:
+            said = ["f = sum_k H_k on the rows predicted, and messages marked output or plain", *lines]
+            return [("learns", "\n".join([*said, *_apart(job, roles)])), *blurs]
+        residual = job.protocol.residual
+        if residual is None:
+            said = ["the labels of all training rows, which the active party shows to all workers", *lines]
+            return [("learns", "\n".join([*said, *_apart(job, roles)])), *blurs, *classifier_kept(job)]
+        said = equations(job, party, known) if residual.seals else [residual.shows, *lines]
+        return [("learns", "\n".join(said)), *blurs, *classifier_kept(job)]
 
     def pooling(self, job: FdmlJob, roles: Roles) -> str:
-        return pooling(job, roles)
+        if not roles.having(SERVER):
+            return "needs nobody: each worker is sent the forward outputs of every other one, as there is no server"
+        return stored_of(job).pooling
 
     def player(self, job: FdmlJob, seat: Seat, columns: int, state: State | None) -> Player:
         if seat.roles.role(seat.me) == SERVER:

@@ -217,37 +217,72 @@ class ServerPulls(Pulls):
         return PullAnswer(t, total, message.finished, versions)
 
 
-def begun(channel: Channel, name: str, lane: str, pace: WorkerPace) -> tuple[int, dict[int, tuple[int, bytes]]]:
-    """Step 0 of a worker: the iteration that it begins with, and the versions and payloads of batches visited before.
-
-    ProtocolError for what this schedule does not have.
-    """
-    stored: dict[int, tuple[int, bytes]] = {}
-    last = len(pace.batches)
-    while True:
-        _, message = channel.recv_any((name,), (Restored, Position), lane)
-        match message:
-            case Position(iteration) if 0 <= iteration <= last:
-                return iteration, stored
-            case Restored(batch, version, payload) if 0 <= version < last and pace.batches[version] == batch:
-                stored[batch] = version, payload
-            case _:
-                raise ProtocolError(
-                    f"{channel.me}: {name} was expected to begin within {last} iterations of the schedule, it names "
-                    "one or a batch that is none of it; do both run the same job?"
-                )
-
-
 @dataclass
 class _Worker:
-    """What the server knows of one: the last iterations pushed and answered, how many it has finished, what is held
-    back, and payloads by batch with their versions."""
+    """What is known of one: the last iterations pushed and answered, how many it has finished, what is held back."""
 
     pushed: int = -1
     answered: int = -1
     finished: int = 0
     held: deque[int] = field(default_factory=deque)
-    stored: dict[int, tuple[int, bytes]] = field(default_factory=dict)
+
+
+class Latest:
+    """What each worker has pushed last of each batch, at whoever keeps it: payloads with their versions."""
+
+    def __init__(self, channel: Channel, lane: str, pace: WorkerPace, workers: Sequence[str]) -> None:
+        self._channel, self._lane, self._pace = channel, lane, pace
+        self.workers = {name: _Worker() for name in workers}
+        self._stored: dict[str, dict[int, tuple[int, bytes]]] = {name: {} for name in workers}
+
+    @property
+    def slowest(self) -> int:
+        """The last iteration that all have pushed."""
+        return min(worker.pushed for worker in self.workers.values())
+
+    def begin(self, name: str) -> None:
+        """Step 0 of a worker: take in the iteration that it begins with, and payloads of batches visited before.
+
+        ProtocolError for what this schedule does not have.
+        """
+        last = len(self._pace.batches)
+        while True:
+            _, message = self._channel.recv_any((name,), (Restored, Position), self._lane)  # 0
+            match message:
+                case Position(iteration) if 0 <= iteration <= last:
+                    worker = self.workers[name]
+                    worker.finished, worker.pushed, worker.answered = iteration, iteration - 1, iteration - 1
+                    return
+                case Restored(batch, version, payload) if 0 <= version < last and self._pace.batches[version] == batch:
+                    self.put(name, batch, version, payload)
+                case _:
+                    raise ProtocolError(
+                        f"{self._channel.me}: {name} was expected to begin within {last} iterations of the schedule, "
+                        "it names one or a batch that is none of it; do both run the same job?"
+                    )
+
+    def put(self, name: str, batch: int, version: int, payload: bytes) -> None:
+        """Keep a worker's payload in place of what it had pushed of this batch."""
+        self._stored[name][batch] = version, payload
+
+    def take(self, name: str, push: Push) -> int:
+        """Take in a worker's next push, and return its iteration. ProtocolError if it is another."""
+        worker = self.workers[name]
+        t = worker.pushed + 1
+        batch = self._pace.batches[t] if t < len(self._pace.batches) else -1
+        if (push.iteration, push.batch) != (t, batch) or not worker.finished <= push.finished <= t:
+            raise ProtocolError(
+                f"{self._channel.me}: {name} was expected to push iteration {t} of batch {batch}, it pushed "
+                f"{push.iteration} of {push.batch}, with {push.finished} finished; do both run the same job?"
+            )
+        worker.pushed, worker.finished = t, push.finished
+        self.put(name, batch, t, push.payload)
+        return t
+
+    def parts(self, batch: int) -> tuple[dict[str, bytes], dict[str, int]]:
+        """Return the payloads of a batch that have been pushed, by worker, and their versions."""
+        parts = {name: own[batch] for name, own in self._stored.items() if batch in own}
+        return {name: part for name, (_, part) in parts.items()}, {name: v for name, (v, _) in parts.items()}
 
 
 class PullServer:
@@ -259,35 +294,28 @@ class PullServer:
         """seat: of a sum, whose collector this is. told: who is told sums. whole: sums are of all workers or none."""
         self._channel, self._lane = seat.channel, f"{seat.lane}/pulls"
         self._pace, self._stored, self._lead, self._told, self._whole = pace, stored, lead, frozenset(told), whole
-        self._workers = {name: _Worker() for name in seat.contributors}
+        self._latest = Latest(seat.channel, self._lane, pace, seat.contributors)
+        self._workers = self._latest.workers
 
     def serve(self) -> Iterator[int]:
         """Serve until all pushes are answered; yield the number of iterations that every worker has finished."""
-        self._begin()
+        for name in self._workers:
+            self._latest.begin(name)  # 0
         done = self._through
         while done < len(self._pace.batches):
             senders = self._pushing(done)
             awaited = [name for name in senders if self._waits_for_nobody(name)]
             name, push = self._channel.recv_first(senders, Push, self._lane, awaited=awaited)  # 1
-            self._take(name, push)
+            self._workers[name].held.append(self._latest.take(name, push))
             self._answer()
             while done < self._through:
                 done += 1
                 yield done
 
-    def _begin(self) -> None:
-        for name, worker in self._workers.items():
-            worker.finished, worker.stored = begun(self._channel, name, self._lane, self._pace)  # 0
-            worker.pushed = worker.answered = worker.finished - 1
-
     @property
     def _through(self) -> int:
         """How many iterations everyone's pulls are answered of."""
         return 1 + min(worker.answered for worker in self._workers.values())
-
-    @property
-    def _slowest(self) -> int:
-        return min(worker.pushed for worker in self._workers.values())
 
     def _pushing(self, done: int) -> list[str]:
         """Who pushes next without an answer from here, while all are through with `done` iterations."""
@@ -306,33 +334,19 @@ class PullServer:
         t = self._workers[name].pushed
         return self._workers[self._lead].finished > t - self._pace.unanswered(t)
 
-    def _take(self, name: str, push: Push) -> None:
-        worker = self._workers[name]
-        t = worker.pushed + 1
-        if (push.iteration, push.batch) != (t, self._pace.batches[t]) or not worker.finished <= push.finished <= t:
-            raise ProtocolError(
-                f"{self._channel.me}: {name} was expected to push iteration {t} of batch {self._pace.batches[t]}, it "
-                f"pushed {push.iteration} of {push.batch}, with {push.finished} finished; do both run the same job?"
-            )
-        worker.pushed, worker.finished = t, push.finished
-        worker.stored[push.batch] = t, push.payload
-        worker.held.append(t)
-
     def _answer(self) -> None:
         """Answers all that need not wait: those whose lead is small enough, and have parts of all where they must."""
-        slowest = self._slowest
+        slowest = self._latest.slowest
         for name, worker in self._workers.items():
             while worker.held and worker.held[0] - slowest <= self._pace.lead(worker.held[0]):
                 t = worker.held[0]
-                batch = self._pace.batches[t]
-                parts = {each: own.stored[batch] for each, own in self._workers.items() if batch in own.stored}
+                parts, stored = self._latest.parts(self._pace.batches[t])
                 if self._whole and len(parts) < len(self._workers):
                     break
                 worker.held.popleft()
                 worker.answered = t
-                told = name in self._told
-                total = self._stored.add({each: part for each, (_, part) in parts.items()}) if told else b""
-                versions = {each: parts[each][0] if each in parts else -1 for each in self._workers}
+                total = self._stored.add(parts) if name in self._told else b""
+                versions = {each: stored.get(each, -1) for each in self._workers}
                 finished = self._workers[self._lead].finished
                 self._channel.note(PullAnswered(name, t, slowest, versions))
                 leave = sizes(self._channel, name)  # what the total tells, those who pushed have entered
@@ -375,63 +389,49 @@ class PeerPulls(Pulls):
         self._peers = [name for name in seat.contributors if name != seat.me]
         stored, readers = StoredOpen(), seat.contributors
         self._worker, self._adder = stored.worker(seat, readers), stored.server(seat, readers)
-        self._pushed = dict.fromkeys(seat.contributors, -1)
-        self._finished = dict.fromkeys(seat.contributors, 0)
-        self._stored: dict[str, dict[int, tuple[int, bytes]]] = {name: {} for name in seat.contributors}
+        self._latest = Latest(seat.channel, self._lane, pace, seat.contributors)
         self._open: deque[int] = deque()
 
     def begin(self, iteration: int, restored: Iterable[tuple[int, int, Floats]]) -> None:
         for batch, version, H in restored:
             payload = self._worker.conceal(H, batch, version)
-            self._stored[self._me][batch] = version, payload
+            self._latest.put(self._me, batch, version, payload)
             for peer in self._peers:
                 told = self._tell(peer, H)
                 self._channel.send(peer, Restored(batch, version, payload), self._lane, told=told)  # 0
-        self._pushed[self._me] = iteration - 1
+        own = self._latest.workers[self._me]
+        own.pushed, own.finished = iteration - 1, iteration
         for peer in self._peers:
             self._channel.send(peer, Position(iteration), self._lane, told=sizes(self._channel, peer))  # 0
         for peer in self._peers:
-            self._finished[peer], self._stored[peer] = begun(self._channel, peer, self._lane, self._pace)  # 0
-            self._pushed[peer] = self._finished[peer] - 1
+            self._latest.begin(peer)  # 0
 
     def push(self, t: int, H: Floats, finished: int) -> None:
         batch = self._pace.batches[t]
-        payload = self._worker.conceal(H, batch, t)
+        push = Push(t, batch, finished, self._worker.conceal(H, batch, t))
         for peer in self._peers:
-            self._channel.send(peer, Push(t, batch, finished, payload), self._lane, told=self._tell(peer, H))  # 1
-        self._pushed[self._me], self._finished[self._me] = t, finished
-        self._stored[self._me][batch] = t, payload
+            self._channel.send(peer, push, self._lane, told=self._tell(peer, H))  # 1
+        self._latest.take(self._me, push)
         self._open.append(t)
 
     def pull(self, shape: tuple[int, int], *, wait: bool) -> PullAnswer | None:
         while (come := self._channel.recv_due(self._peers, Push, self._lane)) is not None:
-            self._take(*come)  # 1
-        t = self._open[0]
-        while behind := [name for name in self._peers if t - self._pushed[name] > self._pace.lead(t)]:
+            self._latest.take(*come)  # 1
+        t, workers = self._open[0], self._latest.workers
+        while behind := [name for name in self._peers if t - workers[name].pushed > self._pace.lead(t)]:
             if not wait:
                 return None
-            self._take(*self._channel.recv_any(behind, Push, self._lane))  # 1
+            self._latest.take(*self._channel.recv_any(behind, Push, self._lane))  # 1
         self._open.popleft()
         batch = self._pace.batches[t]
-        parts = {name: own[batch] for name, own in self._stored.items() if batch in own}
-        versions = {name: version for name, (version, _) in parts.items()}
-        self._channel.note(PullAnswered(self._me, t, min(self._pushed.values()), versions))
-        total = self._adder.add({name: payload for name, (_, payload) in parts.items()})
-        return PullAnswer(t, self._worker.reveal(total, versions, batch, shape), self._finished[self._lead], versions)
+        parts, versions = self._latest.parts(batch)
+        self._channel.note(PullAnswered(self._me, t, self._latest.slowest, versions))
+        total = self._worker.reveal(self._adder.add(parts), versions, batch, shape)
+        return PullAnswer(t, total, workers[self._lead].finished, versions)
 
     def _tell(self, peer: str, H: Floats) -> Leave:
         """Enters forward outputs that a peer is sent as they are."""
         return self._channel.tell(Entry(peer, "columns", H.size, 64, about=(self._me,)))
-
-    def _take(self, peer: str, push: Push) -> None:
-        t = self._pushed[peer] + 1
-        if t == len(self._pace.batches) or (push.iteration, push.batch) != (t, self._pace.batches[t]):
-            raise ProtocolError(
-                f"{self._me}: {peer} was expected to push iteration {t}, it pushed {push.iteration} of batch "
-                f"{push.batch}; do both run the same job?"
-            )
-        self._pushed[peer], self._finished[peer] = t, push.finished
-        self._stored[peer][push.batch] = t, push.payload
 
 
 # Labels shown to all: every worker of FDML knows those of the training rows (Hu et al. 2019, section 3).
