@@ -10,22 +10,25 @@ holder, `bytes_down` the other way; keys are not counted. `cpu_ms` and `cpu_rati
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.bench import record
-from securevfl.bench.record import Stopwatch, median_of, process_pool
+from securevfl.bench.record import Stopwatch, median_of
 from securevfl.crypto.scheme import Shape
-from securevfl.errors import ConfigError
 from securevfl.protocols.engines import Ckks, Engine, Paillier
 from securevfl.runtime.executor import TimedExecutor
 
 SCHEMA = "securevfl.bench.he/1"
-ENGINES = ("paillier", "ckks", "seal")
+ENGINES: dict[str, Callable[[int], Engine]] = {  # by their names on the command line, of so many bits
+    "paillier": lambda bits: Paillier(bits=bits),
+    "ckks": lambda bits: Ckks(),
+    "seal": lambda bits: Ckks(library="seal"),
+}
 BASELINES = ("phe", "tenseal")
 
 
@@ -53,18 +56,6 @@ class EngineRow:
     error: str | None = None
 
 
-def engine_named(name: str, bits: int) -> Engine:
-    """Return the engine behind a name on the command line. ConfigError if there is none."""
-    match name:
-        case "paillier":
-            return Paillier(bits=bits)
-        case "ckks":
-            return Ckks()
-        case "seal":
-            return Ckks(library="seal")
-    raise ConfigError(f"--engines: names among {', '.join(ENGINES)} were expected, {name!r} came; correct it")
-
-
 def problem(n: int, d: int, c: int = 1) -> tuple[Floats, Floats]:
     """J (n x d) and g (n x c), the same at every call."""
     generator = np.random.default_rng([n, d])
@@ -73,7 +64,7 @@ def problem(n: int, d: int, c: int = 1) -> tuple[Floats, Floats]:
 
 def measure(
     name: str, engine: Engine, n: int, d: int, pool: TimedExecutor | None, *, seconds: float = 8.0
-) -> EngineRow:
+) -> dict[str, Any]:
     """One of our engines, both sides in this process, one after the other."""
     J, g = problem(n, d)
     scheme = engine.scheme()
@@ -95,47 +86,29 @@ def measure(
         return watch
 
     watch, count = median_of(once, seconds=seconds, most=31)
-    return EngineRow(
-        name,
-        n,
-        d,
-        encrypt_ms=watch.steps["encrypt"],
-        compute_ms=watch.steps["compute"],
-        blind_ms=watch.steps["blind"],
-        open_ms=watch.steps["open"],
-        total_ms=watch.total,
-        cpu_ms=watch.cpu,
-        prepare_ms=preparing.total,
-        bytes_up=last["up"],
-        bytes_down=last["down"],
-        max_abs_error=float(np.abs(last["result"] - J.T @ g).max()),
-        repetitions=count,
+    return asdict(
+        EngineRow(
+            name,
+            n,
+            d,
+            **watch.figures(),
+            prepare_ms=preparing.total,
+            bytes_up=last["up"],
+            bytes_down=last["down"],
+            max_abs_error=float(np.abs(last["result"] - J.T @ g).max()),
+            repetitions=count,
+        )
     )
 
 
-def baseline(name: str, n: int, d: int, bits: int) -> EngineRow:
+def baseline(name: str, bits: int, n: int, d: int) -> dict[str, Any]:
     """Time a baseline as its users call it."""
     J, g = problem(n, d)
     try:
         figures = record.phe_product(J, g[:, 0], bits) if name == "phe" else record.tenseal_product(J, g[:, 0])
     except record.Unable as cause:
-        return EngineRow(name, n, d, error=str(cause))
-    steps = figures.watch.steps
-    return EngineRow(
-        name,
-        n,
-        d,
-        encrypt_ms=steps["encrypt"],
-        compute_ms=steps["compute"],
-        open_ms=steps["open"],
-        total_ms=figures.watch.total,
-        cpu_ms=figures.watch.cpu,
-        bytes_up=figures.bytes_up,
-        bytes_down=figures.bytes_down,
-        max_abs_error=figures.max_abs_error,
-        repetitions=figures.repetitions,
-        estimated=figures.estimated,
-    )
+        return asdict(EngineRow(name, n, d, error=str(cause)))
+    return asdict(EngineRow(name, n, d, bytes_up=figures.bytes_up, bytes_down=figures.bytes_down, **figures.row()))
 
 
 def run(
@@ -150,37 +123,8 @@ def run(
 
     `on_row` is told what is measured next.
     """
-    for name in against:
-        if name not in BASELINES:
-            raise ConfigError(f"--against: names among {', '.join(BASELINES)} were expected, {name!r} came; correct it")
-    if "phe" in against:
-        record.require_phe()
-    schemes = {name: engine_named(name, bits) for name in engines}
-    rows: list[EngineRow] = []
-    with process_pool() if "paillier" in schemes else nullcontext() as pool:
-        for n, d in sizes:
-            at_size: list[EngineRow] = []
-            for name in against:
-                on_row(f"{name} {n} x {d}")
-                at_size.append(baseline(name, n, d, bits))
-            for name, engine in schemes.items():
-                on_row(f"{name} {n} x {d}")
-                at_size.append(measure(name, engine, n, d, pool))
-            rows += _with_ratios(at_size)
-    return [asdict(row) for row in rows]
-
-
-def _with_ratios(rows: Sequence[EngineRow]) -> list[EngineRow]:
-    phe = next((row for row in rows if row.engine == "phe"), None)
-    return [
-        row
-        if phe is None or row.error is not None
-        else replace(
-            row, ratio_to_phe=_ratio(phe.total_ms, row.total_ms), cpu_ratio_to_phe=_ratio(phe.cpu_ms, row.cpu_ms)
-        )
-        for row in rows
-    ]
-
-
-def _ratio(phe: float | None, own: float | None) -> float | None:
-    return None if phe is None or not own else phe / own
+    record.check_names("--against", against, BASELINES)
+    record.check_names("--engines", engines, [*ENGINES])
+    baselines = {name: partial(baseline, name, bits) for name in against}
+    ours = {name: partial(measure, name, ENGINES[name](bits)) for name in engines}
+    return record.rows_of(sizes, baselines, ours, on_row)

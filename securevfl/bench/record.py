@@ -9,8 +9,8 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
@@ -86,6 +86,11 @@ class Stopwatch:
     @property
     def total(self) -> float:
         return sum(self.steps.values())
+
+    def figures(self) -> dict[str, Any]:
+        """Return the milliseconds of each step, their total and the processor's, as a row has them."""
+        steps = {f"{step}_ms": ms for step, ms in self.steps.items()}
+        return steps | {"total_ms": self.total, "cpu_ms": self.cpu}
 
     def scale(self, **factors: float) -> None:
         """Multiplies steps; the processor's time by what the total grew."""
@@ -180,7 +185,7 @@ class Unable(Exception):
 
 @dataclass(frozen=True)
 class Figures:
-    """What a baseline took, with steps encrypt, compute and open."""
+    """What a baseline took: its steps, what it sent, and how far off it was."""
 
     watch: Stopwatch
     bytes_up: int
@@ -189,50 +194,73 @@ class Figures:
     repetitions: int = 1
     estimated: bool = False
 
-
-def require_phe() -> None:
-    """ConfigError unless phe is installed."""
-    if find_spec("phe") is None:
-        raise ConfigError(
-            "--against phe: phe is not installed (it is GPL-3.0 and so an extra); pip install 'securevfl[phe]'"
-        )
+    def row(self) -> dict[str, Any]:
+        """Return the figures as a row has them, but for the bytes."""
+        return self.watch.figures() | {
+            "max_abs_error": self.max_abs_error,
+            "repetitions": self.repetitions,
+            "estimated": self.estimated,
+        }
 
 
 def phe_keys(bits: int) -> tuple[Any, Any]:
     """Make a public and a private key of phe."""
-    require_phe()
     from phe import generate_paillier_keypair
 
     public, private = generate_paillier_keypair(n_length=bits)
     return public, private
 
 
+def _median(
+    once: Callable[[], tuple[Stopwatch, float]], expected: float, seconds: float
+) -> tuple[Stopwatch, float, int]:
+    """Return the repetition of median time with its error, of as many as fit, three at most."""
+    count = max(1, min(3, int(seconds / expected)))
+    return *sorted((once() for _ in range(count)), key=lambda run: run[0].total)[count // 2], count
+
+
 def phe_product(J: Floats, g: Floats, bits: int, *, seconds: float = SECONDS) -> Figures:
     """J^T g for J (n x d), g (n,)."""
     public, private = phe_keys(bits)
     n, d = J.shape
-    probe, _ = _phe_once(public, private, J[:_PROBE, :1], g[:_PROBE])
-    pace = {step: ms / 1e3 for step, ms in probe.steps.items()}
+
+    def once(rows: int, columns: int) -> tuple[Stopwatch, float]:
+        watch, part = Stopwatch(), J[:rows, :columns]
+        sealed = watch("encrypt", lambda: [public.encrypt(value) for value in g[:rows].tolist()])
+        products = watch(
+            "compute", lambda: [sum(c * x for c, x in zip(sealed, own.tolist(), strict=True)) for own in part.T]
+        )
+        result = watch("open", lambda: [private.decrypt(product) for product in products])
+        return watch, float(np.abs(np.array(result) - part.T @ g[:rows]).max())
+
+    pace = {step: ms / 1e3 for step, ms in once(_PROBE, 1)[0].steps.items()}
     each_row, each_term = pace["encrypt"] / min(n, _PROBE), pace["compute"] / min(n, _PROBE)
-    each_column = pace["open"]
     rows = min(n, max(_PROBE, int(0.4 * seconds / each_row)))
-    columns = min(d, max(1, int(0.5 * seconds / (rows * each_term + each_column))))
-    expected = rows * each_row + columns * (rows * each_term + each_column)
-    count = max(1, min(3, int(seconds / expected)))
-    runs = [_phe_once(public, private, J[:rows, :columns], g[:rows]) for _ in range(count)]
-    watch, error = sorted(runs, key=lambda run: run[0].total)[count // 2]
+    columns = min(d, max(1, int(0.5 * seconds / (rows * each_term + pace["open"]))))
+    expected = rows * each_row + columns * (rows * each_term + pace["open"])
+    watch, error, count = _median(lambda: once(rows, columns), expected, seconds)
     watch.scale(encrypt=n / rows, compute=n * d / (rows * columns), open=d / columns)
     size = 2 * bits // 8
     return Figures(watch, d * size, n * size + 8 * d, error, count, (rows, columns) != (n, d))
 
 
-def _phe_once(public: Any, private: Any, J: Floats, g: Floats) -> tuple[Stopwatch, float]:
-    watch = Stopwatch()
-    columns = [column.tolist() for column in J.T]
-    sealed = watch("encrypt", lambda: [public.encrypt(value) for value in g.tolist()])
-    products = watch("compute", lambda: [sum(c * x for c, x in zip(sealed, column, strict=True)) for column in columns])
-    result = watch("open", lambda: [private.decrypt(product) for product in products])
-    return watch, float(np.abs(np.array(result) - J.T @ g).max())
+def phe_sum(parts: Floats, bits: int, *, seconds: float = SECONDS) -> Figures:
+    """Time the sum of the rows of `parts` (K x m), one ciphertext a value."""
+    public, private = phe_keys(bits)
+
+    def once(taken: int) -> tuple[Stopwatch, float]:
+        watch, some = Stopwatch(), parts[:, :taken]
+        sealed = watch("encrypt", lambda: [[public.encrypt(value) for value in part.tolist()] for part in some])
+        totals = watch("add", lambda: [sum(column) for column in zip(*sealed, strict=True)])
+        result = watch("decrypt", lambda: [private.decrypt(total) for total in totals])
+        return watch, float(np.abs(np.array(result) - some.sum(axis=0)).max())
+
+    m = parts.shape[1]
+    each = once(_PROBE)[0].total / 1e3 / min(m, _PROBE)
+    taken = min(m, max(_PROBE, int(0.9 * seconds / each)))
+    watch, error, count = _median(lambda: once(taken), taken * each, seconds)
+    watch.scale(encrypt=m / taken, add=m / taken, decrypt=m / taken)
+    return Figures(watch, (len(parts) + 1) * m * (2 * bits // 8), 0, error, count, taken < m)
 
 
 def tenseal_product(J: Floats, g: Floats) -> Figures:
@@ -264,24 +292,43 @@ def tenseal_product(J: Floats, g: Floats) -> Figures:
     return Figures(watch, len(product.serialize()), len(sealed.serialize()) + 8 * d, error, len(runs))
 
 
-def phe_sum(parts: Floats, bits: int, *, seconds: float = SECONDS) -> Figures:
-    """Time the sum of the rows of `parts` (K x m), one ciphertext a value."""
-    public, private = phe_keys(bits)
-    probe, _ = _phe_sum_once(public, private, parts[:, :_PROBE])
-    m = parts.shape[1]
-    each = probe.total / 1e3 / min(m, _PROBE)
-    taken = min(m, max(_PROBE, int(0.9 * seconds / each)))
-    count = max(1, min(3, int(seconds / (taken * each))))
-    runs = [_phe_sum_once(public, private, parts[:, :taken]) for _ in range(count)]
-    watch, error = sorted(runs, key=lambda run: run[0].total)[count // 2]
-    watch.scale(encrypt=m / taken, compute=m / taken, open=m / taken)
-    size = 2 * bits // 8
-    return Figures(watch, (len(parts) + 1) * m * size, 0, error, count, taken < m)
+# The frame of a benchmark: every size by the baselines and by our engines, and how they compare with phe.
 
 
-def _phe_sum_once(public: Any, private: Any, parts: Floats) -> tuple[Stopwatch, float]:
-    watch = Stopwatch()
-    sealed = watch("encrypt", lambda: [[public.encrypt(value) for value in part.tolist()] for part in parts])
-    totals = watch("compute", lambda: [sum(column) for column in zip(*sealed, strict=True)])
-    result = watch("open", lambda: [private.decrypt(total) for total in totals])
-    return watch, float(np.abs(np.array(result) - parts.sum(axis=0)).max())
+Row = dict[str, Any]
+
+
+def rows_of(
+    sizes: Sequence[tuple[int, int]],
+    baselines: Mapping[str, Callable[[int, int], Row]],
+    engines: Mapping[str, Callable[[int, int, TimedExecutor | None], Row]],
+    on_row: Callable[[str], None],
+) -> list[Row]:
+    """All rows, size by size, baselines first, with their ratios to phe. `on_row` is told what is measured next."""
+    rows: list[Row] = []
+    with process_pool() if "paillier" in engines else nullcontext() as pool:
+        for size in sizes:
+            own: list[Row] = []
+            for name, baseline in baselines.items():
+                on_row(f"{name} {size[0]} x {size[1]}")
+                own.append(baseline(*size))
+            for name, measure in engines.items():
+                on_row(f"{name} {size[0]} x {size[1]}")
+                own.append(measure(*size, pool))
+            phe: Row = next((row for row in own if row["engine"] == "phe"), {})
+            for row in own:
+                for ratio, of in (("ratio_to_phe", "total_ms"), ("cpu_ratio_to_phe", "cpu_ms")):
+                    row[ratio] = phe[of] / row[of] if phe and row[of] else None
+            rows += own
+    return rows
+
+
+def check_names(option: str, names: Sequence[str], known: Sequence[str]) -> None:
+    """ConfigError for a name that is not known, or phe if it is not installed."""
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"{option}: names among {', '.join(known)} were expected, {name!r} came; correct it")
+    if "phe" in names and find_spec("phe") is None:
+        raise ConfigError(
+            "--against phe: phe is not installed (it is GPL-3.0 and so an extra); pip install 'securevfl[phe]'"
+        )

@@ -7,22 +7,21 @@ beforehand. `bytes` are the K vectors and their total. `cpu_ms` is processor tim
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.bench import record
-from securevfl.bench.he import engine_named
-from securevfl.bench.record import Stopwatch, median_of, process_pool
-from securevfl.errors import ConfigError
+from securevfl.bench.he import ENGINES
+from securevfl.bench.record import Stopwatch, median_of
 from securevfl.protocols.engines import Engine
 from securevfl.runtime.executor import TimedExecutor
 
 SCHEMA = "securevfl.bench.sum/1"
-ENGINES = ("paillier", "ckks")
+SUMMING = ("paillier", "ckks")
 BASELINES = ("phe",)
 
 
@@ -53,7 +52,7 @@ def problem(parties: int, size: int) -> Floats:
 
 def measure(
     name: str, engine: Engine, parties: int, size: int, pool: TimedExecutor | None, *, seconds: float = 8.0
-) -> SumRow:
+) -> dict[str, Any]:
     """One of our engines, all parties in this process, one after the other."""
     parts = problem(parties, size)
     scheme = engine.sums()
@@ -70,39 +69,15 @@ def measure(
         return watch
 
     watch, count = median_of(once, seconds=seconds, most=31)
-    return SumRow(
-        name,
-        parties,
-        size,
-        encrypt_ms=watch.steps["encrypt"],
-        add_ms=watch.steps["add"],
-        decrypt_ms=watch.steps["decrypt"],
-        total_ms=watch.total,
-        cpu_ms=watch.cpu,
-        bytes=last["bytes"],
-        max_abs_error=float(np.abs(last["result"] - parts.sum(axis=0)).max()),
-        repetitions=count,
-    )
+    error = float(np.abs(last["result"] - parts.sum(axis=0)).max())
+    sent = last["bytes"]
+    return asdict(SumRow(name, parties, size, **watch.figures(), bytes=sent, max_abs_error=error, repetitions=count))
 
 
-def baseline(parties: int, size: int, bits: int) -> SumRow:
+def baseline(bits: int, parties: int, size: int) -> dict[str, Any]:
     """phe as its users call it."""
     figures = record.phe_sum(problem(parties, size), bits)
-    steps = figures.watch.steps
-    return SumRow(
-        "phe",
-        parties,
-        size,
-        encrypt_ms=steps["encrypt"],
-        add_ms=steps["compute"],
-        decrypt_ms=steps["open"],
-        total_ms=figures.watch.total,
-        cpu_ms=figures.watch.cpu,
-        bytes=figures.bytes_up,
-        max_abs_error=figures.max_abs_error,
-        repetitions=figures.repetitions,
-        estimated=figures.estimated,
-    )
+    return asdict(SumRow("phe", parties, size, bytes=figures.bytes_up, **figures.row()))
 
 
 def run(
@@ -115,26 +90,8 @@ def run(
     on_row: Callable[[str], None] = lambda _: None,
 ) -> list[dict[str, Any]]:
     """All rows, baselines first. ConfigError for an unknown name or a baseline that is not installed."""
-    for name in against:
-        if name not in BASELINES:
-            raise ConfigError(f"--against: names among {', '.join(BASELINES)} were expected, {name!r} came; correct it")
-    for name in engines:
-        if name not in ENGINES:
-            raise ConfigError(f"--engines: names among {', '.join(ENGINES)} were expected, {name!r} came; correct it")
-    if "phe" in against:
-        record.require_phe()
-    schemes = {name: engine_named(name, bits) for name in engines}
-    rows: list[SumRow] = []
-    for name in against:
-        on_row(name)
-        rows.append(baseline(parties, size, bits))
-    with process_pool() if "paillier" in schemes else nullcontext() as pool:
-        for name, engine in schemes.items():
-            on_row(name)
-            rows.append(measure(name, engine, parties, size, pool))
-    if "phe" in against:
-        rows = [
-            replace(row, ratio_to_phe=rows[0].total_ms / row.total_ms, cpu_ratio_to_phe=rows[0].cpu_ms / row.cpu_ms)
-            for row in rows
-        ]
-    return [asdict(row) for row in rows]
+    record.check_names("--against", against, BASELINES)
+    record.check_names("--engines", engines, SUMMING)
+    baselines = {name: partial(baseline, bits) for name in against}
+    ours = {name: partial(measure, name, ENGINES[name](bits)) for name in engines}
+    return record.rows_of([(parties, size)], baselines, ours, on_row)

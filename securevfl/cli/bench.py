@@ -26,12 +26,6 @@ JsonFile = Annotated[
     Path | None, typer.Option("--json", metavar="FILE", help='Write {"schema", "machine", "rows"} here.')
 ]
 
-_STEPS = "encrypt_ms", "compute_ms", "blind_ms", "open_ms", "total_ms"
-_HEADS = (
-    *("engine", "encrypt\nms", "compute\nms", "blind\nms", "open\nms", "total\nms"),
-    *("sent\nkB", "max\nerror", "times\nphe", "by\nCPU"),
-)
-
 
 @bench.command()
 def he(
@@ -46,7 +40,7 @@ def he(
     Medians of several repetitions after one to warm up; Paillier on all cores, the baselines as their users call them.
     """
     from securevfl.bench import he as bench_he
-    from securevfl.cli.show import console, table
+    from securevfl.cli.show import console
 
     check_writable(json)
     wanted = sizes_of(sizes)
@@ -57,20 +51,9 @@ def he(
     for n, d in wanted:
         at_size = [row for row in rows if (row["n"], row["d"]) == (n, d)]
         out.print(f"\nJ^T [[g]], {n} x {d}", style="bold")
-        cells = [
-            [
-                _engine(row),
-                *(row[step] for step in _STEPS),
-                (row["bytes_up"] + row["bytes_down"]) / 1e3,
-                row["max_abs_error"],
-                row["ratio_to_phe"],
-                row["cpu_ratio_to_phe"],
-            ]
-            for row in at_size
-            if row["error"] is None
-        ]
-        if cells:
-            out.print(table(_HEADS, cells))
+        done = [row | {"bytes": row["bytes_up"] + row["bytes_down"]} for row in at_size if row["error"] is None]
+        if done:
+            out.print(_table(("encrypt", "compute", "blind", "open"), done))
         for row in at_size:
             if row["error"] is not None:
                 out.print(f"{row['engine']}: {row['error']}", soft_wrap=True)
@@ -88,7 +71,7 @@ def sum_(
 ) -> None:
     """Time the encrypted sum of several parties' vectors: encrypt, add, decrypt."""
     from securevfl.bench import sums
-    from securevfl.cli.show import console, table
+    from securevfl.cli.show import console
 
     check_writable(json)
     with status() as on_row:
@@ -96,30 +79,7 @@ def sum_(
     write_rows(json, sums.SCHEMA, rows)
     out = console()
     out.print(f"\n[[sum]] of {parties} vectors of {size:,} floats", style="bold")
-    heads = (
-        "engine",
-        "encrypt\nms",
-        "add\nms",
-        "decrypt\nms",
-        "total\nms",
-        "sent\nkB",
-        "max abs\nerror",
-        "times\nphe",
-        "by\nCPU",
-    )
-    steps = "encrypt_ms", "add_ms", "decrypt_ms", "total_ms"
-    cells = [
-        [
-            _engine(row),
-            *(row[step] for step in steps),
-            row["bytes"] / 1e3,
-            row["max_abs_error"],
-            row["ratio_to_phe"],
-            row["cpu_ratio_to_phe"],
-        ]
-        for row in rows
-    ]
-    out.print(table(heads, cells))
+    out.print(_table(("encrypt", "add", "decrypt"), rows))
     _footnotes(out, rows)
 
 
@@ -177,8 +137,25 @@ def status() -> Iterator[Callable[[str], None]]:
         yield lambda what: line.update(f"measuring {what}")
 
 
-def _engine(row: dict[str, Any]) -> str:
-    return f"{row['engine']}*" if row["estimated"] else str(row["engine"])
+def _table(steps: Sequence[str], rows: Sequence[dict[str, Any]]) -> Any:
+    """Lay out what engines took for these steps, and in all."""
+    from securevfl.cli.show import table
+
+    steps = (*steps, "total")
+    heads = ["engine", *(f"{step}\nms" for step in steps), "sent\nkB", "max\nerror", "times\nphe", "by\nCPU"]
+    last = "max_abs_error", "ratio_to_phe", "cpu_ratio_to_phe"
+    return table(
+        heads,
+        [
+            [
+                f"{row['engine']}*" if row["estimated"] else str(row["engine"]),
+                *(row[f"{step}_ms"] for step in steps),
+                row["bytes"] / 1e3,
+                *(row[name] for name in last),
+            ]
+            for row in rows
+        ],
+    )
 
 
 def _footnotes(out: Any, rows: Sequence[dict[str, Any]]) -> None:

@@ -21,7 +21,16 @@ from typing import Any, TypeVar
 from securevfl.base.machine import one_heap
 from securevfl.base.roles import Roles
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.errors import OF_DATA, ConfigError, PeerLost, SecureVFLError, StorageError, TransportError, code_of
+from securevfl.errors import (
+    OF_DATA,
+    ConfigError,
+    PartiesError,
+    PeerLost,
+    SecureVFLError,
+    StorageError,
+    TransportError,
+    code_of,
+)
 from securevfl.protocols.declared import Declared, Reveal, sizes
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel, Telling
@@ -204,6 +213,12 @@ class Venue:
         beside = Path() if isinstance(peers, Peers) else Path(peers).parent
         known = peers if isinstance(peers, Peers) else Peers.load(peers)
         return cls(known, beside if certs is None else Path(certs), listen, timeout, patience)
+
+
+def check_among(peers: Peers, me: str) -> None:
+    """PartiesError unless this party is one of the peers."""
+    if me not in peers.parties:
+        raise PartiesError(f"one of {', '.join(peers.parties)} was expected, {me} came; correct the party's name")
 
 
 def converse(

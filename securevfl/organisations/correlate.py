@@ -13,15 +13,13 @@ told MOST of these at most, and in numbers about one column as much of what that
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import combinations
 from pathlib import Path
 
 from securevfl.base.arrays import Floats
-from securevfl.base.roles import ACTIVE, PARTNER, Roles
+from securevfl.base.roles import Roles
 from securevfl.consent.consent_sheet import ASSUMPTIONS, Consent, Sheet, book_look
 from securevfl.data.correlations import Correlations, OwnColumns
 from securevfl.data.party import Party
@@ -29,35 +27,26 @@ from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.exposure import Holds, entropies
 from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry
 from securevfl.disclosure.summed_bits import MOST, summed, told_before
-from securevfl.errors import IdError, PartiesError, TableError
-from securevfl.organisations.conversation import Venue, converse
-from securevfl.protocols.declared import Declared, Reveal, sizes
-from securevfl.protocols.seat import Seat
+from securevfl.errors import PartiesError, TableError
+from securevfl.organisations import looks
+from securevfl.organisations.conversation import Venue, check_among
+from securevfl.organisations.looks import ShownTable
+from securevfl.protocols.declared import Declared
 from securevfl.protocols.shares import column_products
 from securevfl.protocols.shares.column_products import BITS, FEWEST, LEVELS, NOISE, ROWS_PER_COLUMN, told_products
 from securevfl.protocols.shares.share_products import SHARE_SCHEMES
 from securevfl.runtime import eventlog
-from securevfl.runtime.channel import Channel, Observer, Telling
+from securevfl.runtime.channel import Channel, Observer
 from securevfl.runtime.clock import WallClock
-from securevfl.runtime.executor import Meter
 from securevfl.runtime.threads import run_threads
 from securevfl.transport.peers import Peers
 
 SAMPLE = 65_536  # rows that bits are counted in
 
 
-class ShownTable(Telling, frozen=True):
-    """What a party says of its table: its rows, and its columns of numbers that vary."""
-
-    rows: int
-    columns: int
-    order: bytes
-
-
 def declares(roles: Roles) -> list[Declared]:
     """Declare what the messages reveal."""
-    said = Reveal("plain", "how many rows and columns of numbers; keyed digest of the row order")
-    return [*(Declared(ShownTable, *pair, said) for pair in roles.pairs()), *column_products.declares()]
+    return [*looks.declares(roles), *column_products.declares()]
 
 
 def correlate(
@@ -94,17 +83,12 @@ def correlate_with(
     Raises TableError or IdError if rows are not the same, fewer than 1,000, or fewer than a hundred for each column of
     a peer; LeakageError if the ledger refuses; TransportError as `join`.
     """
-    venue = Venue.of(peers, certs, listen, timeout, patience)
-    names = venue.peers.parties
-    if party.name not in names:
-        raise PartiesError(f"one of {', '.join(names)} was expected, {party.name} came; correct the party's name")
-    own_ledger = DisclosureLedger.of(party.name, ledger)
-    terms = {"parties": list(names), "task": "correlate"}
-    found = converse(
-        party.name, venue, terms, partial(_talk, party, list(names), own_ledger, consent), ledger=own_ledger
-    )
-    eventlog.emit(party.name, "correlated", {"others": len(found)})
-    return found
+    venue, own_ledger = Venue.of(peers, certs, listen, timeout, patience), DisclosureLedger.of(party.name, ledger)
+    check_among(venue.peers, party.name)
+    talk = partial(_talk, party, venue.peers.parties, own_ledger, consent)
+    correlations = looks.hold(party, venue, "correlate", talk, own_ledger)
+    eventlog.emit(party.name, "correlated", {"others": len(correlations)})
+    return correlations
 
 
 def _talk(
@@ -114,36 +98,26 @@ def _talk(
     own = OwnColumns.of(party.name, party.table)
     tables = _tables(party, own, names, channel)  # 1
     held = _held(own)
-    told = [_disclosure(party.name, own, held, name, table.columns) for name, table in tables.items()]
+    told = [_disclosure(party.name, own, held, name, table.count) for name, table in tables.items()]
     book_look(channel.session, party, told, _remedy(own), ledger, consent, partial(_sheet, party, own, told))  # 2
-    meter, found = Meter(channel.clock, channel.books), []
-    for pair in combinations(names, 2):
-        if party.name in pair:
-            cast = Roles.of(zip(pair, (ACTIVE, PARTNER), strict=True))
-            seat = Seat(channel, cast, meter, lane=f"correlations {pair[0]} {pair[1]}")
-            (other,) = cast.others(party.name)
-            width = tables[other].columns
+    correlations = []
+    for one, two in combinations(names, 2):
+        if party.name in (one, two):
+            other = two if one == party.name else one
+            width, seat = tables[other].count, looks.seat(channel, one, two, f"correlations {one} {two}")
             R, K = told_products(seat, [own.standard, own.white], [width, width])  # 3
-            found.append(Correlations(party.name, other, own.names, R, own.alone, own.inflation(K, NOISE)))
-    return found
+            correlations.append(Correlations(party.name, other, own.names, R, own.alone, own.inflation(K, NOISE)))
+    return correlations
 
 
 def _tables(party: Party, own: OwnColumns, names: Sequence[str], channel: Channel) -> dict[str, ShownTable]:
     """Tell all others of this party's table, and return what they tell, checked."""
-    order = hmac.digest(channel.session, party.order, hashlib.sha256) if party.order else b""
-    mine, others = ShownTable(len(party), len(own.names), order), [name for name in names if name != party.name]
-    for name in others:
-        channel.send(name, mine, told=sizes(channel, name))  # 1
-    tables = {name: channel.recv(name, ShownTable) for name in others}  # 1
+    tables = looks.greet(party, len(own.names), [name for name in names if name != party.name], channel)  # 1
     for name, table in tables.items():
-        if table.rows != mine.rows:
-            raise TableError(f"{name} has {table.rows:,} rows, {party.name} {mine.rows:,}; align the tables first")
-        if table.order and order and not hmac.compare_digest(table.order, order):
-            raise IdError(f"{name} and {party.name} hold the rows in different order; align the tables first")
-        if not 0 < table.columns <= mine.rows // ROWS_PER_COLUMN or mine.rows < FEWEST:
+        if not 0 < table.count <= table.rows // ROWS_PER_COLUMN or table.rows < FEWEST:
             raise TableError(
                 f"correlations: {FEWEST:,} rows or more, and {ROWS_PER_COLUMN} for each column, were expected, "
-                f"{mine.rows:,} with {table.columns} columns of {name} came, which would tell of single rows; bring "
+                f"{table.rows:,} with {table.count} columns of {name} came, which would tell of single rows; bring "
                 "more rows or fewer columns"
             )
     return tables

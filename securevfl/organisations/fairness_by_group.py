@@ -3,7 +3,7 @@
 The party with labels has the outcome of each row (its class, and which it was said to be); one other party has the
 group of each. Both hold the same rows in one order.
 
-1. A <-> B   GroupedTable   rows, number of groups, keyed digest of the row order
+1. A <-> B   ShownTable     rows, number of groups, keyed digest of the row order
 2. B         its sheet; its ledger takes what it is about to tell, or refuses
 3. both      counts of rows by group and outcome, told to A (`protocols/shares/group_counts.py`)
 
@@ -14,8 +14,6 @@ outcomes, over all looks it is told MOST of these at most (`securevfl.disclosure
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -25,18 +23,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from securevfl.base.roles import ACTIVE, PARTNER, Roles
+from securevfl.base.roles import Roles
 from securevfl.consent.consent_sheet import ASSUMPTIONS, Consent, Sheet, book_look
 from securevfl.data.party import Party
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry
 from securevfl.disclosure.summed_bits import MOST, summed, told_before
-from securevfl.errors import IdError, LabelError, PartiesError, TableError
+from securevfl.errors import LabelError, PartiesError, TableError
 from securevfl.models.loss import LogisticLoss, class_name, classes_of
 from securevfl.models.metrics import rates_of_counts
-from securevfl.organisations.conversation import Venue, converse
-from securevfl.protocols.declared import Declared, Reveal, sizes
-from securevfl.protocols.seat import Seat
+from securevfl.organisations import looks
+from securevfl.organisations.conversation import Venue
+from securevfl.organisations.looks import ShownTable
+from securevfl.protocols.declared import Declared
 from securevfl.protocols.shares import group_counts
 from securevfl.protocols.shares.group_counts import (
     FEWEST,
@@ -47,27 +46,17 @@ from securevfl.protocols.shares.group_counts import (
     numbers_told,
     tell_groups,
 )
-from securevfl.runtime.channel import Channel, Observer, Telling
+from securevfl.runtime.channel import Channel, Observer
 from securevfl.runtime.clock import WallClock
-from securevfl.runtime.executor import Meter
 from securevfl.runtime.threads import run_threads
 from securevfl.transport.peers import Peers
 
 MOST_GROUPS = 50
 
 
-class GroupedTable(Telling, frozen=True):
-    """What a party says of its rows, and how many groups it has."""
-
-    rows: int
-    groups: int
-    order: bytes
-
-
 def declares(roles: Roles) -> list[Declared]:
     """Declare what the messages reveal."""
-    said = Reveal("plain", "how many rows and groups; keyed digest of the row order")
-    return [*(Declared(GroupedTable, *pair, said) for pair in roles.pairs()), *group_counts.declares()]
+    return [*looks.declares(roles), *group_counts.declares()]
 
 
 def groups_told(values: ArrayLike) -> tuple[list[str], NDArray[np.int64]]:
@@ -159,14 +148,14 @@ def count_groups(
 def _outcomes(party: Party, said: ArrayLike, positive: str | None) -> NDArray[np.int64]:
     """Return marks (n x 4) of the rows: said and of the positive class, said but not of it, of it but not said,
     neither."""
-    found = np.asarray(said).astype(str)
-    if party.y is None or len(np.unique(party.y)) != 2 or found.shape != (len(party),):
+    classes = np.asarray(said).astype(str)
+    if party.y is None or len(np.unique(party.y)) != 2 or classes.shape != (len(party),):
         raise LabelError(
             f"party {party.name}: labels of two classes and a prediction for each of {len(party):,} rows were "
             "expected; bring the table with labels, and predictions of all its rows"
         )
     name = classes_of(party.name, LogisticLoss(), party.y, positive)[1]
-    of_it, selected = party.y == name, found == class_name(name)
+    of_it, selected = party.y == name, classes == class_name(name)
     cells = selected & of_it, selected & ~of_it, ~selected & of_it, ~selected & ~of_it
     return np.stack(cells, axis=1).astype(np.int64)
 
@@ -181,8 +170,7 @@ def _meet(
     party: Party, peers: Peers | str | Path, talk: Callable[..., Any], ledger: DisclosureLedger, **keys: Any
 ) -> Any:
     """Hold the conversation of the two parties in the file of peers."""
-    options = {"certs": None, "listen": None, "timeout": 600.0, "patience": 60.0} | keys
-    venue = Venue.of(peers, options["certs"], options["listen"], options["timeout"], options["patience"])
+    venue = Venue.of(peers, **keys)
     names = venue.peers.parties
     if len(names) != 2 or party.name not in names:
         raise PartiesError(
@@ -190,22 +178,14 @@ def _meet(
             "file of peers of these two"
         )
     (peer,) = (name for name in names if name != party.name)
-    terms = {"parties": list(names), "task": "groups"}
-    return converse(party.name, venue, terms, partial(talk, peer=peer), ledger=ledger)
+    return looks.hold(party, venue, "groups", partial(talk, peer=peer), ledger)
 
 
-def _greet(party: Party, groups: int, peer: str, channel: Channel) -> GroupedTable:
-    order = hmac.digest(channel.session, party.order, hashlib.sha256) if party.order else b""
-    mine = GroupedTable(len(party), groups, order)
-    channel.send(peer, mine, told=sizes(channel, peer))  # 1
-    other = channel.recv(peer, GroupedTable)  # 1
-    if other.rows != mine.rows:
-        raise TableError(f"{peer} has {other.rows:,} rows, {party.name} {mine.rows:,}; align the tables first")
-    if other.order and order and not hmac.compare_digest(other.order, order):
-        raise IdError(f"{peer} and {party.name} hold the rows in different order; align the tables first")
-    if mine.rows < ROWS:
-        raise TableError(f"groups: {ROWS} rows or more were expected, {mine.rows} came; bring more")
-    if (groups > 0) == (other.groups > 0):
+def _greet(party: Party, groups: int, peer: str, channel: Channel) -> ShownTable:
+    other = looks.greet(party, groups, [peer], channel)[peer]  # 1
+    if other.rows < ROWS:
+        raise TableError(f"groups: {ROWS} rows or more were expected, {other.rows} came; bring more")
+    if (groups > 0) == (other.count > 0):
         what = "groups" if groups else "labels"
         raise PartiesError(f"{party.name} and {peer} both bring {what}; one brings labels and the other groups")
     return other
@@ -213,9 +193,9 @@ def _greet(party: Party, groups: int, peer: str, channel: Channel) -> GroupedTab
 
 def _ask(party: Party, marks: NDArray[np.int64], channel: Channel, peer: str) -> dict[str, dict[str, float]]:
     table = _greet(party, 0, peer, channel)
-    if table.groups > MOST_GROUPS:
-        raise TableError(f"{peer}: up to {MOST_GROUPS} groups were expected, {table.groups} came; bring fewer")
-    names, counts = counted_by_group(_seat(party.name, peer, channel), marks, table.groups)  # 3
+    if table.count > MOST_GROUPS:
+        raise TableError(f"{peer}: up to {MOST_GROUPS} groups were expected, {table.count} came; bring fewer")
+    names, counts = counted_by_group(looks.seat(channel, party.name, peer, "groups"), marks, table.count)  # 3
     return {name: rates_of_counts(*own) for name, own in zip(names, np.maximum(counts, 0.0).tolist(), strict=True)}
 
 
@@ -232,7 +212,7 @@ def _give(
     told = summed(peer, party.name, numbers_told(len(names)), bits_told(len(party)), _held(marks))
     remedy = f"bring fewer groups, or more rows: a first look at such groups takes some {_fewest(marks):,}"
     book_look(channel.session, party, [told], remedy, ledger, consent, partial(_sheet, party, names, told))  # 2
-    tell_groups(_seat(peer, party.name, channel), marks, names)  # 3
+    tell_groups(looks.seat(channel, peer, party.name, "groups"), marks, names)  # 3
 
 
 def _held(marks: NDArray[np.int64]) -> float:
@@ -247,11 +227,6 @@ def _fewest(marks: NDArray[np.int64]) -> int:
     while numbers * bits_told(rows) > MOST * a_row * rows:
         rows = math.ceil(numbers * bits_told(rows) / (MOST * a_row))
     return rows
-
-
-def _seat(active: str, partner: str, channel: Channel) -> Seat:
-    cast = Roles.of({active: ACTIVE, partner: PARTNER})
-    return Seat(channel, cast, Meter(channel.clock, channel.books), lane="groups")
 
 
 def _sheet(party: Party, names: list[str], told: Disclosure, before: Sequence[LedgerEntry]) -> Sheet:

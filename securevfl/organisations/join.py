@@ -14,7 +14,7 @@ from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.display.progress import watched
 from securevfl.errors import ConfigError, DataError, PartiesError
 from securevfl.job import Job
-from securevfl.organisations.conversation import Venue, converse
+from securevfl.organisations.conversation import Venue, check_among, converse
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import Kind, Stage
@@ -154,10 +154,7 @@ def _same(save: Path, job: Job, party: Party) -> ModelPart | None:
 def check_role(job: Job, party: Party, peers: Peers) -> None:
     """PartiesError unless there is a place for this party among the peers; ConfigError for a job without epochs."""
     check_settled(job, party.name)
-    if party.name not in peers.parties:
-        raise PartiesError(
-            f"one of {', '.join(peers.parties)} was expected, {party.name} came; correct the party's name"
-        )
+    check_among(peers, party.name)
     if not job.method.admits(job.method.role(party), leads=party.name == peers.active):
         has = "has labels" if party.active else "has no labels"
         raise PartiesError(f"{peers.active} was expected to hold the labels, {party.name} {has}; correct one of them")

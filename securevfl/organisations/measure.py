@@ -27,8 +27,8 @@ from math import isfinite
 from statistics import median
 
 from securevfl.base.roles import Roles
-from securevfl.errors import PartiesError, ProtocolError, TransportError
-from securevfl.organisations.conversation import Venue, converse
+from securevfl.errors import ProtocolError, TransportError
+from securevfl.organisations.conversation import Venue, check_among, converse
 from securevfl.protocols.declared import Declared, Reveal, sizes
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel, Telling
@@ -176,15 +176,12 @@ def measure_lines(me: str, venue: Venue, *, on_turn: Callable[[int, int], None] 
 
     on_turn(turns done, of). The rest as in `join`. Takes some seconds a pair. TransportError and ConfigError as `join`.
     """
-    peers = venue.peers
-    if me not in peers.parties:
-        raise PartiesError(f"one of {', '.join(peers.parties)} was expected, {me} came; correct the party's name")
-
-    def talk(channel: Channel) -> list[MeasuredLine]:
-        return _Turns(channel, peers, Credentials(venue.certs, me), on_turn).all()
-
-    terms = {"parties": list(peers.parties), "task": "line"}
-    lines = converse(me, venue, terms, talk, ledger=None)
+    check_among(venue.peers, me)
+    terms = {"parties": list(venue.peers.parties), "task": "line"}
+    credentials = Credentials(venue.certs, me)
+    lines = converse(
+        me, venue, terms, lambda channel: _Turns(channel, venue.peers, credentials, on_turn).all(), ledger=None
+    )
     for line in lines:
         facts = {"mbps": line.network.mbps, "rtt_ms": line.network.rtt_ms, "message_ms": line.network.message_ms}
         eventlog.emit(me, "measured", {"one": line.one, "other": line.other, **facts})
@@ -216,9 +213,7 @@ class _Turns:
     def __init__(
         self, channel: Channel, peers: Peers, credentials: Credentials, on_turn: Callable[[int, int], None] | None
     ) -> None:
-        self._channel = channel
-        self._peers = peers
-        self._credentials = credentials
+        self._peers, self._credentials, self._channel = peers, credentials, channel
         self._on_turn = on_turn or (lambda done, of: None)
         self._reached: dict[str, dict[str, float]] = {}
 

@@ -11,7 +11,6 @@ tells the same of them again (`Method.repeats`).
 from __future__ import annotations
 
 import hashlib
-import hmac
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -28,11 +27,12 @@ from securevfl.data.register import id_digest
 from securevfl.data.store import OnRows
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.errors import ConfigError, IdError, PartiesError, TableError
+from securevfl.errors import ConfigError, PartiesError, TableError
 from securevfl.families.player import AskedRows, KnownRows, Player
 from securevfl.job import Job
 from securevfl.organisations import reason_codes
 from securevfl.organisations.conversation import Venue, converse
+from securevfl.organisations.looks import check_order, keyed_order
 from securevfl.organisations.reason_codes import GivenCodes
 from securevfl.protocols.declared import Declared, Reveal, sizes
 from securevfl.protocols.seat import Desk, Seat
@@ -372,7 +372,7 @@ class PredictionSide:
         own = BroughtRows(
             part.run,
             0 if rows is None else rows.count,
-            hmac.digest(channel.session, rows.order, hashlib.sha256) if rows is not None and rows.order else b"",
+            b"" if rows is None else keyed_order(rows.order, channel),
             part.role,
             0 if giving is None else giving.most,
         )
@@ -429,5 +429,4 @@ def _compare(me: str, own: BroughtRows, name: str, other: BroughtRows) -> None:
         )
     if other.rows != own.rows and NONE not in (other.rows, own.rows):
         raise TableError(f"{name} has {other.rows} rows to predict, {me} {own.rows}; align the tables first")
-    if other.order and own.order and not hmac.compare_digest(other.order, own.order):
-        raise IdError(f"{name} and {me} hold the new rows in different order; align the tables first")
+    check_order(me, own.order, name, other.order, "new rows")

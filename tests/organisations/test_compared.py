@@ -15,8 +15,7 @@ from securevfl.consent.consent_sheet import AgreedSheets, Sheet
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, IdError, ProtocolError
 from securevfl.organisations import correlate, fairness_by_group, join, predict
-from securevfl.organisations.correlate import ShownTable
-from securevfl.organisations.fairness_by_group import GroupedTable
+from securevfl.organisations.looks import ShownTable
 from securevfl.organisations.predict import BroughtRows
 from securevfl.protocols.shares.share_products import Products
 from securevfl.training.model_part import ModelPart
@@ -52,7 +51,7 @@ class Line:
 
 
 def of_a_look_at_groups(place: int) -> None:
-    line: Any = Line(lambda order: GroupedTable(ROWS, 3, order), place)
+    line: Any = Line(lambda order: ShownTable(ROWS, 3, order), place)
     fairness_by_group._greet(PARTY, 0, "shop", line)
 
 

@@ -56,7 +56,7 @@ IN_NUMBERS = {  # counted one by one, of 64 bits at most: some 14 labels each; s
     "Push", "Residual", "Restored", "SecondMoments",
 }  # fmt: skip
 NOT_OF_ROWS = {  # sizes, keys, digests, verdicts: nothing of a row that a receiver could weigh
-    "Abort", "AlignmentHello", "Begin", "BroughtRows", "Committed", "Found", "GroupedTable", "Meeting", "OwnKey",
+    "Abort", "AlignmentHello", "Begin", "BroughtRows", "Committed", "Found", "Meeting", "OwnKey",
     "Pace", "Position", "Question", "Reached", "ShownTable", "Through", "Verdict", "Wanted",
 }  # fmt: skip
 
