@@ -41,19 +41,21 @@ def sizes_of(
     outputs: int,
     brought: Mapping[str, int] | None = None,
     tables: Mapping[str, str] | None = None,
-    enough: Mapping[str, float] | None = None,
-    labels: NDArray[Any] | None = None,
-    alone: Mapping[str, int] | None = None,
-    holds: Mapping[str, Holds] | None = None,
+    here: Sequence[Party] = (),
+    weighed: Sequence[Party] = (),
 ) -> Sizes:
     """Return the sizes of this job on this schedule, with d_k `columns` at each party and c `outputs`; the others as in
     `Sizes`.
 
-    brought: p_k of parties that bring a module of their own. labels (m,): where they are at hand. A party of no columns
-    is a helper.
+    brought: p_k of parties that bring a module of their own. here: the parties whose tables are at hand, one with the
+    labels first, and `weighed` the same with weights of evidence in place of bins. Where these are not known yet, a
+    party judges its columns once it has them. A party of no columns is a helper.
     """
-    woe = job.prepare.woe
-    weighed = job.protocol.shares is not None and job.protocol.shares.open_weights
+    woe, labels = job.prepare.woe, here[0].y if here else None
+    own = [party for party in (weighed or here) if party.columns]
+    known = woe is None or bool(weighed)
+    shares = job.protocol.shares
+    opens = shares is not None and shares.open_weights and job.model.loss.classifies and outputs == 1
     helpers = tuple(name for name, d in columns.items() if not d)
     columns = {name: d for name, d in columns.items() if d}
     return Sizes(
@@ -71,15 +73,19 @@ def sizes_of(
         },
         columns={active: columns[active]} | dict(columns),
         tables=dict(tables or {}),
-        enough=dict(enough or {}),
+        enough={party.name: enough(party.X[schedule.sample(ROWS)]) for party in own if known},
         partition=schedule.name,
         bins={} if woe is None else {name: woe.counts(d) for name, d in columns.items() if name != active},
         label_bits=label_entropy(positive_rows(job, active, labels, schedule.train))
-        if labels is not None and (woe is not None or (weighed and job.model.loss.classifies and outputs == 1))
+        if labels is not None and (woe is not None or opens)
         else 1.0,
-        alone=dict(alone or {}),
+        alone={
+            party.name: singled_out(party, schedule, woe)
+            for party in here
+            if woe is not None and party.columns and not party.active
+        },
         helpers=helpers,
-        holds=dict(holds or {}),
+        holds={party.name: Holds.of(party.X[schedule.sample(ROWS)]) for party in own if known or shares is not None},
         alike=None if labels is None else _fewest(job, labels, schedule),
         openings=job.optimizer.count_openings(job.model, [visit.index for visit in schedule.visits()])
         / max(1, len(schedule)),
@@ -102,28 +108,9 @@ def positive_rows(job: JobOptions, lead: str, labels: NDArray[Any], train: Rows)
     return np.asarray(labels[train] == classes[1])
 
 
-def enough_alone(job: JobOptions, party: Party, schedule: Schedule) -> dict[str, float]:
-    """Numbers a row that are enough to find the columns of this party, by its name; empty where it has none, or they
-    are not known yet, as weights of evidence follow from labels: it judges them once it has them."""
-    if not party.columns or job.prepare.woe is not None:
-        return {}
-    return {party.name: enough(party.X[schedule.sample(ROWS)])}
-
-
-def held_alone(job: JobOptions, party: Party, schedule: Schedule) -> dict[str, Holds]:
-    """Return what a row of this party's columns holds, by its name; empty where it has none, or none yet that are
-    numbers."""
-    if not party.columns or (job.prepare.woe is not None and job.protocol.shares is None):
-        return {}
-    return {party.name: Holds.of(party.X[schedule.sample(ROWS)])}
-
-
-def singled_out(job: JobOptions, party: Party, schedule: Schedule) -> dict[str, int]:
-    """How many rows the counts in the bins of this party would single out, by its name; empty where none are told."""
-    woe = job.prepare.woe
-    if woe is None or party.active or not party.columns:
-        return {}
-    return {party.name: count_alone(BinRows(party.X[schedule.flow], woe.slots))}
+def singled_out(party: Party, schedule: Schedule, woe: Woe) -> int:
+    """How many rows the counts in the bins of this party would single out."""
+    return count_alone(BinRows(party.X[schedule.flow], woe.slots))
 
 
 def evaluations(job: JobOptions, sizes: Sizes) -> int:
@@ -225,9 +212,6 @@ def _weighed(party: Party, bins: BinRows, positives: NDArray[np.intp], options: 
     return party.weighed(found)
 
 
-# What is known of a run whose parties sit in one process, before it: for the consent sheet and the audit.
-
-
 # A party's columns as its job prepares them: before anything is counted, said or sent.
 
 
@@ -288,25 +272,28 @@ def as_prepared(job: J, parties: Sequence[Party]) -> tuple[J, list[Party]]:
 def known_run(job: JobOptions, parties: Sequence[Party]) -> Known:
     """Sizes and schedule of a run of these parties, the leading one first. LabelError if the loss has no use for y."""
     parties = prepare_all(job, parties)
-    lead, loss = parties[0], job.model.loss
-    schedule = job.schedule(register_of(parties))
-    classes = classes_of(lead.name, loss, lead.labels, job.positive)
-    check_split(loss, lead.labels[schedule.train], lead.labels[schedule.test], classes)
-    tables = [party for party in parties if party.columns]
+    lead, schedule = parties[0], job.schedule(register_of(parties))
+    outputs = _outputs(job, lead, lead.labels, schedule)
     weighed = weigh_pooled(job, parties, schedule.flow)
     sizes = sizes_of(
         job,
         schedule,
         active=lead.name,
         columns={party.name: len(party.columns) for party in parties},
-        outputs=loss.outputs(classes),
-        brought={party.name: job.model.brought(party.name, party.model) for party in tables},
-        enough={party.name: enough(party.X[schedule.sample(ROWS)]) for party in weighed if party.columns},
-        labels=lead.y,
-        alone={name: rows for party in tables for name, rows in singled_out(job, party, schedule).items()},
-        holds={party.name: Holds.of(party.X[schedule.sample(ROWS)]) for party in weighed if party.columns},
+        outputs=outputs,
+        brought={party.name: job.model.brought(party.name, party.model) for party in parties if party.columns},
+        here=parties,
+        weighed=weighed,
     )
     return Known(tuple(weighed), schedule, sizes)
+
+
+def _outputs(job: JobOptions, party: Party, labels: NDArray[Any], schedule: Schedule) -> int:
+    """Return c, which follows from the labels (m,) of this party. LabelError if the loss has no use for them."""
+    loss = job.model.loss
+    classes = classes_of(party.name, loss, labels, job.positive)
+    check_split(loss, labels[schedule.train], labels[schedule.test], classes)
+    return loss.outputs(classes)
 
 
 def known_alone(
@@ -324,13 +311,10 @@ def known_alone(
     another loss, LabelError as `known_run`.
     """
     party = prepare(job, own, own.register)
-    loss, lead = job.model.loss, next(iter(columns))
-    schedule = job.schedule(party.register)
+    lead, schedule = next(iter(columns)), job.schedule(party.register)
     if party.y is not None:
-        classes = classes_of(party.name, loss, party.y, job.positive)
-        check_split(loss, party.y[schedule.train], party.y[schedule.test], classes)
-        outputs = loss.outputs(classes)
-    elif outputs is None and not loss.single:
+        outputs = _outputs(job, party, party.y, schedule)
+    elif outputs is None and not job.model.loss.single:
         raise ConfigError(f"{own.name}: the number of classes was expected, which {lead} knows; give --classes NUMBER")
     sizes = sizes_of(
         job,
@@ -339,9 +323,6 @@ def known_alone(
         columns=dict(columns) | {party.name: len(party.columns)},
         outputs=outputs or 1,
         brought=dict(brought or {}) | {party.name: job.model.brought(party.name, party.model)},
-        enough=enough_alone(job, party, schedule),
-        labels=party.y,
-        alone=singled_out(job, party, schedule),
-        holds=held_alone(job, party, schedule),
+        here=[party],
     )
     return Known((party,), schedule, sizes)

@@ -47,7 +47,7 @@ from securevfl.errors import (
     TransportError,
 )
 from securevfl.families.player import Round, TrainingData
-from securevfl.families.sizes import enough_alone, held_alone, prepare, singled_out, sizes_of, weigh
+from securevfl.families.sizes import prepare, sizes_of, weigh
 from securevfl.job import Job
 from securevfl.models import metrics
 from securevfl.models.linear import FAR, GROW, LinearModel, far_moved, separating
@@ -573,10 +573,7 @@ def _sizes(
         outputs=heard[lead].outputs,
         brought={name: other.parameters for name, other in heard.items()},
         tables={name: other.content for name, other in heard.items() if other.columns and name in trusts},
-        enough=enough_alone(job, party, schedule),
-        labels=party.y,
-        alone=singled_out(job, party, schedule),
-        holds=held_alone(job, party, schedule),
+        here=[party],
     )
 
 

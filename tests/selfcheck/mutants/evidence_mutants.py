@@ -9,10 +9,10 @@ import numpy as np
 
 from securevfl.data import evidence as bins
 from securevfl.data import preparation
+from securevfl.families import sizes
 from securevfl.families.rounds import rounds_counts
 from securevfl.protocols import bin_classes
 from securevfl.protocols.residuals.open_residual import OpenResidual
-from securevfl.training import session
 from selfcheck.mutants.mutant import Mutant, patched
 
 _agreed = bin_classes._agreed
@@ -41,8 +41,8 @@ def _counts_nothing(job: Any, sizes: Any) -> list[Any]:
     return []
 
 
-def _sees_nobody(job: Any, party: Any, schedule: Any) -> dict[str, int]:
-    return {}
+def _sees_nobody(*_: Any) -> int:
+    return 0
 
 
 MUTANTS = [
@@ -79,6 +79,6 @@ MUTANTS = [
         "nobody looks whether bins of several columns differ by one row",
         "classes in bins guarded",
         "count",
-        patched((session, "singled_out", _sees_nobody)),
+        patched((sizes, "singled_out", _sees_nobody)),
     ),
 ]
