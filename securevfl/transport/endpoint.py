@@ -105,8 +105,9 @@ class Endpoint:
         A hub says its own goodbye last, as it passes on what the others still have to say.
         """
         deadline = time.monotonic() + timeout
-        while self.me == self._peers.hub and not self._quiet() and time.monotonic() < deadline:
-            time.sleep(_TICK / 4)
+        if self.me == self._peers.hub:
+            while not all(line.finished for line in self.lines.values()) and time.monotonic() < deadline:
+                time.sleep(_TICK / 4)
         timeout = max(LAST_WORD, deadline - time.monotonic())
         closers = [threading.Thread(target=line.close, args=(timeout,), daemon=True) for line in self.lines.values()]
         for each in closers:
@@ -130,9 +131,6 @@ class Endpoint:
                 line.abandon(PeerLost(f"{self.me} has hung up"))
         elif self._acceptor is not None:
             self._acceptor.stop(grace)
-
-    def _quiet(self) -> bool:
-        return all(line.finished for line in self.lines.values())
 
     def _refused(self, name: str, error: SecureVFLError) -> None:
         line = self.lines.get(name)

@@ -15,7 +15,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
 
 import msgspec
 
@@ -24,111 +23,8 @@ from securevfl.runtime import eventlog
 from securevfl.runtime.channel import MAX_FRAME
 from securevfl.runtime.codec import Message, encode_message
 
-# What one end of a line knows while the streams that carry it come and go, and what makes it give up.
-
-
 STRIKES = 5
 _OVERHEAD = 1 << 12  # what wraps a frame in a packet: names, seal
-
-
-class Carrier(Protocol):
-    """A stream, as the state of its line sees it."""
-
-    ended: bool
-
-
-class LineState:
-    """Everything here is guarded by `changed`, which is told of every change.
-
-    `deliver` gets each packet once, from one thread at a time; `failed` is told when the line is lost.
-    """
-
-    def __init__(
-        self,
-        me: str,
-        peer: str,
-        deliver: Callable[[bytes], None],
-        failed: Callable[[SecureVFLError], None],
-        *,
-        start: bytes,
-        patience: float,
-        max_packet: int = MAX_FRAME + _OVERHEAD,
-    ) -> None:
-        self.me = me
-        self.peer = peer
-        self.deliver = deliver
-        self.start = start
-        self.patience = patience
-        self.max_packet = max_packet
-        self.cause = (
-            "it has not called, or not with a certificate of this authority"  # why there is no stream, for people
-        )
-        self.peer_start = b""
-        self.out: deque[bytes] = deque()  # unconfirmed, from number `first` on
-        self.first = 0
-        self.kept = 0  # bytes of `out`
-        self.expected = 0
-        self.stream: Carrier | None = None
-        self.down_since: float | None = None
-        self.closing = False
-        self.peer_done = False
-        self.failure: SecureVFLError | None = None
-        self.changed = threading.Condition()
-        self.inward = threading.Lock()  # held while a packet is delivered
-        self._failed = failed
-        self._strikes = 0
-        self._turned_away_since = 0.0
-
-    @property
-    def opened(self) -> bool:
-        """Whether the neighbour has ever been there."""
-        return bool(self.peer_start)
-
-    @property
-    def over(self) -> bool:
-        """Whether no further stream is needed: both have said goodbye, or the line has failed."""
-        with self.changed:
-            return self.failure is not None or (self.peer_done and self.closing)
-
-    @property
-    def finished(self) -> bool:
-        """Whether nothing more can come on this line."""
-        with self.changed:
-            return self.failure is not None or self.peer_done
-
-    def fail(self, error: SecureVFLError) -> None:
-        """Give the line up; where several errors come, the first one stays."""
-        with self.changed:
-            if self.failure is not None or (self.peer_done and self.closing):
-                return
-            self.failure = error
-            if self.stream is not None:
-                self.stream.ended = True
-            self.changed.notify_all()
-        self._failed(error)
-
-    def strike(self, error: SecureVFLError) -> None:
-        """Something was refused, by this end or the other; too often in a row loses the line."""
-        with self.changed:
-            self._strikes += 1
-            out = self._strikes >= STRIKES
-        eventlog.warn(self.me, "refused", {"peer": self.peer, "reason": str(error)})
-        if out:
-            self.fail(error)
-
-    def progressed(self) -> None:
-        """Something was taken or confirmed, so refusals count from the beginning. Called with `changed` held."""
-        self._strikes = 0
-
-    def turned_away(self, error: SecureVFLError) -> None:
-        """Note that the neighbour is connected to another process of this party, perhaps one whose end it has not seen
-        yet; give the line up if that lasts longer than `patience`."""
-        now = time.monotonic()
-        with self.changed:
-            self._turned_away_since = self._turned_away_since or now
-            late = now - self._turned_away_since > self.patience
-        if late:
-            self.fail(error)
 
 
 # What two neighbours say to each other on a line, below whatever the line carries.
@@ -210,7 +106,7 @@ _CONFIRM_AT = 1 << 22  # unconfirmed bytes received at which it goes at once
 class Stream:
     """`outgoing` is what to write to the stream, `read` takes what comes from it."""
 
-    def __init__(self, line: LineState, calling: bool) -> None:
+    def __init__(self, line: Line, calling: bool) -> None:
         self.ended = False  # guarded, as all here, by the line's condition
         self.heard = time.monotonic()
         self.hang_up: Callable[[], object] = lambda: None  # ends the stream at once
@@ -430,11 +326,100 @@ HELD = 1 << 31  # unconfirmed bytes at which a line is given up; reached only wh
 _LATECOMER = 2.0  # seconds that a line which never opened is kept for a last word
 
 
-class Line(LineState):
-    """One end of a line, which outlives the streams that carry it."""
+class Line:
+    """One end of a line: what it knows while the streams that carry it come and go, and what makes it give up.
 
-    stream: Stream | None
-    _latest: Stream | None = None  # perhaps not open yet
+    Everything here is guarded by `changed`, which is told of every change. `deliver` gets each packet once, from one
+    thread at a time; `failed` is told when the line is lost.
+    """
+
+    def __init__(
+        self,
+        me: str,
+        peer: str,
+        deliver: Callable[[bytes], None],
+        failed: Callable[[SecureVFLError], None],
+        *,
+        start: bytes,
+        patience: float,
+        max_packet: int = MAX_FRAME + _OVERHEAD,
+    ) -> None:
+        self.me = me
+        self.peer = peer
+        self.deliver = deliver
+        self.start = start
+        self.patience = patience
+        self.max_packet = max_packet
+        self.cause = (
+            "it has not called, or not with a certificate of this authority"  # why there is no stream, for people
+        )
+        self.peer_start = b""
+        self.out: deque[bytes] = deque()  # unconfirmed, from number `first` on
+        self.first = 0
+        self.kept = 0  # bytes of `out`
+        self.expected = 0
+        self.stream: Stream | None = None
+        self._latest: Stream | None = None  # perhaps not open yet
+        self.down_since: float | None = None
+        self.closing = False
+        self.peer_done = False
+        self.failure: SecureVFLError | None = None
+        self.changed = threading.Condition()
+        self.inward = threading.Lock()  # held while a packet is delivered
+        self._failed = failed
+        self._strikes = 0
+        self._turned_away_since = 0.0
+
+    @property
+    def opened(self) -> bool:
+        """Whether the neighbour has ever been there."""
+        return bool(self.peer_start)
+
+    @property
+    def over(self) -> bool:
+        """Whether no further stream is needed: both have said goodbye, or the line has failed."""
+        with self.changed:
+            return self.failure is not None or (self.peer_done and self.closing)
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing more can come on this line."""
+        with self.changed:
+            return self.failure is not None or self.peer_done
+
+    def fail(self, error: SecureVFLError) -> None:
+        """Give the line up; where several errors come, the first one stays."""
+        with self.changed:
+            if self.failure is not None or (self.peer_done and self.closing):
+                return
+            self.failure = error
+            if self.stream is not None:
+                self.stream.ended = True
+            self.changed.notify_all()
+        self._failed(error)
+
+    def strike(self, error: SecureVFLError) -> None:
+        """Something was refused, by this end or the other; too often in a row loses the line."""
+        with self.changed:
+            self._strikes += 1
+            out = self._strikes >= STRIKES
+        eventlog.warn(self.me, "refused", {"peer": self.peer, "reason": str(error)})
+        if out:
+            self.fail(error)
+
+    def progressed(self) -> None:
+        """Something was taken or confirmed, so refusals count from the beginning. Called with `changed` held."""
+        self._strikes = 0
+
+    def turned_away(self, error: SecureVFLError) -> None:
+        """Note that the neighbour is connected to another process of this party, perhaps one whose end it has not seen
+        yet; give the line up if that lasts longer than `patience`."""
+        now = time.monotonic()
+        with self.changed:
+            self._turned_away_since = self._turned_away_since or now
+            late = now - self._turned_away_since > self.patience
+        if late:
+            self.fail(error)
 
     def room(self) -> None:
         """Wait while too much is unconfirmed. Not for a thread that delivers: two full lines could wait for ever."""

@@ -19,6 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -74,7 +75,7 @@ class Post:
             credentials,
             peers,
             self._deliver,
-            self._lost,
+            lambda name, error: self._fail(error),
             listen=listen,
             patience=patience,
             hall=hall,
@@ -124,7 +125,9 @@ class Post:
     def stop(self, error: BaseException, *, resumes: bool = False) -> None:
         """Tells the others, before a session began, that this party has stopped for this error."""
         for name in self._others:
-            self._try(name, Abort.of(error, self._others, resumes=resumes))
+            with suppress(TransportError):
+                if name not in self._seals or self._seals[name].wait(0):
+                    self._put(name, Abort.of(error, self._others, resumes=resumes))
 
     def abandon(self) -> None:
         """Hangs up without a word, so that the others find a new process where this one was."""
@@ -136,13 +139,13 @@ class Post:
             seal.start()
         for name in self._others:
             if name not in self._seals:
-                self._say(name, own)
+                self._put(name, own)
         waiting = dict(self._seals)
         while waiting:
             for name, seal in [*waiting.items()]:  # one that is away keeps nobody from greeting the next
                 if seal.wait(0.1 / len(waiting)):
                     waiting.pop(name)
-                    self._say(name, own)
+                    self._put(name, own)
                 else:
                     self._check(name, deadline, timeout)
         greetings = {self.me: own}
@@ -158,7 +161,7 @@ class Post:
                 raise self._failure
         for name in self._others:
             signature = self._credentials.identity.sign(_claim(session, self.me, name))
-            self._say(name, Agreed(session, self._credentials.certificate, signature))
+            self._put(name, Agreed(session, self._credentials.certificate, signature))
         for name in self._others:
             agreed = self._next(name, Agreed, deadline, timeout)
             if agreed.session != session:
@@ -191,21 +194,12 @@ class Post:
                 cause = f"it has not called {line.peer}"
             raise TransportError(f"{self.me} has waited {timeout:g} s for {name}; {cause}", away=name)
 
-    def _say(self, to: str, message: Message) -> None:
-        self._put(to, encode_message(message))
-
-    def _try(self, to: str, message: Message) -> None:
-        try:
-            if to not in self._seals or self._seals[to].wait(0):
-                self._say(to, message)
-        except TransportError:
-            return
-
     def _line(self, to: str) -> Line:
         return self._endpoint.lines[to if to in self._endpoint.lines else str(self._peers.hub)]
 
-    def _put(self, to: str, letter: bytes) -> None:
+    def _put(self, to: str, letter: Message | bytes) -> None:
         """Send a letter: as it is to a neighbour, sealed to a party behind the hub."""
+        letter = letter if isinstance(letter, bytes) else encode_message(letter)
         if to in self._seals:
             self._seals[to].send(letter)
         else:
@@ -269,9 +263,6 @@ class Post:
             raise ConfigError(
                 f"{sender} and {self.me} differ in " + _difference(sender, greeting.terms, self.me, self._terms)
             )
-
-    def _lost(self, neighbour: str, error: SecureVFLError) -> None:
-        self._fail(error)
 
     def _fail(self, error: SecureVFLError) -> None:
         with self._changed:
