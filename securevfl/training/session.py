@@ -13,7 +13,7 @@ import hmac
 import logging
 import math
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ from securevfl.base.roles import Roles
 from securevfl.consent.booking import Booking, Sitting
 from securevfl.consent.consent_sheet import Sheet, own_sheet
 from securevfl.data.columns import some
-from securevfl.data.drift import Baseline, baselines, most
+from securevfl.data.drift import baselines, most
 from securevfl.data.party import Party
 from securevfl.data.preparation import Prepared
 from securevfl.data.register import Register
@@ -72,45 +72,37 @@ LOOKED_AT = 65_536  # rows in which separated classes are looked for
 Save = Callable[[int, int, Callable[[], Saved]], None]  # rounds done, of how many, and what there is to save
 
 
+@dataclass(eq=False)
 class Trainee:
     """A party of a run: its player, what it has noted so far, and the part that it takes home."""
 
-    def __init__(
-        self,
-        job: Job,
-        party: Party,
-        seat: Seat,
-        data: TrainingData,
-        run: str,
-        on_round: Callable[[int, int], None] | None,
-        save: Save | None,
-        saved: Saved | None,
-    ) -> None:
-        self._job = job
-        self._every = job.evaluation_interval
-        self._party = party
-        self._seat = seat
-        self._data = data
-        self._on_round = on_round
-        self._save = save
-        self._start = 0 if saved is None else saved.round
+    job: Job
+    party: Party
+    seat: Seat
+    data: TrainingData
+    run: str
+    on_round: Callable[[int, int], None] | None
+    save: Save | None
+    saved: Saved | None
+
+    def __post_init__(self) -> None:
+        saved = self.saved
+        self.rounds = self._start = 0 if saved is None else saved.round  # done so far, those before a resume among them
         self._over = saved is not None and saved.over
-        self.rounds = self._start  # done so far, those before a resume among them
         self._history = [] if saved is None else saved.history
-        self._run = run
-        self._leads = party.name == seat.roles.lead
         self._best = None if saved is None else saved.best
+        self._leads = self.party.name == self.seat.roles.lead
         state = None if saved is None else saved.state
-        self._player = job.method.player(job, seat, data.columns, state)
+        self._player = self.job.method.player(self.job, self.seat, self.data.columns, state)
 
     def train(self) -> None:
         """Plays until the rounds are over or the target is reached."""
         if not self._start:
             self._tell_separating()
-        if self._save is not None and not self._start:
-            self._save(0, len(self._data.schedule), lambda: self._saved(0, over=False))
-        eventlog.emit(self._party.name, "begins", {}, logging.DEBUG)
-        rounds = self._player.train(self._data, len(self._data.schedule) if self._over else self._start)
+        if self.save is not None and not self._start:
+            self.save(0, len(self.data.schedule), lambda: self._saved(0, over=False))
+        eventlog.emit(self.party.name, "begins", {}, logging.DEBUG)
+        rounds = self._player.train(self.data, len(self.data.schedule) if self._over else self._start)
         try:
             for done in rounds:
                 if self._after(done):
@@ -120,28 +112,28 @@ class Trainee:
                 rounds.throw(error)  # so that what the player has open ends with the reason, and waits for nobody
             if isinstance(error, RangeError):
                 raise DivergenceError(
-                    f"{self._party.name}, round {self.rounds + 1}: {error}; a training that diverges comes to this: "
+                    f"{self.party.name}, round {self.rounds + 1}: {error}; a training that diverges comes to this: "
                     "lower lr, or scale the columns"
                 ) from error
             raise
-        self._seat.channel.clock.tick(Kind.LOCAL)
+        self.seat.channel.clock.tick(Kind.LOCAL)
 
     def finish(self) -> ModelPart:
         """Evaluate a last time and pack what this party takes home."""
-        seat, data = self._seat, self._data
+        seat, data = self.seat, self.data
         exchanges = self._player.exchanges or self.rounds
-        if self._best is not None and self._job.patience is not None:
-            make = partial(self._job.method.player, self._job, seat, data.columns)
+        if self._best is not None and self.job.patience is not None:
+            make = partial(self.job.method.player, self.job, seat, data.columns)
             self._player = self._player.going_back(self._best, make)
         measured = self._evaluate(last=True)
         self._tell_far(measured)
         seat.channel.clock.tick(Kind.LOCAL)
         return ModelPart(
-            name=self._party.name,
-            role=seat.roles.role(self._party.name),
-            job=plain(self._job),
+            name=self.party.name,
+            role=seat.roles.role(self.party.name),
+            job=plain(self.job),
             parties=list(seat.parties),
-            preparation=self._party.preparation or Prepared(self._party.columns),
+            preparation=self.party.preparation or Prepared(self.party.columns),
             scaling=data.scaling,
             state=self._player.outcome(),
             outputs=seat.outputs,
@@ -154,27 +146,27 @@ class Trainee:
             rounds=exchanges,
             books=seat.channel.books,
             path=seat.channel.clock.path(),
-            run=self._run,
+            run=self.run,
             trained=len(data.schedule.flow),
             held_out=len(data.schedule.test),
-            model=self._party.model,
+            model=self.party.model,
         )
 
     @property
     def _unbounded(self) -> bool:
         """Whether nothing keeps the weights of this party's columns finite where classes are separated."""
-        model = self._job.model
-        held = model.l2 and not isinstance(self._job.optimizer, BlockDescent)  # whose l2 is in its steps alone
+        model = self.job.model
+        held = model.l2 and not isinstance(self.job.optimizer, BlockDescent)  # whose l2 is in its steps alone
         free = isinstance(model, LinearModel) and model.by_column and not held
-        return free and isinstance(model.loss, LogisticLoss | SoftmaxLoss) and self._data.columns > 0
+        return free and isinstance(model.loss, LogisticLoss | SoftmaxLoss) and self.data.columns > 0
 
     def _tell_separating(self) -> None:
         """Say in a DataNotice which of this party's own columns separate its labels."""
-        rows, targets = self._data.schedule.train[:LOOKED_AT], self._data.targets
-        if not self._unbounded or targets is None or len(self._data.schedule.train) > LOOKED_AT:
+        rows, targets = self.data.schedule.train[:LOOKED_AT], self.data.targets
+        if not self._unbounded or targets is None or len(self.data.schedule.train) > LOOKED_AT:
             return
-        names = np.array((self._party.preparation or Prepared(self._party.columns)).features)
-        if (found := separating(self._data.raw(rows), targets[rows] > 0)).any():
+        names = np.array((self.party.preparation or Prepared(self.party.columns)).features)
+        if (found := separating(self.data.raw(rows), targets[rows] > 0)).any():
             self._notice(f"columns that separate the labels: {some(names[found].tolist())}; {GROW}")
 
     def _tell_far(self, measured: dict[str, float]) -> None:
@@ -184,18 +176,18 @@ class Trainee:
             return
         if measured.get("auc") == 1.0:
             self._notice(f"the model ranks all rows that were measured right: classes may be separated; {GROW}")
-        theta, rows = self._player.outcome().get("theta"), self._data.schedule.sample(LOOKED_AT)
-        names = np.array((self._party.preparation or Prepared(self._party.columns)).features)
+        theta, rows = self._player.outcome().get("theta"), self.data.schedule.sample(LOOKED_AT)
+        names = np.array((self.party.preparation or Prepared(self.party.columns)).features)
         if not isinstance(theta, np.ndarray) or theta.ndim != 2 or len(theta) < len(names):
             return
-        if (found := far_moved(theta[: len(names)], self._data.scaled(rows))).any():
+        if (found := far_moved(theta[: len(names)], self.data.scaled(rows))).any():
             what = f"columns that by themselves move f by more than {FAR:g}: {some(names[found].tolist())}"
             self._notice(f"{what}; where they separate classes {GROW}")
 
     def _notice(self, what: str) -> None:
-        descends = isinstance(self._job.optimizer, BlockDescent)
+        descends = isinstance(self.job.optimizer, BlockDescent)
         remedy = "fewer epochs keep them small" if descends else "l2 in the model keeps them finite"
-        warnings.warn(f"party {self._party.name}: {what}; {remedy}", DataNotice, stacklevel=3)
+        warnings.warn(f"party {self.party.name}: {what}; {remedy}", DataNotice, stacklevel=3)
 
     def _after(self, done: Round) -> bool:
         """All that happens between two rounds; whether to stop."""
@@ -205,51 +197,40 @@ class Trainee:
         if done.loss is not None:
             record["batch_loss"] = done.loss
         measured = dict[str, float]()
-        if self._every and done.number % self._every == 0:
+        if (every := self.job.evaluation_interval) and done.number % every == 0:
             measured, stop = self._evaluate_and_decide()
             record |= measured
-        facts = {"bytes": self._seat.channel.books.bytes_sent()} | measured
-        eventlog.emit(self._party.name, "at", facts, logging.DEBUG)
+        eventlog.emit(self.party.name, "at", {"bytes": self.seat.channel.books.bytes_sent()} | measured, logging.DEBUG)
         if self._leads:
-            clock = self._seat.channel.clock
+            clock = self.seat.channel.clock
             clock.tick(Kind.LOCAL)
             record["seconds"] = float(clock.path()[: Stage.EVALUATE].sum())
             self._history.append(record)
-        if self._on_round is not None:
-            self._on_round(done.number, done.of)
-        if self._save is not None:
+        if self.on_round is not None:
+            self.on_round(done.number, done.of)
+        if self.save is not None:
             of = done.number if stop else done.of
-            self._save(done.number, of, lambda: self._saved(done.number, over=done.number == of))
+            self.save(done.number, of, lambda: self._saved(done.number, over=done.number == of))
         return stop
 
     def _saved(self, rounds: int, *, over: bool) -> Saved:
-        player, keys = self._player, dict(self._seat.channel.keys)
-        steps = [] if self._party.preparation is None else self._party.preparation.plain()
-        return Saved(
-            rounds,
-            self._run,
-            self._history,
-            keys,
-            player.state(),
-            player.constant,
-            steps,
-            self._best,
-            self._seat.channel.session.hex(),
-            over,
-        )
+        player, channel, prepared = self._player, self.seat.channel, self.party.preparation
+        steps = [] if prepared is None else prepared.plain()
+        kept = player.state(), player.constant, steps, self._best
+        return Saved(rounds, self.run, self._history, dict(channel.keys), *kept, channel.session.hex(), over)
 
     def _evaluate(self, *, last: bool = False) -> dict[str, float]:
         """Metrics on the held-out rows, or without any on the training rows; empty where not for this party."""
-        rows: Group = "held out" if len(self._data.schedule.test) else "training"
-        with self._seat.channel.door.on(rows):
-            return self._player.measure(self._job.model.loss, self._data, self.rounds, last=last)
+        rows: Group = "held out" if len(self.data.schedule.test) else "training"
+        with self.seat.channel.door.on(rows):
+            return self._player.measure(self.job.model.loss, self.data, self.rounds, last=last)
 
     def _enough(self, measured: dict[str, float]) -> bool:
         """Whether the target is reached, or patience is at its end."""
-        target, patience = self._job.target, self._job.patience
+        target, patience = self.job.target, self.job.patience
         if target is not None and metrics.reached(target.metric, measured[target.metric], target.value):
             return True
-        if patience is None or patience.metric not in measured or self.rounds <= self._data.schedule.settled:
+        if patience is None or patience.metric not in measured or self.rounds <= self.data.schedule.settled:
             return False
         now = [*self._past(patience.metric), measured[patience.metric]]
         return metrics.stale(patience.metric, now, patience.evaluations, patience.tolerance)
@@ -263,24 +244,24 @@ class Trainee:
     def _improves(self, measured: dict[str, float]) -> bool:
         """Whether the model is better than at every evaluation before, by the metric that patience watches, or else by
         the loss."""
-        metric = "loss" if self._job.patience is None else self._job.patience.metric
-        if metric not in measured or self.rounds <= self._data.schedule.settled:
+        metric = "loss" if self.job.patience is None else self.job.patience.metric
+        if metric not in measured or self.rounds <= self.data.schedule.settled:
             return False
         return metrics.improves(metric, measured[metric], self._past(metric))
 
     def _past(self, metric: str) -> list[float]:
         """Return the values of this metric in the evaluations so far, of models whose last visit was to all rows or to
         the largest part of them: of models of fewer rows none is kept, nor does it end a training."""
-        settled = self._data.schedule.settled
+        settled = self.data.schedule.settled
         return [record[metric] for record in self._history if metric in record and record["round"] > settled]
 
     def _evaluate_and_decide(self) -> tuple[dict[str, float], bool]:
         """Metrics, and whether to stop, which the leading party tells the others."""
-        channel, roles = self._seat.channel, self._seat.roles
+        channel, roles = self.seat.channel, self.seat.roles
         channel.clock.tick(Kind.LOCAL)
         channel.clock.stage = Stage.EVALUATE
         measured, verdict = self._evaluate(), Verdict(stop=False, best=False, back=False)
-        watched = self._job.stops_early or self._player.turns_back
+        watched = self.job.stops_early or self._player.turns_back
         if watched and self._leads:
             back = self._player.turns_back and self._is_lost(measured)
             verdict = Verdict(not back and self._enough(measured), not back and self._improves(measured), back)
@@ -331,39 +312,53 @@ def take_part(
     key = _key(job, table)
     met = _met(job, party, channel, parties, key, checkpoints, ledger)
     party, schedule, sizes = met.party, met.schedule, met.sizes
-    start = _common_start(met.heard)
+    together = len({other.run for other in met.heard.values()}) == 1  # all states are of one training
+    start = common_round([other.saved for other in met.heard.values()]) if together else None
     if checkpoints is not None and start == FINISHED and (whole := checkpoints.final(key)) is not None:
         whole.standing = Standing.CONFIRMED
         return whole
     if start is None:
-        _anew(channel.me, met.heard, over=not again and checkpoints is not None and checkpoints.final(key) is not None)
+        if not again and checkpoints is not None and checkpoints.final(key) is not None:
+            raise ConfigError(
+                f"{channel.me}: the training of this job on this table is over here and its model kept, the others "
+                "have none that goes with it; to train anew, every party that has one runs join with --again"
+            )
+        if any(other.saved for other in met.heard.values()):
+            why = "not all have states of one training: of this job, on a table that has not changed since"
+            eventlog.warn(channel.me, "begins anew", {"reason": why})
     saved = None if checkpoints is None or start is None else checkpoints.load(key, start)
     if job.prepare.woe is None:  # labels, classes and exposures that do not fit are refused before consent
         _check_rounding(job, party.name, _data(job, party, schedule), len(parties))
     run = channel.session.hex() if saved is None else saved.run
     # A try that was cut off before all had a state is this very job to the ledger, whose entries are not another's.
     account = run if checkpoints is None else checkpoints.begin(key, run)
-    sitting = Sitting(account, channel.session.hex(), *(() if saved is None else _taken_up(saved, len(schedule))))
+    sitting = Sitting(account, channel.session.hex())
+    if saved is not None:  # how many visits are done, and in which session the model was trained if these are all
+        done = (len(schedule), saved.session) if saved.over else (saved.round, "")
+        sitting = Sitting(account, channel.session.hex(), *done)
 
     def asked() -> None:
         if consent is not None:
             consent(_sheet(job, met, ledger, "" if saved is None else saved.run))
 
+    def save(rounds: int, of: int, state: Callable[[], Saved]) -> None:
+        if checkpoints is not None and (checkpoints.due(rounds) or rounds == of):
+            checkpoints.save(key, state())
+
     booking = Booking(ledger, party.name, party.register, job, sizes, channel.door, sitting, asked)
     if checkpoints is not None:
         _take_up(checkpoints, key, saved, channel)
     meter = Meter(channel.clock, channel.books, executor, workers)
-    scores = None if ledger is None else ledger.scores
-    chunks = None if ledger is None else ledger.chunks
-    reserved = ledger is not None and ledger.reserved
-    desk = Desk(run, _own_folder(ahead, party, key), chunks, scores, together=ledger is None, reserved=reserved)
+    desk = Desk(run, _own_folder(ahead, party, key), together=True)
+    if ledger is not None:
+        folder = _own_folder(ahead, party, key)
+        desk = Desk(run, folder, ledger.chunks, ledger.scores, together=False, reserved=ledger.reserved)
     seat = _seat(job, channel, met, meter, desk)
-    save = None if checkpoints is None else partial(_save, checkpoints, key)
     before = channel.books.messages_sent()
     try:
         party = _weighed(job, met, seat, booking, saved)
         data = _data(job, party, schedule)
-        trainee = Trainee(job, party, seat, data, run, on_round, save, saved)
+        trainee = Trainee(job, party, seat, data, run, on_round, None if checkpoints is None else save, saved)
         channel.clock.stage = Stage.TRAIN
         trainee.train()
         channel.clock.stage = Stage.EVALUATE
@@ -374,22 +369,12 @@ def take_part(
     finally:
         booking.settle(silent=channel.books.messages_sent() == before)
     part.data = table.hex()
-    part.baseline = [*_looked(met, part.columns), *part.baseline]
+    raw = met.raw.table  # what the training rows looked like, as they came
+    looked = baselines(raw, schedule.sample(most(raw.X)))
+    part.baseline = [*(each for each in looked if each.column in part.columns), *part.baseline]
     if checkpoints is not None:
         checkpoints.finish(key, part)
     return part
-
-
-def _anew(me: str, heard: Mapping[str, Meeting], *, over: bool) -> None:
-    """ConfigError for a training that is over here and may not begin anew; logs that states are not gone on from."""
-    if over:
-        raise ConfigError(
-            f"{me}: the training of this job on this table is over here and its model kept, the others have none that "
-            "goes with it; to train anew, every party that has one runs join with --again"
-        )
-    if any(other.saved for other in heard.values()):
-        why = "not all have states of one training: of this job, on a table that has not changed since"
-        eventlog.warn(me, "begins anew", {"reason": why})
 
 
 def _data(job: Job, party: Party, schedule: Schedule) -> TrainingData:
@@ -416,12 +401,6 @@ def _check_rounding(job: Job, who: str, data: TrainingData, parties: int) -> Non
     start = math.log(max(float(data.targets[rows].sum()), 0.5) / units)
     mean = float(data.counted[1]) if loss.counts else None
     tell_apart(who, coefficients_apart(job.loss, rated, start, mean, rounding.deviation), rounding.remedy)
-
-
-def _looked(met: _Met, columns: Sequence[str]) -> list[Baseline]:
-    """Summarise what the training rows of these columns looked like, as they came."""
-    table = met.raw.table
-    return [each for each in baselines(table, met.schedule.sample(most(table.X))) if each.column in columns]
 
 
 def make_ahead(
@@ -470,18 +449,44 @@ def _met(
     ledger: DisclosureLedger | None,
 ) -> _Met:
     """Meets the others, and checks that all fit together. key: that of this run, see `run_key`."""
-    party = prepare(job, raw, raw.register)
-    content = "" if ledger is None else ledger.tag(party)
-    heard = meet(channel, parties, _introduce(job, party, channel, checkpoints, key, content))
-    roles = _check(job, channel.me, heard)
-    roles = job.method.assigned(job, roles, {name: other.columns for name, other in heard.items() if other.columns})
+    party, loss = prepare(job, raw, raw.register), job.model.loss
+    own = Meeting(
+        job=job.digest,
+        role=job.method.role(party),
+        rows=len(party),
+        columns=party.X.shape[1],
+        parameters=job.model.brought(party.name, party.model),
+        outputs=loss.outputs(loss.classes(party.y)) if party.y is not None else 0,
+        order=hmac.digest(channel.session, party.order, hashlib.sha256) if party.order else b"",
+        saved=checkpoints.rounds(key) if checkpoints is not None else (),
+        run=checkpoints.run(key) if checkpoints is not None else "",
+        content="" if ledger is None else ledger.tag(party),
+    )
+    heard = meet(channel, parties, own)
+    columns = {name: other.columns for name, other in heard.items()}
+    roles = job.method.assigned(job, _check(job, channel.me, heard), {name: d for name, d in columns.items() if d})
     lead, tables = heard[roles.lead], [other for other in heard.values() if other.rows]
     by_ids = len(party) > 0 and all(other.order for other in tables)
     schedule = job.schedule(party.register if by_ids else lead.rows)
-    if party.order and not by_ids:
-        party = _by_numbers(job, raw, party)
-    trusts = () if ledger is None else ledger.read().trusts
-    return _Met(raw, party, heard, roles, schedule, _sizes(job, party, schedule, heard, roles.lead, trusts))
+    if party.order and not by_ids:  # it has ids, others have none: rows are drawn by their numbers
+        said, party = party, prepare(job, raw, Register.of_numbers(len(raw)))
+        if party.columns != said.columns:
+            raise IdError(
+                f"ids at every party or at none were expected, {raw.name} has some and others have none; name the id "
+                "column"
+            )
+    trusts = () if ledger is None else ledger.read().trusts  # whose columns it believes to be those of earlier jobs
+    sizes = sizes_of(
+        job,
+        schedule,
+        active=roles.lead,
+        columns=columns,
+        outputs=lead.outputs,
+        brought={name: other.parameters for name, other in heard.items()},
+        tables={name: other.content for name, other in heard.items() if other.columns and name in trusts},
+        here=[party],
+    )
+    return _Met(raw, party, heard, roles, schedule, sizes)
 
 
 class Foreseen(NamedTuple):
@@ -547,36 +552,6 @@ def _own_folder(ahead: Path | None, party: Party, key: bytes) -> Path | None:
     return None if ahead is None else ahead / f"{party.name}.{key.hex()[:16]}"
 
 
-def _by_numbers(job: Job, raw: Party, said: Party) -> Party:
-    """Prepare a party with ids that is among others without, by the rows that are drawn without ids. Raises IdError if
-    other columns come out than it `said`."""
-    party = prepare(job, raw, Register.of_numbers(len(raw)))
-    if party.columns != said.columns:
-        raise IdError(
-            f"ids at every party or at none were expected, {raw.name} has some and others have none; name the id column"
-        )
-    return party
-
-
-def _sizes(
-    job: Job, party: Party, schedule: Schedule, heard: Mapping[str, Meeting], lead: str, trusts: Collection[str]
-) -> Sizes:
-    """Put together what is public of this run, and what this party knows of its own columns beside it.
-
-    trusts: of whose columns it believes that they are those of earlier jobs, where they say so.
-    """
-    return sizes_of(
-        job,
-        schedule,
-        active=lead,
-        columns={name: other.columns for name, other in heard.items()},
-        outputs=heard[lead].outputs,
-        brought={name: other.parameters for name, other in heard.items()},
-        tables={name: other.content for name, other in heard.items() if other.columns and name in trusts},
-        here=[party],
-    )
-
-
 def run_key(job: Job, party: Party) -> bytes:
     """Return the key under which the states of a party are filed: a hash of the job and of the contents of the table it
     trains on, 32 bytes."""
@@ -586,24 +561,6 @@ def run_key(job: Job, party: Party) -> bytes:
 def _key(job: Job, table: bytes) -> bytes:
     """Return `run_key` from the digest of the table, which takes long where there are many values."""
     return hashlib.sha256(job.digest + table).digest()
-
-
-def _introduce(
-    job: Job, party: Party, channel: Channel, checkpoints: Checkpoints | None, key: bytes, content: str
-) -> Meeting:
-    loss = job.model.loss
-    return Meeting(
-        job=job.digest,
-        role=job.method.role(party),
-        rows=len(party),
-        columns=party.X.shape[1],
-        parameters=job.model.brought(party.name, party.model),
-        outputs=loss.outputs(loss.classes(party.y)) if party.y is not None else 0,
-        order=hmac.digest(channel.session, party.order, hashlib.sha256) if party.order else b"",
-        saved=checkpoints.rounds(key) if checkpoints is not None else (),
-        run=checkpoints.run(key) if checkpoints is not None else "",
-        content=content,
-    )
 
 
 def _check(job: Job, me: str, heard: Mapping[str, Meeting]) -> Roles:
@@ -636,12 +593,6 @@ def _check_sizes(job: Job, peer: str, other: Meeting) -> None:
             raise ProtocolError(f"{peer} was expected to have 0 to {limit:,} {what}, it says {said:,}; ask it why")
 
 
-def _common_start(heard: Mapping[str, Meeting]) -> int | None:
-    """Return the last round of which all parties have a state, if these are of one training; None if there is none."""
-    together = len({other.run for other in heard.values()}) == 1
-    return common_round([other.saved for other in heard.values()]) if together else None
-
-
 def _take_up(checkpoints: Checkpoints, key: bytes, saved: Saved | None, channel: Channel) -> None:
     """Make the folder ready for a run that goes on from this state, or starts anew."""
     if saved is None:
@@ -657,14 +608,3 @@ def _take_up(checkpoints: Checkpoints, key: bytes, saved: Saved | None, channel:
             why = f"{name} shows another key than up to round {saved.round}; if it has not renewed it, stop and ask it"
             facts = {"peer": name, "before": before, "now": channel.keys[name], "reason": why}
             eventlog.emit(channel.me, "key changed", facts, logging.ERROR)
-
-
-def _taken_up(saved: Saved, visits: int) -> tuple[int, str]:
-    """Return how many visits of a training are done that goes on from a state, and in which session its model was
-    trained, if that is all that was to be done."""
-    return (visits, saved.session) if saved.over else (saved.round, "")
-
-
-def _save(checkpoints: Checkpoints, key: bytes, rounds: int, of: int, saved: Callable[[], Saved]) -> None:
-    if checkpoints.due(rounds) or rounds == of:
-        checkpoints.save(key, saved())
