@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from pydantic import Field
@@ -186,7 +186,7 @@ class BlockNewton(RoundsTraining):
         return BlockMemory(model, state)
 
     def active(self, party: Learner, link: ActiveLink) -> Iterator[None]:
-        model, memory = _linear(party), _memory(party)
+        model, memory = _linear(party), cast(BlockMemory, party.memory)
         P = Preconditioners(model, party.loss, link.me)
         for batch in party.batches():
             own, others = P.of(batch), link.sum(batch)
@@ -204,7 +204,7 @@ class BlockNewton(RoundsTraining):
             yield
 
     def passive(self, party: Learner, link: PassiveLink) -> Iterator[None]:
-        model, memory = _linear(party), _memory(party)
+        model, memory = _linear(party), cast(BlockMemory, party.memory)
         P = Preconditioners(model, party.loss, link.me)
         for batch in party.batches():
             theta = model.theta
@@ -300,8 +300,3 @@ class Preconditioners:
 def _linear(party: Learner) -> Linear:
     assert isinstance(party.model, Linear), "BlockNewton.check says so"
     return party.model
-
-
-def _memory(party: Learner) -> BlockMemory:
-    assert isinstance(party.memory, BlockMemory), "BlockNewton.remember makes it"
-    return party.memory

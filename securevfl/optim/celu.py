@@ -265,10 +265,10 @@ class CeluVFL(RoundsOptimizer):
         return CeluMemory(self, model, state)
 
     def settle(self, party: Learner, link: ActiveLink) -> None:
-        take_in(_memory(party).here, self.depth, party, link)
+        take_in(party.memory.here, self.depth, party, link)
 
     def active(self, party: Learner, link: ActiveLink) -> Iterator[None]:
-        memory = _memory(party)
+        memory: CeluMemory = party.memory
         openings = 1 if party.model.static_jacobian and not self.reweighs else self.R
 
         def taken_up(t: int, uses: int, batch: Batch, kept: Mapping[str, Floats]) -> Held:
@@ -292,7 +292,7 @@ class CeluVFL(RoundsOptimizer):
             yield
 
     def passive(self, party: Learner, link: PassiveLink) -> Iterator[None]:
-        memory = _memory(party)
+        memory: CeluMemory = party.memory
 
         def taken_up(t: int, uses: int, batch: Batch, kept: Mapping[str, Floats]) -> PassiveExchange:
             learned = [(np.ones(len(batch.X)), kept["gradient"])] if "gradient" in kept else []
@@ -453,8 +453,3 @@ class CeluMemory(Updater):
         clocks = {"steps": self._table.steps, "recent": list(self._table.recent)}
         flight = {name: list(each) for name, each in (("here", self.here), ("sent", self.sent)) if each}
         return super().state | {"table": clocks | {"rows": [*self._saved, *rows]}} | flight
-
-
-def _memory(party: Learner) -> CeluMemory:
-    assert isinstance(party.memory, CeluMemory), "the optimizer has made it"
-    return party.memory

@@ -22,7 +22,7 @@ from pydantic import Field
 from securevfl.base.arrays import Floats
 from securevfl.models.base import Block, Model
 from securevfl.optim.curvature import OwnSteps
-from securevfl.optim.rounds import Learner, Remembered, RoundsOptimizer
+from securevfl.optim.rounds import Learner, RoundsOptimizer
 from securevfl.optim.rules import Proximal, Rule
 from securevfl.protocols.link import ActiveLink, PassiveLink
 from securevfl.protocols.residuals.base import Batch, Reply
@@ -48,7 +48,7 @@ class FedBCD(RoundsOptimizer):
                 "whose loss states one, by a rule that is linear (sgd, momentum)"
             )
 
-    def remember(self, model: Block, state: Mapping[str, Any] | None) -> Remembered:
+    def remember(self, model: Block, state: Mapping[str, Any] | None) -> Any:
         return super().remember(model, state) if self.lr is not None else OwnSteps(self.update, model, state)
 
     @property

@@ -21,14 +21,6 @@ from securevfl.protocols.link import ActiveLink, PassiveLink
 from securevfl.protocols.residuals.base import Agreement, Batch
 
 
-class Remembered(Protocol):
-    """What an optimizer remembers at a party between rounds."""
-
-    @property
-    def state(self) -> dict[str, Any]:
-        """It as plain data and arrays, for the checkpoint."""
-
-
 class Learner(Protocol):
     """A party as its optimizer sees it."""
 
@@ -36,7 +28,7 @@ class Learner(Protocol):
     start: int  # rounds done before this run, where it goes on from a checkpoint
     model: Block  # its own
     loss: Loss
-    memory: Remembered  # as the optimizer has made it
+    memory: Any  # as the optimizer has made it; its `state` is plain data and arrays, for the checkpoint
 
     @property
     def updater(self) -> Updater:
@@ -73,7 +65,7 @@ class RoundsTraining(Training, ABC):
         return []
 
     @abstractmethod
-    def remember(self, model: Block, state: Mapping[str, Any] | None) -> Remembered:
+    def remember(self, model: Block, state: Mapping[str, Any] | None) -> Any:
         """Make the optimizer's memory at a party with this model: as it is at the start, or as `state` kept it."""
 
     def agreement(self, model: Model) -> Agreement:
@@ -114,7 +106,7 @@ class RoundsOptimizer(RoundsTraining, Optimizer):
         descent."""
         return name if isinstance(self.rule, Sgd) else f"{name} {self.rule.name}"
 
-    def remember(self, model: Block, state: Mapping[str, Any] | None) -> Remembered:
+    def remember(self, model: Block, state: Mapping[str, Any] | None) -> Any:
         return Updater(self.update, model, state)
 
 
@@ -151,14 +143,14 @@ class Pipeline(RoundsOptimizer):
     def kept(self) -> int:
         return self.depth
 
-    def remember(self, model: Block, state: Mapping[str, Any] | None) -> Remembered:
+    def remember(self, model: Block, state: Mapping[str, Any] | None) -> Any:
         return InFlight(self, model, state)
 
     def settle(self, party: Learner, link: ActiveLink) -> None:
-        take_in(_in_flight(party).here, self.depth, party, link)
+        take_in(party.memory.here, self.depth, party, link)
 
     def active(self, party: Learner, link: ActiveLink) -> Iterator[None]:
-        here = _in_flight(party).here
+        here = party.memory.here
         for t, batch in enumerate(party.batches(), party.start):
             others = link.sum(batch, here.popleft() if here else None)
             g = party.residual(party.model.joined(batch.X, others), batch)
@@ -200,8 +192,3 @@ class InFlight(Updater):
     @property
     def state(self) -> dict[str, Any]:
         return super().state | {"here": list(self.here)}
-
-
-def _in_flight(party: Learner) -> InFlight:
-    assert isinstance(party.memory, InFlight), "the optimizer has made it"
-    return party.memory

@@ -200,7 +200,8 @@ class Trainee:
         if (every := self.job.evaluation_interval) and done.number % every == 0:
             measured, stop = self._evaluate_and_decide()
             record |= measured
-        eventlog.emit(self.party.name, "at", {"bytes": self.seat.channel.books.bytes_sent()} | measured, logging.DEBUG)
+        facts = {"bytes": self.seat.channel.books.bytes_sent()} | measured
+        eventlog.emit(self.party.name, "at", facts, logging.DEBUG)
         if self._leads:
             clock = self.seat.channel.clock
             clock.tick(Kind.LOCAL)
@@ -349,9 +350,9 @@ def take_part(
     if checkpoints is not None:
         _take_up(checkpoints, key, saved, channel)
     meter = Meter(channel.clock, channel.books, executor, workers)
-    desk = Desk(run, _own_folder(ahead, party, key), together=True)
+    folder = _own_folder(ahead, party, key)
+    desk = Desk(run, folder, together=True)
     if ledger is not None:
-        folder = _own_folder(ahead, party, key)
         desk = Desk(run, folder, ledger.chunks, ledger.scores, together=False, reserved=ledger.reserved)
     seat = _seat(job, channel, met, meter, desk)
     before = channel.books.messages_sent()
