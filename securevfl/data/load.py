@@ -19,7 +19,7 @@ from securevfl.data.party import Party, join_ids
 from securevfl.data.readers import alike, named, open_parquet, read_party
 from securevfl.data.register import Keys
 from securevfl.data.schedule import Batched, Rows
-from securevfl.data.store import OnRows, StoredParty, borrow_table, store_table, table_path
+from securevfl.data.store import OnRows, StoredParty, borrow_table, checked_rows, store_table, table_path
 from securevfl.errors import DataError, IdError, PartiesError, TableError
 
 # The row order that an alignment leaves beside a data file.
@@ -44,7 +44,7 @@ def read_rows(data: str | Path, *, of: int) -> NDArray[np.intp]:
     not fit."""
     path = rows_path(data)
     try:
-        rows: NDArray[np.intp] = np.load(io.BytesIO(read_checked(path)), allow_pickle=False)
+        rows = np.load(io.BytesIO(read_checked(path)), allow_pickle=False)
     except OSError as cause:
         raise DataError(f"{path}: a row order was expected there ({cause.strerror}); align first") from None
     except (ValueError, EOFError):
@@ -52,11 +52,7 @@ def read_rows(data: str | Path, *, of: int) -> NDArray[np.intp]:
             f"{path}: row numbers as an alignment writes them were expected, the file is damaged or another's; align "
             "again"
         ) from None
-    if rows.ndim != 1 or rows.dtype != np.dtype("<i8") or len(np.unique(rows)) < len(rows):
-        raise TableError(f"{path}: a list of different row numbers was expected; align again")
-    if len(rows) and not 0 <= rows.min() <= rows.max() < of:
-        raise TableError(f"{path}: row numbers below {of} were expected; the data file has changed, align again")
-    return rows.astype(np.intp, copy=False)
+    return checked_rows(path, rows, of)
 
 
 LARGE = 256 << 20  # bytes of numbers in memory; reading them whole takes some four times as much

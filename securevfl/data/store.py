@@ -63,7 +63,7 @@ class Head:
     """The head of a stored table of `rows` rows: its labels `y` and the place of each row, if it has them; the other
     fields are as in `Party`.
 
-    stamp: what the table was made from. register_at, ids_at, rows_at: where these begin in the file, in bytes.
+    stamp: what the table was made from. register_at: where the register begins in the file, in bytes.
     """
 
     columns: list[str]
@@ -76,14 +76,22 @@ class Head:
     key: bytes = field(repr=False)
     content: str
     stamp: str
-    register_at: int
-    ids_at: int
-    rows_at: int
+    register_at: int = 0
 
     @property
     def shape(self) -> tuple[int, int]:
         """The numbers of rows and of columns, (rows, d)."""
         return self.rows, len(self.columns)
+
+    @property
+    def ids_at(self) -> int:
+        """Where the digests of ids begin in the file, in bytes."""
+        return self.register_at + 8 * self.rows
+
+    @property
+    def rows_at(self) -> int:
+        """Where the rows begin in the file, in bytes."""
+        return -(-(self.ids_at + ID_DIGEST * self.rows) // ALIGNMENT) * ALIGNMENT
 
 
 def read_head(path: Path) -> Head:
@@ -95,20 +103,45 @@ def read_head(path: Path) -> Head:
             says = json.loads(file.readline())
             y = np.load(file, allow_pickle=False) if says["labels"] else None
             place = np.load(file, allow_pickle=False) if says["places"] else None
-            rows, kind = int(says["rows"]), np.dtype(says["kind"])
-            columns, constant = list(says["columns"]), list(says["constant"])
-            register_at = file.tell()
-            ids_at = register_at + 8 * rows
-            rows_at = -(-(ids_at + ID_DIGEST * rows) // ALIGNMENT) * ALIGNMENT
-            if file.seek(0, os.SEEK_END) != rows_at + rows * len(columns) * kind.itemsize + CHECK:
+            head = Head(
+                columns=list(says["columns"]),
+                constant=list(says["constant"]),
+                rows=int(says["rows"]),
+                kind=np.dtype(says["kind"]),
+                y=y,
+                place=place,
+                order=bytes.fromhex(says["order"]),
+                key=bytes.fromhex(says["key"]),
+                content=str(says["content"]),
+                stamp=str(says["stamp"]),
+                register_at=file.tell(),
+            )
+            n, d = head.shape
+            if file.seek(0, os.SEEK_END) != head.rows_at + n * d * head.kind.itemsize + CHECK:
                 raise ValueError
-        order, key = (bytes.fromhex(says[each]) for each in ("order", "key"))
-        content, stamp = str(says["content"]), str(says["stamp"])
-        return Head(columns, constant, rows, kind, y, place, order, key, content, stamp, register_at, ids_at, rows_at)
+            return head
     except OSError as cause:
         raise DataError(f"{path}: a stored table was expected there ({cause.strerror}); store it first") from None
     except (ValueError, KeyError, TypeError, EOFError):
         raise DataError(f"{path}: a whole table of {MAGIC.decode().strip()} was expected; store it again") from None
+
+
+def write_head(file: BinaryIO, head: Head, register: Register) -> None:
+    """Write the head that `read_head` reads."""
+    says = {name: getattr(head, name) for name in ("columns", "constant", "rows", "content", "stamp")}
+    says |= {"kind": head.kind.str, "labels": head.y is not None, "places": head.place is not None}
+    says |= {"order": head.order.hex(), "key": head.key.hex()}
+    file.write(MAGIC + json.dumps(says).encode() + b"\n")
+    for array in (head.y, head.place):
+        if array is not None:
+            np.save(file, array, allow_pickle=False)
+    assert register.order is not None, "a stored table has ids"
+    file.write(register.order.astype("<i8", copy=False).data)
+    assert register.ids is not None, "a stored table has ids"
+    for digests in register.ids():
+        file.write(np.ascontiguousarray(digests).data)
+    file.write(bytes(-file.tell() % ALIGNMENT))
+    file.flush()
 
 
 def check_whole(path: Path) -> None:
@@ -130,51 +163,6 @@ def _digest(file: BinaryIO, size: int) -> bytes:
         digest.update(piece)
         size -= len(piece)
     return digest.digest()
-
-
-@dataclass(frozen=True)
-class NewHead:
-    """What the head of a table says that is being stored; as in `Head`, but for places: row numbers in the order in
-    which they lie, None for the shared order."""
-
-    columns: list[str]
-    constant: list[str]
-    kind: np.dtype[Any]
-    y: NDArray[Any] | None
-    places: Rows | None
-    order: bytes
-    content: str
-    stamp: str
-
-
-def write_head(file: BinaryIO, new: NewHead, register: Register) -> None:
-    """Write the head that `read_head` reads."""
-    says = {
-        "columns": new.columns,
-        "constant": new.constant,
-        "rows": register.rows,
-        "kind": new.kind.str,
-        "labels": new.y is not None,
-        "places": new.places is not None,
-        "order": new.order.hex(),
-        "key": register.key.hex(),
-        "content": new.content,
-        "stamp": new.stamp,
-    }
-    file.write(MAGIC + json.dumps(says).encode() + b"\n")
-    if new.y is not None:
-        np.save(file, new.y, allow_pickle=False)
-    if new.places is not None:
-        place = np.empty(len(new.places), "<i8")
-        place[new.places] = np.arange(len(new.places))
-        np.save(file, place, allow_pickle=False)
-    assert register.order is not None, "a stored table has ids"
-    file.write(register.order.astype("<i8", copy=False).data)
-    assert register.ids is not None, "a stored table has ids"
-    for digests in register.ids():
-        file.write(np.ascontiguousarray(digests).data)
-    file.write(bytes(-file.tell() % ALIGNMENT))
-    file.flush()
 
 
 WHOLE = 128 << 20  # bytes of a batch that is read at a time
@@ -370,10 +358,15 @@ def _write(
     """Write the table as a file in the folder, and return its path."""
     keys = source.keys()
     y = source.labels()
-    rows = np.arange(source.rows, dtype=np.intp) if rows is None else _checked(source.path, rows, source.rows)
+    rows = np.arange(source.rows, dtype=np.intp) if rows is None else checked_rows(source.path, rows, source.rows)
     keys = keys[rows]
     register = _spooled(Register.of_ids(keys), folder / "ids", keys)
-    order = None if job is None else _batch_order(job, register)
+    order = place = None
+    if job is not None:  # rows batch after batch, and then those held out
+        schedule = job.schedule(register)
+        order = np.concatenate([schedule.flow, schedule.test])
+        place = np.empty(len(order), "<i8")
+        place[order] = np.arange(len(order))
     digest = order_digest(keys)
     del keys
     buckets = _Buckets(folder, len(rows), source)
@@ -392,9 +385,19 @@ def _write(
             on_rows(read, source.rows)
     draft = folder / "table"
     with os.fdopen(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600), "w+b") as file:
-        labels, content = None if y is None else y[rows], sums.digest()
-        new = NewHead(source.columns, source.constant, source.kind, labels, order, digest, content, stamp)
-        write_head(file, new, register)
+        head = Head(
+            columns=source.columns,
+            constant=source.constant,
+            rows=len(rows),
+            kind=source.kind,
+            y=None if y is None else y[rows],
+            place=place,
+            order=digest,
+            key=register.key,
+            content=sums.digest(),
+            stamp=stamp,
+        )
+        write_head(file, head, register)
         buckets.empty_into(file)
         file.flush()
         file.write(_digest(file, file.tell()))
@@ -495,18 +498,13 @@ class _Buckets:
             path.unlink()
 
 
-def _batch_order(job: Batched, register: Register) -> Rows:
-    """Shared rows, batch after batch, and then those held out."""
-    schedule = job.schedule(register)
-    return np.concatenate([schedule.flow, schedule.test])
-
-
-def _checked(parquet: Path, rows: Rows, of: int) -> Rows:
+def checked_rows(of_file: Path, rows: Rows, of: int) -> Rows:
+    """Return row numbers that belong to a file of `of` rows. TableError if they do not."""
     rows = np.asarray(rows)
     if rows.ndim != 1 or rows.dtype.kind not in "iu" or not len(rows) or len(np.unique(rows)) < len(rows):
-        raise TableError(f"{parquet}: a list of different row numbers was expected; align again")
+        raise TableError(f"{of_file}: a list of different row numbers was expected; align again")
     if not 0 <= rows.min() <= rows.max() < of:
-        raise TableError(f"{parquet}: row numbers below {of} were expected; the data file has changed, align again")
+        raise TableError(f"{of_file}: row numbers below {of} were expected; the data file has changed, align again")
     return rows.astype(np.intp, copy=False)
 
 

@@ -325,16 +325,19 @@ def check_split(loss: Loss, train: NDArray[Any], test: NDArray[Any], classes: ND
 # A loss that takes one more number of each row than its label, which rides beside the targets as a last column.
 
 
+AS_IT_IS = (  # of a loss that a number of each row changes
+    *("name", "classifies", "single", "elementwise", "bound", "curvature", "spacing", "spread", "estimates", "slack"),
+    *("keeps_targets", "guesses"),
+)
+
+
 class RowLoss(Loss):
     """Another loss, changed by a number of each row: its targets are (n x c + 1), of which the last column is that."""
 
     def __init__(self, loss: Loss) -> None:
         self._loss = loss
-        self.name, self.classifies, self.single = loss.name, loss.classifies, loss.single  # type: ignore[misc]
-        self.elementwise, self.bound, self.curvature = loss.elementwise, loss.bound, loss.curvature  # type: ignore[misc]
-        self.spacing, self.spread = loss.spacing, loss.spread  # type: ignore[misc]
-        self.estimates, self.slack = loss.estimates, loss.slack  # type: ignore[misc]
-        self.keeps_targets, self.guesses = loss.keeps_targets, loss.guesses  # type: ignore[misc]
+        for name in AS_IT_IS:
+            setattr(self, name, getattr(loss, name))
 
     def least(self, y: Floats) -> Floats:
         return self._loss.least(y[:, :-1])
