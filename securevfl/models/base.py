@@ -6,7 +6,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from securevfl.base.config import Named
 from securevfl.data.preparation import Source
 from securevfl.errors import ConfigError
 from securevfl.models.loss import Loss
-from securevfl.protocols.differentiable import Differentiable
+from securevfl.protocols.differentiable import Jacobian
 
 # What a party's columns become before they meet weights that are shared: the columns themselves, or more of its own.
 #
@@ -209,36 +209,64 @@ class Place:
     place: int = 0  # among the passive parties
 
 
-class Block(Differentiable, Protocol):
-    """One party's block of weights, theta, of any shape."""
+class Block(ABC):
+    """One party's block of weights, theta, of any shape, `securevfl.protocols.differentiable.Differentiable`; its
+    outputs are added to the others': f = sum_k H_k (FedBCD 2019, eq. 2)."""
 
+    static_jacobian: bool
+    shares_outputs: bool
     theta: Floats
 
+    @property
+    def parameters(self) -> int:
+        """The number p of weights, an intercept included."""
+        return int(self.theta.size)
+
+    @abstractmethod
     def start(self, X: Floats, scaled: Floats, targets: Floats | None, seed: int) -> None:
         """Draws the weights to begin from, if they are drawn: from some of its own rows X (m x d), and as scaled, the
         targets (n x c) of a party with labels, and the job's seed. The same of these give the same weights."""
 
+    @abstractmethod
     def forward(self, X: Floats) -> Floats:
         """H (n x c)."""
 
+    @abstractmethod
+    def vjp(self, X: Floats, g: Floats) -> Floats:
+        """J^T g for plain g (n x c), summed over the rows, in the shape of the parameters."""
+
+    @abstractmethod
+    def jacobian(self, X: Floats) -> Jacobian:
+        """J on the rows X, at the weights as they are."""
+
+    def rows(self, X: Floats) -> int:
+        """Return n: g has a row for each of X."""
+        return len(X)
+
     def joined(self, X: Floats, others: Floats) -> Floats:
         """f (n x c), of its own rows and of what the others' outputs were collected to; at the active party."""
+        return self.forward(X) + others
 
     def gradient(self, X: Floats, others: Floats, g: Floats) -> Floats:
         """Return the gradient by its own weights, in their shape, from g = df (n x c); at the active party."""
+        return self.vjp(X, g)
 
     def down(self, X: Floats, others: Floats, g: Floats) -> Floats:
-        """Return the residual that goes down, in the shape of what was collected from the others; at the active
-        party."""
+        """Return the residual that goes down, in the shape of what was collected from the others; at the active party.
+        The derivative by any summand is that by f."""
+        return g
 
+    @abstractmethod
     def regularised(self, gradient: Floats) -> Floats:
         """Add the gradient of the penalty to that of the mean loss, which gives the gradient of the objective."""
 
     def state(self) -> dict[str, Any]:
         """All that is kept of it, theta by this name."""
+        return {"theta": self.theta}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` returned."""
+        self.theta = state["theta"]
 
 
 class BlockModel(Model):

@@ -6,7 +6,6 @@ all Q local steps of a round (FedBCD 2019, eq. 57).
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, ConfigDict, Field
 
 from securevfl.base.arrays import Floats, normal_quantile
-from securevfl.models.base import Asis, BlockModel, Inputs, Making, Place, Spread, own_stream
+from securevfl.models.base import Asis, Block, BlockModel, Inputs, Making, Place, Spread, own_stream
 from securevfl.models.loss import Loss
 from securevfl.models.losses import LOSSES, HuberLoss, NegativeBinomialLoss, QuantileLoss, TweedieLoss, known_loss
 from securevfl.protocols.differentiable import Jacobian
@@ -185,35 +184,7 @@ def starting_weights(X: Floats, scaled: Floats, targets: Floats, seed: int) -> F
     return np.vstack([theta, np.zeros((1, targets.shape[1]))])
 
 
-class Summand(ABC):
-    """A block whose outputs are added to the others': f = sum_k H_k (FedBCD 2019, eq. 2)."""
-
-    @abstractmethod
-    def forward(self, X: Floats) -> Floats:
-        """H (n x c)."""
-
-    @abstractmethod
-    def vjp(self, X: Floats, g: Floats) -> Floats:
-        """J^T g for plain g (n x c), in the shape of the parameters."""
-
-    def rows(self, X: Floats) -> int:
-        """Return n: g has a row for each of X."""
-        return len(X)
-
-    def joined(self, X: Floats, others: Floats) -> Floats:
-        """f (n x c)."""
-        return self.forward(X) + others
-
-    def gradient(self, X: Floats, others: Floats, g: Floats) -> Floats:
-        """J^T g."""
-        return self.vjp(X, g)
-
-    def down(self, X: Floats, others: Floats, g: Floats) -> Floats:
-        """g: the derivative by any summand is that by f."""
-        return g
-
-
-class Linear(Summand):
+class Linear(Block):
     """One party's part: theta (d x c), and for the active party the intercept as its last row."""
 
     static_jacobian = True
@@ -226,23 +197,10 @@ class Linear(Summand):
         if intercept:
             self.decay[-1] = 0.0
 
-    @property
-    def parameters(self) -> int:
-        """The number p of weights, intercept included."""
-        return int(self.theta.size)
-
     def start(self, X: Floats, scaled: Floats, targets: Floats | None, seed: int) -> None:
         """Set the first weights: as `starting_weights` draws them at the party with labels, zero elsewhere."""
         if targets is not None:
             self.theta = starting_weights(X, scaled, targets, seed)
-
-    def state(self) -> dict[str, Any]:
-        """theta alone."""
-        return {"theta": self.theta}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over the weights that `state` returned."""
-        self.theta = state["theta"]
 
     def jacobian(self, X: Floats) -> Jacobian:
         """X (n x d), with a column of ones where there is an intercept; the same for each output."""

@@ -126,7 +126,9 @@ class Loss(ABC):
         return np.where(y == classes[1], 1.0, -1.0)[:, None]
 
     def proba(self, f: Floats) -> Floats:
-        """Probability of each class (n x classes)."""
+        """Probability of each class (n x classes). Raises LabelError for a loss of numbers."""
+        if not self.classifies:
+            raise LabelError(f"{self.name} loss predicts numbers, not probabilities; use predict")
         p = logistic(f[:, 0])
         return np.column_stack([1 - p, p])
 
@@ -156,9 +158,6 @@ class NumberLoss(Loss):
 
     def targets(self, y: NDArray[Any], classes: NDArray[Any]) -> Floats:
         return ((y - classes[0]) / classes[1])[:, None]
-
-    def proba(self, f: Floats) -> Floats:
-        raise LabelError(f"{self.name} loss predicts numbers, not probabilities; use predict")
 
 
 def one_class(name: str) -> LabelError:

@@ -92,10 +92,7 @@ class LogLinkLoss(Loss):
         return 1.0, math.log(classes[1])
 
     def stand_in(self, scores: Floats) -> Floats:
-        return np.exp(scores)
-
-    def proba(self, f: Floats) -> Floats:
-        raise LabelError(f"{self.name} loss predicts numbers, not probabilities; use predict")
+        return np.floor(np.exp(scores)) if self.counts else np.exp(scores)
 
 
 class PoissonLoss(LogLinkLoss):
@@ -121,9 +118,6 @@ class PoissonLoss(LogLinkLoss):
 
     def deviance(self, y: Floats, mu: Floats) -> Floats:
         return 2 * (_y_log_y(y) - y * np.log(np.maximum(mu, TINY)) - y + mu)
-
-    def stand_in(self, scores: Floats) -> Floats:
-        return np.floor(np.exp(scores))
 
 
 class GammaLoss(LogLinkLoss):
@@ -239,9 +233,6 @@ class NegativeBinomialLoss(LogLinkLoss):
         a, mu = self.dispersion, np.maximum(mu, TINY)
         spread = (y + 1 / a) * (np.log1p(a * y) - np.log1p(a * mu))
         return 2 * (_y_log_y(y) - y * np.log(mu) - spread)
-
-    def stand_in(self, scores: Floats) -> Floats:
-        return np.floor(np.exp(scores))
 
 
 def growth(f: Floats, rate: float = 1.0) -> Floats:

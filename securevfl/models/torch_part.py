@@ -18,8 +18,7 @@ import numpy as np
 from securevfl.base.arrays import Floats
 from securevfl.base.tall import made
 from securevfl.errors import ConfigError
-from securevfl.models.base import own_stream
-from securevfl.models.linear import Summand
+from securevfl.models.base import Block, own_stream
 from securevfl.models.torch_model import PROBE, TorchModel, torch
 from securevfl.protocols.differentiable import Jacobian
 
@@ -148,7 +147,7 @@ class Traced:
         return found.to(torch().float64).numpy()
 
 
-class TorchPart(Summand):
+class TorchPart(Block):
     """One party's part: H = module(X) on its rows. Its Jacobian moves with the weights, and its outputs share none.
 
     X (n x d) are the party's rows as scaled in its job, H (n x c). l2 weighs all of theta, biases too. ConfigError if
@@ -193,11 +192,6 @@ class TorchPart(Summand):
                 "bring the module of the training"
             )
         self._theta, self._last = theta, None
-
-    @property
-    def parameters(self) -> int:
-        """The number p of trained weights in the module."""
-        return int(self.theta.size)
 
     @property
     def outputs(self) -> int:

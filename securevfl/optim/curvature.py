@@ -54,18 +54,12 @@ def of_rows(
         rows += len(X)
     if constant is None:
         return preconditioner(total, rows, bound(loss), decay, who=who)
-    return _centred(total, rows, bound(loss), decay, constant, who=who)
-
-
-def _centred(gram: Floats, rows: int, curvature: float, decay: Floats, constant: Floats, *, who: str) -> Floats:
-    """P = T (c X_c^T X_c / n + diag(decay))^-1 T^T (d x d) for the columns about their means, X_c = X - 1 mu^T.
-
-    Where the party with labels has an intercept and the columns of another one add up to a constant, X v = 1, both
-    would step along it, and together twice as far as either says. With T = I - v mu^T, X T = X_c: steps of this P are
-    those of the columns about their means, and move X theta by what has the mean 0.
-    """
-    mean = gram @ constant / rows
-    P = preconditioner(gram - rows * np.outer(mean, mean), rows, curvature, decay, who=who)
+    # P = T (c X_c^T X_c / n + diag(decay))^-1 T^T for the columns about their means, X_c = X - 1 mu^T. Where the party
+    # with labels has an intercept and the columns of another one add up to a constant, X v = 1, both would step along
+    # it, and together twice as far as either says. With T = I - v mu^T, X T = X_c: steps of this P are those of the
+    # columns about their means, and move X theta by what has the mean 0.
+    mean = total @ constant / rows
+    P = preconditioner(total - rows * np.outer(mean, mean), rows, bound(loss), decay, who=who)
     turned = P - np.outer(constant, mean @ P)
     return np.asarray(turned - np.outer(turned @ mean, constant))
 

@@ -202,7 +202,14 @@ def compare(
     jobs = compared_jobs(job)
     lead, others = check_parties(parties)
     _check(list(jobs.values()), [lead, *others], ledgers or {})
-    return _measured(jobs, lead, others, network, ledgers, on_model)
+    everyone = [lead, *others]
+    together = ", ".join(party.name for party in everyone if party.columns)
+    rows = list(alone(jobs, lead, on_model))
+    for name, shared in jobs.items():
+        on_model(f"{name}, {together}")
+        run = simulate(shared, everyone, network=network, ledgers=ledgers)
+        rows.append(shared_row(together, name, run.active, run.costs.total))
+    return put_together(rows, next(iter(jobs.values())), lead)
 
 
 def compared_jobs(job: Job) -> dict[str, Job]:
@@ -248,26 +255,6 @@ def _check(jobs: Sequence[Job], parties: Sequence[Party], ledgers: Mapping[str, 
     for party in others:
         if party.name in ledgers and party.named:
             Ledger(ledgers[party.name].scores).check_measures(lead.name, party.keys_of(rows), len(jobs))
-
-
-def _measured(
-    jobs: Mapping[str, Job],
-    lead: Party,
-    others: Sequence[Party],
-    network: Network | None,
-    ledgers: Mapping[str, DisclosureLedger] | None,
-    on_model: Callable[[str], object],
-) -> Comparison:
-    parties = [lead, *others]
-    together = ", ".join(party.name for party in parties if party.columns)
-
-    def on_shares() -> Iterator[Compared]:
-        for name, job in jobs.items():
-            on_model(f"{name}, {together}")
-            run = simulate(job, parties, network=network, ledgers=ledgers)
-            yield shared_row(together, name, run.active, run.costs.total)
-
-    return put_together([*alone(jobs, lead, on_model), *on_shares()], next(iter(jobs.values())), lead)
 
 
 def alone(jobs: Mapping[str, Job], lead: Party, on_model: Callable[[str], object]) -> Iterator[Compared]:

@@ -32,6 +32,7 @@ from securevfl.data.steps import MISSING, OTHER, Bins, ColumnStep, Number, Texts
 from securevfl.display import html
 from securevfl.errors import ConfigError
 from securevfl.job import Job
+from securevfl.training.explanations import check_weights
 from securevfl.training.model_part import ModelPart
 
 BASE = "(base)"
@@ -131,7 +132,8 @@ def scorecard(parts: Mapping[str, ModelPart] | Sequence[ModelPart], scale: Score
 
 
 def _lines(part: ModelPart, scale: ScorecardScale) -> list[ScorecardLine]:
-    _check(part)
+    _check_model(part)
+    check_weights(part, "a scorecard")
     lines = []
     if part.leads:
         lines.append(
@@ -205,13 +207,4 @@ def _check_model(part: ModelPart) -> None:
         raise ConfigError(
             f"points: a linear logistic model was expected, {part.name}'s part is of a {job.model.name} model; train "
             "model = logistic"
-        )
-
-
-def _check(part: ModelPart) -> None:
-    _check_model(part)
-    if "theta" not in part.state:
-        raise ConfigError(
-            f"a scorecard: a part with weights was expected, {part.name} knows none of its own; on shares name it in "
-            "protocol.shares.open_weights, which all parties agree to"
         )
