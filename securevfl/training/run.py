@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from io import BytesIO
@@ -26,7 +26,7 @@ from securevfl.models.metrics import by_group
 from securevfl.models.shapley import Explained
 from securevfl.protocols.seat import Desk, Seat
 from securevfl.runtime.channel import Channel
-from securevfl.runtime.clock import Books, Network, Stage, Tally, WallClock
+from securevfl.runtime.clock import Network, Stage, Tally, WallClock
 from securevfl.runtime.executor import Meter
 from securevfl.runtime.threads import run_threads
 from securevfl.training.model_part import ModelPart
@@ -129,14 +129,7 @@ class Run:
     @property
     def costs(self) -> Costs:
         """Rounds, seconds of the critical path by what they went into, bytes."""
-        return Costs(
-            algorithm=self.job.optimizer.label,
-            protocol=self.job.method.label(self.job, len(self.parts) - 1),
-            local_steps=self.job.optimizer.steps,
-            rounds=self.active.rounds,
-            path=max((part.path for part in self.parts.values()), key=lambda path: float(path.sum())),
-            books={name: part.books for name, part in self.parts.items()},
-        )
+        return Costs.of(self.job, self.parts)
 
     @property
     def calibration(self) -> list[list[float]]:
@@ -309,8 +302,7 @@ class Run:
 
         alone: metrics of a model of the active party's own columns, to stand beside. sheet: what was agreed to.
         """
-        made = page(self.job, self._lead_first, self.costs, self.evaluated_on, alone=alone, sheet=sheet)
-        write_whole(Path(path), made.encode())
+        write_whole(Path(path), page(self.job, self._lead_first, alone=alone, sheet=sheet).encode())
 
     def plot(self) -> Figure:
         """Convergence by round and by second, and the cost split, as a matplotlib figure (`securevfl[plot]`).
@@ -324,7 +316,7 @@ class Run:
         return {self.active.name: self.active} | self.parts
 
     def _repr_html_(self) -> str:
-        return cell(self.job, self._lead_first, self.costs, self.evaluated_on)
+        return cell(self.job, self._lead_first)
 
 
 # The JSON report of a training: what `Run.summary` has, and every party's books in detail.
@@ -345,21 +337,22 @@ def report(run: Run, *, network: Network, lacking: dict[str, int]) -> dict[str, 
         **run.summary(),
         "network": asdict(network),
         "ids_lacking": lacking,
-        "books": {name: _books(part.books) for name, part in run.parts.items()},
+        "books": {
+            name: {
+                "messages": _by_stage(part.books.traffic, lambda tally: {"bytes": int(tally.amount)}),
+                "operations": _by_stage(part.books.ops, lambda tally: {"seconds": tally.amount}),
+            }
+            for name, part in run.parts.items()
+        },
     }
 
 
-def _books(books: Books) -> dict[str, Any]:
-    return {
-        "messages": _by_stage(books.traffic, lambda tally: {"bytes": int(tally.amount), "count": tally.count}),
-        "operations": _by_stage(books.ops, lambda tally: {"seconds": tally.amount, "count": tally.count}),
-    }
-
-
-def _by_stage(books: dict[tuple[Stage, str], Tally], entry: Any) -> dict[str, dict[str, Any]]:
+def _by_stage(
+    books: dict[tuple[Stage, str], Tally], amount: Callable[[Tally], dict[str, float]]
+) -> dict[str, dict[str, Any]]:
     stages: dict[str, dict[str, Any]] = {}
     for (stage, what), tally in books.items():
-        stages.setdefault(stage.name.lower(), {})[what] = entry(tally)
+        stages.setdefault(stage.name.lower(), {})[what] = amount(tally) | {"count": tally.count}
     return stages
 
 

@@ -43,6 +43,19 @@ class Costs:
     path: LongestPath
     books: dict[str, Books]
 
+    @classmethod
+    def of(cls, job: Job, parts: Mapping[str, ModelPart]) -> Costs:
+        """Return what a run cost by the books of these parts, those of the leading party among them or one alone."""
+        some = next((part for part in parts.values() if part.leads), next(iter(parts.values())))
+        return cls(
+            algorithm=job.optimizer.label,
+            protocol=job.method.label(job, len(some.parties) - 1),
+            local_steps=job.optimizer.steps,
+            rounds=some.rounds,
+            path=max((part.path for part in parts.values()), key=lambda path: float(path.sum())),
+            books={name: part.books for name, part in parts.items()},
+        )
+
     def seconds(self, kind: Kind, stage: Stage = Stage.TRAIN) -> float:
         """Seconds of the critical path that went into `kind` in one stage."""
         return float(self.path[stage, kind])
@@ -145,8 +158,6 @@ NO_METRICS = frozenset({"round", "epoch", "batch_loss", "seconds"})  # what a re
 def page(
     job: Job,
     parts: Mapping[str, ModelPart],
-    costs: Costs,
-    evaluated_on: str,
     *,
     alone: Mapping[str, float] | None = None,
     sheet: str = "",
@@ -154,30 +165,58 @@ def page(
     """Assemble the report of a run into one file of HTML: how good the model is, beside that of the leading party's
     columns `alone` where these metrics are at hand; what was agreed to; how it went and what it cost. The first of
     `parts` is the leading party's, if that is among them. sheet: the first screen of the consent sheet."""
-    lead = next(iter(parts.values()))
+    lead, costs = next(iter(parts.values())), Costs.of(job, parts)
     when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     who = f"{', '.join(lead.parties)}: a {job.model.name} model by {costs.algorithm}, {costs.protocol}"
     told = html.section("Who learned what", learned(job, parts)) if len(parts) == len(lead.parties) else ""
     if sheet:
         told = html.section("What was agreed to", f"<pre>{html.escape(sheet)}</pre>")
-    measured = [
-        html.section(f"How good it is, on the {evaluated_on}", comparison(lead, alone)),
+    how_good = [
+        html.section(f"How good it is, on the {lead.evaluated_on}", comparison(lead, alone)),
         html.section("Lift and calibration", quality(lead)),
     ]
+    seconds = "<p class='soft'>Costs are not kept in model files.</p>"
+    if costs.measured:
+        seconds = html.split(costs.parts, unit="s")
+    facts: dict[str, html.Cell] = {
+        "algorithm": costs.algorithm,
+        "protocol": costs.protocol,
+        "local steps a round": costs.local_steps,
+        "rounds": costs.rounds,
+    }
+    measured: dict[str, html.Cell] = {"seconds from start to end": costs.total, "bytes of all messages": costs.bytes}
+    parties: list[list[html.Cell]] = [
+        [part.name, part.role, len(part.columns), len(part.features)] for part in parts.values()
+    ]
+    messages: list[list[html.Cell]] = [
+        [name, stage.name.lower(), message, tally.count, int(tally.amount)]
+        for name, books in costs.books.items()
+        for (stage, message), tally in sorted(books.traffic.items())
+    ]
+    operations: list[list[html.Cell]] = [
+        [name, operation, tally.count, tally.amount]
+        for name, books in costs.books.items()
+        for (stage, operation), tally in sorted(books.ops.items())
+        if stage == Stage.TRAIN
+    ]
+    names = html.escape(", ".join(job.accepts) or "Nothing beyond what its protocol declares")
+    accepted = f"<p>{names}. <span class='soft'>explain(job, parties) says what each party learns.</span></p>"
     body = [
         "<header><h1>Training run</h1>",
         f'<p class="soft">{html.escape(who)}</p>',
         f'<p class="soft">Written {when} by securevfl {__version__}; job {job.digest.hex()[:16]}.</p></header>',
-        *(measured if lead.leads else []),
+        *(how_good if lead.leads else []),
         told,
         *([html.section("Convergence", convergence(lead.history))] if lead.leads else []),
-        html.section("What it cost", cost_split(costs), html.facts(cost_facts(costs))),
-        html.section("Parties", parties(parts)),
+        html.section("What it cost", seconds, html.facts(facts | (measured if costs.measured else {}))),
+        html.section("Parties", html.table(["party", "role", "columns", "as prepared"], parties)),
         html.section("Coefficients", coefficients(job, parts)),
-        html.section("Messages", html.table(*messages(costs))),
-        html.section("Work under encryption", html.table(*operations(costs))) if operations(costs)[1] else "",
+        html.section("Messages", html.table(["from", "stage", "message", "count", "bytes"], messages)),
+        html.section("Work under encryption", html.table(["at", "operation", "count", "seconds"], operations))
+        if operations
+        else "",
         html.section("The job", html.facts(flat(job.to_dict()))),
-        html.section("What the job accepts to tell", _accepted(job)),
+        html.section("What the job accepts to tell", accepted),
     ]
     return html.page("Training run", body)
 
@@ -185,10 +224,7 @@ def page(
 def write_report(path: Path, part: ModelPart, *, alone: Mapping[str, float] | None, sheet: str) -> None:
     """Write the report of a run between organisations, as one party has it: its own part, its own books."""
     job = Job.from_dict(part.job)
-    label = job.method.label(job, len(part.parties) - 1)
-    costs = Costs(job.optimizer.label, label, job.optimizer.steps, part.rounds, part.path, {part.name: part.books})
-    whole = page(job, {part.name: part}, costs, part.evaluated_on, alone=alone, sheet=sheet)
-    write_whole(path, whole.encode())
+    write_whole(path, page(job, {part.name: part}, alone=alone, sheet=sheet).encode())
 
 
 def comparison(lead: ModelPart, alone: Mapping[str, float] | None) -> str:
@@ -207,14 +243,15 @@ def comparison(lead: ModelPart, alone: Mapping[str, float] | None) -> str:
     return html.table(["columns of", *models], rows) + f"<p class='soft'>{html.escape(of)}</p>"
 
 
-def cell(job: Job, parts: Mapping[str, ModelPart], costs: Costs, evaluated_on: str) -> str:
+def cell(job: Job, parts: Mapping[str, ModelPart]) -> str:
     """Assemble a short report of the run, as HTML for a notebook."""
-    lead = next(iter(parts.values()))
+    lead, costs = next(iter(parts.values())), Costs.of(job, parts)
+    figures: list[html.Cell] = [figure(value, lead.spread.get(name)) for name, value in lead.metrics.items()]
     head = f"{costs.algorithm} on a {job.model.name} model, {costs.protocol}, {', '.join(parts)}"
     return "".join(
         [
-            f"<p><b>{html.escape(head)}</b>; metrics on the {html.escape(evaluated_on)}</p>",
-            html.table(list(lead.metrics), [list(_figures(lead).values())]) if lead.metrics else "",
+            f"<p><b>{html.escape(head)}</b>; metrics on the {html.escape(lead.evaluated_on)}</p>",
+            html.table(list(lead.metrics), [figures]) if lead.metrics else "",
             convergence(lead.history, ("round",)),
             costs._repr_html_(),
         ]
@@ -242,33 +279,6 @@ def metric_names(history: list[dict[str, float]]) -> list[str]:
 def curve(history: list[dict[str, float]], over: str, name: str) -> list[tuple[float, float]]:
     """Return the points of one figure over rounds or seconds, where it was noted."""
     return [(record[over], record[name]) for record in history if over in record and name in record]
-
-
-def cost_split(costs: Costs) -> str:
-    """Seconds of the critical path by what they went into, as a bar; a run read from files has none."""
-    if not costs.measured:
-        return "<p class='soft'>Costs are not kept in model files.</p>"
-    return html.split(costs.parts, unit="s")
-
-
-def cost_facts(costs: Costs) -> dict[str, html.Cell]:
-    """Return the columns of FedBCD Table 2 in words; times and bytes where they are kept."""
-    facts: dict[str, html.Cell] = {
-        "algorithm": costs.algorithm,
-        "protocol": costs.protocol,
-        "local steps a round": costs.local_steps,
-        "rounds": costs.rounds,
-    }
-    measured: dict[str, html.Cell] = {"seconds from start to end": costs.total, "bytes of all messages": costs.bytes}
-    return facts | measured if costs.measured else facts
-
-
-def parties(parts: Mapping[str, ModelPart]) -> str:
-    """Who took part, as what, with how many columns."""
-    rows: list[list[html.Cell]] = [
-        [part.name, part.role, len(part.columns), len(part.features)] for part in parts.values()
-    ]
-    return html.table(["party", "role", "columns", "as prepared"], rows)
 
 
 def quality(lead: ModelPart) -> str:
@@ -344,36 +354,6 @@ def coefficients(job: Job, parts: Mapping[str, ModelPart]) -> str:
     return html.table(["party", "column", "per unit"], rows)
 
 
-def messages(costs: Costs) -> tuple[list[str], list[list[html.Cell]]]:
-    """Return what each party sent, by kind of message and stage: the heads of a table, and its rows."""
-    rows: list[list[html.Cell]] = [
-        [name, stage.name.lower(), message, tally.count, int(tally.amount)]
-        for name, books in costs.books.items()
-        for (stage, message), tally in sorted(books.traffic.items())
-    ]
-    return ["from", "stage", "message", "count", "bytes"], rows
-
-
-def operations(costs: Costs) -> tuple[list[str], list[list[html.Cell]]]:
-    """Seconds that each party's homomorphic operations took, in training."""
-    rows: list[list[html.Cell]] = [
-        [name, operation, tally.count, tally.amount]
-        for name, books in costs.books.items()
-        for (stage, operation), tally in sorted(books.ops.items())
-        if stage == Stage.TRAIN
-    ]
-    return ["at", "operation", "count", "seconds"], rows
-
-
 def figure(value: float, error: float | None) -> str:
     """Format a metric, with its standard error if there is one."""
     return f"{value:.4f}" if error is None else f"{value:.4f} +- {error:.4f}"
-
-
-def _figures(lead: ModelPart) -> dict[str, html.Cell]:
-    return {name: figure(value, lead.spread.get(name)) for name, value in lead.metrics.items()}
-
-
-def _accepted(job: Job) -> str:
-    names = ", ".join(job.accepts) or "Nothing beyond what its protocol declares"
-    return f"<p>{html.escape(names)}. <span class='soft'>explain(job, parties) says what each party learns.</span></p>"
