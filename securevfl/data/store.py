@@ -85,12 +85,12 @@ class Head:
 
     @property
     def ids_at(self) -> int:
-        """Where the digests of ids begin in the file, in bytes."""
+        """The number of bytes of the file before the digests of ids."""
         return self.register_at + 8 * self.rows
 
     @property
     def rows_at(self) -> int:
-        """Where the rows begin in the file, in bytes."""
+        """The number of bytes of the file before the rows."""
         return -(-(self.ids_at + ID_DIGEST * self.rows) // ALIGNMENT) * ALIGNMENT
 
 

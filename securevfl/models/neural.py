@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
 
-from securevfl.models.base import Block, BlockModel, Place
+from securevfl.models.linear import Block, BlockModel, Place
 from securevfl.models.loss import Loss
 from securevfl.models.losses import LOSSES, known_loss
 

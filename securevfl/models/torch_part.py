@@ -18,7 +18,8 @@ import numpy as np
 from securevfl.base.arrays import Floats
 from securevfl.base.tall import made
 from securevfl.errors import ConfigError
-from securevfl.models.base import Block, own_stream
+from securevfl.models.base import own_stream
+from securevfl.models.linear import Block
 from securevfl.models.torch_model import PROBE, TorchModel, torch
 from securevfl.protocols.differentiable import Jacobian
 

@@ -31,8 +31,8 @@ from pydantic import Field
 
 from securevfl.base.arrays import Floats
 from securevfl.errors import ProtocolError
-from securevfl.models.base import Block, Model
-from securevfl.models.linear import Linear
+from securevfl.models.base import Model
+from securevfl.models.linear import Block, Linear
 from securevfl.models.loss import Loss
 from securevfl.optim.curvature import bound, of_rows
 from securevfl.optim.rounds import Learner, RoundsTraining

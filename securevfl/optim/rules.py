@@ -61,9 +61,9 @@ class Rule(Named, ABC):
     """An update rule with its options."""
 
     @property
+    @abstractmethod
     def linear(self) -> bool:
         """Whether its operations are linear, so that it runs on shares too."""
-        return True
 
     @abstractmethod
     def init(self, theta: V) -> Memory[V]:
@@ -116,6 +116,10 @@ class Sgd(Rule):
     """A plain step of size eta against the gradient."""
 
     name: ClassVar[str] = "sgd"
+
+    @property
+    def linear(self) -> bool:
+        return True
 
     def init(self, theta: V) -> Memory[V]:
         return Memory()
@@ -274,6 +278,10 @@ class Momentum(Rule):
     name: ClassVar[str] = "momentum"
     beta: float = Field(default=0.9, ge=0, lt=1)
     """How much of the velocity is kept at each step."""
+
+    @property
+    def linear(self) -> bool:
+        return True
 
     def init(self, theta: V) -> Memory[V]:
         return Memory({"velocity": theta - theta})

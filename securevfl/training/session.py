@@ -86,7 +86,7 @@ class Trainee:
     saved: Saved | None
 
     def __post_init__(self) -> None:
-        saved = self.saved
+        saved, self._every = self.saved, self.job.evaluation_interval
         self.rounds = self._start = 0 if saved is None else saved.round  # done so far, those before a resume among them
         self._over = saved is not None and saved.over
         self._history = [] if saved is None else saved.history
@@ -197,7 +197,7 @@ class Trainee:
         if done.loss is not None:
             record["batch_loss"] = done.loss
         measured = dict[str, float]()
-        if (every := self.job.evaluation_interval) and done.number % every == 0:
+        if self._every and done.number % self._every == 0:
             measured, stop = self._evaluate_and_decide()
             record |= measured
         facts = {"bytes": self.seat.channel.books.bytes_sent()} | measured

@@ -13,7 +13,7 @@ from securevfl.base import tall  # noqa: E402
 from securevfl.base.tall import Tall  # noqa: E402
 from securevfl.errors import ConfigError  # noqa: E402
 from securevfl.models import torch_part  # noqa: E402
-from securevfl.models.base import Place  # noqa: E402
+from securevfl.models.linear import Place  # noqa: E402
 from securevfl.models.torch_part import TorchPart, TorchRows, by_layers, by_torch, is_layered  # noqa: E402  # noqa: E402
 
 D, C = 12, 3

@@ -12,8 +12,7 @@ from securevfl.base.arrays import Floats
 from securevfl.base.roles import Roles
 from securevfl.errors import ProtocolError
 from securevfl.models import losses
-from securevfl.models.base import Place
-from securevfl.models.linear import Linear, LinearModel
+from securevfl.models.linear import Linear, LinearModel, Place
 from securevfl.models.loss import Loss
 from securevfl.protocols.differentiable import Jacobian
 from securevfl.protocols.residuals.base import Agreement, Batch, ResidualProtocol

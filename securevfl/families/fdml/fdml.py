@@ -25,8 +25,8 @@ from securevfl.families.fdml.stored_sum import StoredOpen
 from securevfl.families.player import Player, State
 from securevfl.families.rounds.rounds_counts import added_up, classifier_kept, columns_lines, equations, labels_told
 from securevfl.families.sizes import evaluated, evaluations, scores
-from securevfl.models.base import BlockModel, Model
-from securevfl.models.linear import Logistic
+from securevfl.models.base import Model
+from securevfl.models.linear import BlockModel, Logistic
 from securevfl.optim.rules import Training
 from securevfl.options import JobOptions
 from securevfl.protocols.choice import Protocol

@@ -13,7 +13,7 @@ from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.disclosure.exposure import ROWS, expected_label_auc, held, measure
 from securevfl.families.base import Known, O, Told
 from securevfl.families.sizes import evaluated, evaluations, scores
-from securevfl.models.base import BlockModel
+from securevfl.models.linear import BlockModel
 from securevfl.optim.rounds import RoundsTraining
 from securevfl.options import JobOptions
 from securevfl.protocols.bin_classes import word_bits
