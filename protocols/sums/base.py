@@ -6,7 +6,7 @@ it goes with any residual. It is an option (frozen, named) that makes one role o
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Literal
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.crypto.masking import SumTree, balanced, build_trees, chain, learned_sums, star, totally_different
-from securevfl.errors import ConfigError
+from securevfl.errors import ConfigError, ProtocolError
 from securevfl.protocols.declared import Circle, Declared, MessageProtocol, Phases, Reveal, Space
 from securevfl.protocols.seat import Seat
 from securevfl.runtime.channel import Entry, Leave
@@ -23,16 +23,16 @@ from securevfl.runtime.channel import Entry, Leave
 TOTAL = Reveal("output", "the sum of the parts; of a linear model these span their columns over a run")
 
 
-class SumRole(ABC):
+class SumRole:
     """One party's side of a sum, good for the whole run."""
 
-    @abstractmethod
     def contribute(self, values: Floats | Phases, space: Space) -> None:
         """Contribute this party's part (any shape; the same at every party)."""
+        raise ProtocolError("the party that a sum is for collects; it adds its own part in the clear")
 
-    @abstractmethod
     def collect(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
         """Return the sum of all other parties' parts; only for the party the sum is for."""
+        raise ProtocolError("only the party that a sum is for collects it")
 
 
 class SumProtocol(MessageProtocol):

@@ -95,9 +95,6 @@ class CipherHolder(SumRole):
         for passive in seat.contributors:
             self._channel.send(passive, SumKey(self._holder.public), self._lane)  # 0
 
-    def contribute(self, values: Floats | Phases, space: Space) -> None:
-        raise ProtocolError("cipher sum: the active party collects; it adds its own part in the clear")
-
     def collect(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
         total = self._holder.decrypt(self._channel.recv(self._head, PartialSum, self._lane).ciphertext)  # 2
         if total.size != np.prod(shape, dtype=int):
@@ -130,6 +127,3 @@ class CipherAdder(SumRole):
         received = [self._channel.recv(child, PartialSum, self._lane).ciphertext for child in self._below]  # 1
         total = self._adder.add(own, *received) if received else own
         self._channel.send(self._above, PartialSum(total), self._lane, told=told)  # 1, 2
-
-    def collect(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
-        raise ProtocolError("cipher sum: only the active party collects, it alone holds the key")

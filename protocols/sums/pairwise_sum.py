@@ -84,9 +84,6 @@ class PairwiseCollector(SumRole):
         self._seat = seat
         self._round = 0
 
-    def contribute(self, values: Floats | Phases, space: Space) -> None:
-        raise ProtocolError("pairwise sum: the active party collects; it adds its own part in the clear")
-
     def collect(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
         total = np.zeros(shape, residue_type(space))
         for sender in self._seat.contributors:
@@ -114,9 +111,6 @@ class PairwiseMember(SumRole):
         message = PairMasked(self._round, pack(masked))
         self._seat.channel.send(self._seat.collector, message, self._seat.lane, told=told)  # 1
         self._round += 1
-
-    def collect(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
-        raise ProtocolError("pairwise sum: only the active party collects, the masks cancel nowhere else")
 
 
 def pair_generators(seat: Seat) -> dict[str, Prg]:

@@ -32,7 +32,6 @@ from securevfl.base.arrays import Floats
 from securevfl.base.roles import COLLECTOR, CONTRIBUTOR
 from securevfl.crypto.masking import SumTree, smallest_coalition
 from securevfl.crypto.prg import Prg
-from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Declared, Phases, Reveal, Space
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.sums.base import TOTAL, SumProtocol, SumRole, Topology, part_of_sum, two_passes
@@ -118,7 +117,7 @@ class TreeSumRole(SumRole):
 
     def contribute(self, values: Floats | Phases, space: Space) -> None:
         if self._seat.me == self._seat.collector:
-            raise ProtocolError("tree sum: the active party collects; it adds its own part in the clear")
+            super().contribute(values, space)
         told = part_of_sum(self._seat, values, space)
         part = to_residues(values, space, self._terms)
         mask = self._mask(part)  # 1
@@ -126,7 +125,7 @@ class TreeSumRole(SumRole):
 
     def collect(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
         if self._seat.me != self._seat.collector:
-            raise ProtocolError("tree sum: only the active party collects, it is the root of both trees")
+            super().collect(shape, space)
         masked, masks = (np.zeros(shape, residue_type(space)) for _ in range(2))
         self._pass_on(masked, masks, space)
         return from_residues(masked - masks, space, self._terms)  # 4

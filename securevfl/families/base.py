@@ -102,9 +102,10 @@ class Method(Named, ABC, Generic[O]):
     accounts: ClassVar[bool] = False
     leak_kinds: ClassVar[tuple[LeakKind, ...]] = (RANK, FRESH_EQUATIONS, SINGLE_PASSIVE, LABEL_AUC, COLUMNS, SEQUENTIAL)
 
-    @abstractmethod
     def trains(self, model: type[Model]) -> bool:
-        """Whether it can train this kind of model."""
+        """Whether it can train this kind of model: here whether its `options` have room for it."""
+        kind: Any = self.options.model_fields["model"].annotation
+        return issubclass(model, kind)
 
     @abstractmethod
     def check(self, job: JobOptions) -> None:

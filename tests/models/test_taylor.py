@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.base.tall import Sparse
 from securevfl.families.transfer import taylor
-from securevfl.families.transfer.taylor import GuestQuadratic, HostQuadratic, Quadratic
+from securevfl.families.transfer.taylor import Quadratic
 
 N, D, COLUMNS, GAMMA = 7, 3, 4, 0.3
 
@@ -108,12 +108,12 @@ def test_local_steps_on_one_opening_are_those_of_a_linear_network(both: dict[str
     mean = by_steps(lambda t: labels @ linear(rows, t) / len(labels), a)
     S, M = (taylor.whole(taylor.upper(each), D) for each in (UB.T @ UB / N, np.outer(phi, phi)))
     cases: list[tuple[Quadratic, Callable[[Floats], Floats], Floats, Floats]] = []
-    for X, own, objective, kind, further in (
-        (XA, a, lambda t: loss(t, b), GuestQuadratic, {"moments": S, "mean": mean}),
-        (XB, b, lambda t: loss(a, t), HostQuadratic, {"moments": M}),
+    for X, own, objective, further in (
+        (XA, a, lambda t: loss(t, b), {"moments": S, "mean": mean}),
+        (XB, b, lambda t: loss(a, t), {"moments": M}),
     ):
         J, gradient = (JA if X is XA else JB), by_steps(objective, own)[0]
-        cases.append((kind(J, linear(X, own), own, gradient, GAMMA, **further), objective, X, own))
+        cases.append((Quadratic(J, linear(X, own), own, gradient, GAMMA, **further), objective, X, own))
     for quadratic, objective, X, own in cases:
         moved = own + np.random.default_rng(2).normal(size=len(own))
         found = quadratic.gradient(moved, linear(X, moved))

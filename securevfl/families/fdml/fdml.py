@@ -26,7 +26,7 @@ from securevfl.families.player import Player, State
 from securevfl.families.rounds.rounds_counts import added_up, classifier_kept, columns_lines, equations, labels_told
 from securevfl.families.sizes import evaluated, evaluations, scores
 from securevfl.models.base import Model
-from securevfl.models.linear import BlockModel, Logistic
+from securevfl.models.linear import Logistic
 from securevfl.optim.rules import Training
 from securevfl.options import JobOptions
 from securevfl.protocols.choice import Protocol
@@ -90,9 +90,6 @@ class FdmlMethod(Method[FdmlJob]):
     brings: ClassVar[tuple[type[Model] | type[Training], ...]] = (FDML,)
     stores: ClassVar[bool] = True
     helpers: ClassVar[tuple[tuple[str, Role], ...]] = (("server", SERVER),)
-
-    def trains(self, model: type[Model]) -> bool:
-        return issubclass(model, BlockModel)
 
     def check(self, job: JobOptions) -> None:
         shows = isinstance(job.optimizer, FDML) and job.optimizer.shows_labels

@@ -63,9 +63,6 @@ class Phases(Method[PhasesJob]):
     options: ClassVar[type[JobOptions]] = PhasesJob
     brings: ClassVar[tuple[type[Model] | type[Training], ...]] = (Kernel, FDSKL)
 
-    def trains(self, model: type[Model]) -> bool:
-        return issubclass(model, Kernel)
-
     def check(self, job: JobOptions) -> None:
         if job.protocol.residual is not None:
             raise ValueError(f"optimizer {job.optimizer.name} sends no residual; leave protocol.residual out")

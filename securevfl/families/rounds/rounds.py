@@ -25,8 +25,7 @@ from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.families.base import J, Known, MessageProtocol, Method, Told
 from securevfl.families.player import AskedRows, BatchPlayer, OwnRows, Player, Round, State, TrainingData, step_for
 from securevfl.families.rounds.rounds_counts import RoundsJob, active_learns, counts, passive_learns
-from securevfl.models.base import Model
-from securevfl.models.linear import BlockModel, Logistic, Place
+from securevfl.models.linear import Logistic, Place
 from securevfl.models.neural import Neural
 from securevfl.models.rounded_sums import RoundedSums
 from securevfl.optim.block_newton import BlockNewton
@@ -59,9 +58,6 @@ class Rounds(Method[RoundsJob]):
     bins: ClassVar[bool] = True
     repeats: ClassVar[bool] = True
     single: ClassVar[bool] = True
-
-    def trains(self, model: type[Model]) -> bool:
-        return issubclass(model, BlockModel)
 
     def check(self, job: JobOptions) -> None:
         if job.protocol.residual is None:

@@ -41,8 +41,8 @@ from securevfl.families.shares.shares_plan import (
 from securevfl.families.shares.shares_player import SharesPlayer
 from securevfl.families.sizes import evaluated
 from securevfl.models import metrics
-from securevfl.models.base import Model, Spread
-from securevfl.models.linear import LinearModel, Logistic, Poisson
+from securevfl.models.base import Spread
+from securevfl.models.linear import Logistic, Poisson
 from securevfl.models.loss import Loss, NumberLoss
 from securevfl.models.rounded_sums import RoundedSums
 from securevfl.models.trees import Trees
@@ -275,9 +275,6 @@ class SharesMethod(Method[SharesJob]):
     replayed: ClassVar[bool] = True
     accounts: ClassVar[bool] = True
     leak_kinds = (*Method.leak_kinds, SMALL_METRICS, SCORES, EXACT_SCORES, OPENED_WEIGHTS)
-
-    def trains(self, model: type[Model]) -> bool:
-        return issubclass(model, LinearModel)
 
     def check(self, job: JobOptions) -> None:
         if job.protocol.shares is None:

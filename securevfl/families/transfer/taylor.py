@@ -22,7 +22,6 @@ units follow (`securevfl.families.transfer.taylor`).
 from __future__ import annotations
 
 import functools
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -213,19 +212,15 @@ def _touched(
 
 def host_own(own: Sparse, U: Floats, gamma: float) -> Floats:
     """Return what the host adds to J^T v (p,): the gradient of gamma mean |u_i^B|^2."""
-    return _squares(own, U, gamma)
+    n = len(U)
+    return 2 * gamma / n * own.backward(U.T.reshape(-1, 1))[:, 0]
 
 
 def guest_own(own: Sparse, U: Floats, gamma: float) -> Floats:
     """Return what the guest adds to J^T v (p + 1,): the gradient of gamma mean |u_i^A|^2, and as last number that term
     and log 2, which belong to the loss."""
     value = np.log(2) + gamma * (U**2).sum() / len(U)
-    return np.append(_squares(own, U, gamma), value)
-
-
-def _squares(own: Sparse, U: Floats, gamma: float) -> Floats:
-    n = len(U)
-    return 2 * gamma / n * own.backward(U.T.reshape(-1, 1))[:, 0]
+    return np.append(host_own(own, U, gamma), value)
 
 
 # Local steps on one opening: a party's objective as a quadratic about the weights that it had at the exchange.
@@ -256,15 +251,25 @@ def whole(upper: Floats, d: int) -> Floats:
     return found
 
 
-class Quadratic(ABC):
+class Quadratic:
     """The objective of one party about the weights theta_0 (p,), where its gradient (p,) is known.
 
-    own: the derivatives of its representations U (n x d) by its weights, unit by unit (n d x p).
+    own: the derivatives of its representations U (n x d) by its weights, unit by unit (n d x p). moments: the other
+    party's (d x d). mean: at the party with labels the derivatives of Phi (d x p), None at the other.
     """
 
-    def __init__(self, own: Sparse, U: Floats, theta: Floats, gradient: Floats, gamma: float) -> None:
-        self._own = own
-        self._U = U
+    def __init__(
+        self,
+        own: Sparse,
+        U: Floats,
+        theta: Floats,
+        gradient: Floats,
+        gamma: float,
+        *,
+        moments: Floats,
+        mean: Floats | None = None,
+    ) -> None:
+        self._own, self._U, self._moments, self._mean = own, U, moments, mean
         self._theta = theta.copy()
         self._gradient = gradient
         self._gamma = gamma
@@ -290,9 +295,12 @@ class Quadratic(ABC):
             return None
         return self._gradient + self._bend(step, moved)
 
-    @abstractmethod
     def _bend(self, step: Floats, moved: Floats) -> Floats:
         """Return the Hessian times a step, by which the representations are moved (n x d)."""
+        if self._mean is None:
+            return self._back(moved @ self._moments / 4 + 2 * self._gamma * moved)
+        by_mean: Floats = self._mean.T @ (self._moments @ (self._mean @ step)) / 4
+        return by_mean + self._back(2 * self._gamma * moved)
 
     def _outputs_moved(self, step: Floats) -> Floats:
         """J times a step, as (n x d)."""
@@ -318,30 +326,3 @@ class Quadratic(ABC):
 
     def _jacobian_rows(self, k: int) -> tuple[NDArray[np.intp], Floats]:
         return self._own.part(k * len(self._U), (k + 1) * len(self._U))
-
-
-class HostQuadratic(Quadratic):
-    """The objective of the party without labels; `moments` is Phi^T Phi (d x d)."""
-
-    def __init__(
-        self, own: Sparse, U: Floats, theta: Floats, gradient: Floats, gamma: float, *, moments: Floats
-    ) -> None:
-        super().__init__(own, U, theta, gradient, gamma)
-        self._moments = moments
-
-    def _bend(self, step: Floats, moved: Floats) -> Floats:
-        return self._back(moved @ self._moments / 4 + 2 * self._gamma * moved)
-
-
-class GuestQuadratic(Quadratic):
-    """The objective of the party with labels; `moments` is S (d x d), `mean` the derivatives of Phi (d x p)."""
-
-    def __init__(
-        self, own: Sparse, U: Floats, theta: Floats, gradient: Floats, gamma: float, *, moments: Floats, mean: Floats
-    ) -> None:
-        super().__init__(own, U, theta, gradient, gamma)
-        self._moments, self._mean = moments, mean
-
-    def _bend(self, step: Floats, moved: Floats) -> Floats:
-        by_mean: Floats = self._mean.T @ (self._moments @ (self._mean @ step)) / 4
-        return by_mean + self._back(2 * self._gamma * moved)

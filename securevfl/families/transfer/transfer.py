@@ -39,7 +39,6 @@ from securevfl.families.player import AskedRows, BatchPlayer, OwnRows, Player, R
 from securevfl.families.rounds.rounds_counts import ResidualGoesDown
 from securevfl.families.sizes import evaluated, evaluations, scores
 from securevfl.families.transfer import taylor
-from securevfl.families.transfer.taylor import GuestQuadratic, HostQuadratic, Quadratic
 from securevfl.families.transfer.transfer_model import DenseNetwork, Transfer
 from securevfl.models.base import Model
 from securevfl.optim.fedbcd import FedBCD
@@ -190,9 +189,6 @@ class TransferLearning(Method[TransferJob]):
     options: ClassVar[type[JobOptions]] = TransferJob
     brings: ClassVar[tuple[type[Model] | type[Training], ...]] = (Transfer,)
     most: ClassVar[int | None] = 2
-
-    def trains(self, model: type[Model]) -> bool:
-        return issubclass(model, Transfer)
 
     def check(self, job: JobOptions) -> None:
         if job.protocol.residual is None:
@@ -371,52 +367,44 @@ class TransferPlayer(BatchPlayer):
             yield from self.rounds(self._work(exchange))
 
     def _work(self, exchange: TwoWayExchange) -> Iterator[None]:
-        side = self._guest_side if self._guest else self._host_side
         if self._guest:
             self._phi = self._mean()
         for t, batch in enumerate(self.batches(), self.start):
             self._done += 1
-            side(exchange, batch, self._optimizer.eta(t, 2))
+            self._visit_batch(exchange, batch, self._optimizer.eta(t, 2))
             yield
 
-    def _guest_side(self, exchange: TwoWayExchange, batch: Batch, eta: float) -> None:
-        y, gamma = batch.labels[:, 0], self._model.gamma
-        reply = None
-        self.updater.begin()
-        for _ in range(self._model.openings(self._optimizer.steps)):
-            phi, U, own = self._phi, self.network.forward(batch.X), self.network.derivatives(batch.X)
-            if reply is None:
-                exchange.publish(taylor.from_guest(y, phi, U, gamma), batch.epoch)
-                reply = exchange.reply()
-            slope = self._slope()
-            J = taylor.GuestJacobian(own, slope, phi, y, U, gamma)
-            found = reply.gradient(AskedMatrix(J), batch) + taylor.guest_own(own, U, gamma)
-            self.book(float(found[-1]))
-            if self._model.moments(self._optimizer.steps):
-                S = exchange.show(np.outer(phi, phi))
-                self._steps_on(
-                    GuestQuadratic(own, U, self.network.theta, found[:-1], gamma, moments=S, mean=slope), batch, eta
-                )
-            else:
-                self.updater.step(found[:-1], eta)
-            self._phi = self._mean()
-
-    def _host_side(self, exchange: TwoWayExchange, batch: Batch, eta: float) -> None:
+    def _visit_batch(self, exchange: TwoWayExchange, batch: Batch, eta: float) -> None:
+        """Exchange vectors of a batch, and take the local steps of a visit."""
         gamma, reply = self._model.gamma, None
         self.updater.begin()
         for _ in range(self._model.openings(self._optimizer.steps)):
-            U, own = self.network.forward(batch.X), self.network.derivatives(batch.X)
+            phi, U, own = self._phi, self.network.forward(batch.X), self.network.derivatives(batch.X)
+            slope = self._slope() if self._guest else None
+            y = batch.labels[:, 0] if self._guest else np.empty(0)
             if reply is None:
-                exchange.publish(taylor.from_host(U), batch.epoch)
+                vector = taylor.from_host(U) if slope is None else taylor.from_guest(y, phi, U, gamma)
+                exchange.publish(vector, batch.epoch)
                 reply = exchange.reply()
-            found = reply.gradient(AskedMatrix(taylor.HostJacobian(own, U)), batch) + taylor.host_own(own, U, gamma)
-            if self._model.moments(self._optimizer.steps):
-                phis = exchange.show(U.T @ U / len(U))
-                self._steps_on(HostQuadratic(own, U, self.network.theta, found, gamma, moments=phis), batch, eta)
+            if slope is None:
+                J: Sparse = taylor.HostJacobian(own, U)
+                gradient = reply.gradient(AskedMatrix(J), batch) + taylor.host_own(own, U, gamma)
             else:
-                self.updater.step(found, eta)
+                J = taylor.GuestJacobian(own, slope, phi, y, U, gamma)
+                gradient = reply.gradient(AskedMatrix(J), batch) + taylor.guest_own(own, U, gamma)
+                self.book(float(gradient[-1]))
+                gradient = gradient[:-1]
+            if self._model.moments(self._optimizer.steps):
+                shown = exchange.show(np.outer(phi, phi) if self._guest else U.T @ U / len(U))
+                theta = self.network.theta
+                quadratic = taylor.Quadratic(own, U, theta, gradient, gamma, moments=shown, mean=slope)
+                self._steps_on(quadratic, batch, eta)
+            else:
+                self.updater.step(gradient, eta)
+            if self._guest:
+                self._phi = self._mean()
 
-    def _steps_on(self, quadratic: Quadratic, batch: Batch, eta: float) -> None:
+    def _steps_on(self, quadratic: taylor.Quadratic, batch: Batch, eta: float) -> None:
         """Take the local steps of an exchange on one opened gradient, as far as the quadratic holds."""
         eta = quadratic.longest(eta)
         for _ in range(self._optimizer.steps):
