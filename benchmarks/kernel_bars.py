@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks import product_costs, shares
+from benchmarks.memory import MemoryHeld
 from securevfl.bench import he
-from securevfl.bench.record import MemoryHeld
 from securevfl.crypto.scheme import Shape
 from securevfl.data.party import Party
 from securevfl.job import Job

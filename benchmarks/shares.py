@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.memory import MemoryHeld
 from benchmarks.product_costs import all_products
 from securevfl.base.arrays import Floats
-from securevfl.bench.record import MemoryHeld
 from securevfl.data.party import Party
 from securevfl.errors import DataError
 from securevfl.job import Job

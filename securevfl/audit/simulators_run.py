@@ -11,42 +11,20 @@ what the role can make of them by its own masks: all that it knows of residuals.
 
 from __future__ import annotations
 
-import threading
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 
 from securevfl.audit.recording.transcript import Transcript, Witness
+from securevfl.audit.recording.views import Tape
 from securevfl.audit.simulators import compare
 from securevfl.audit.statistics import Battery, alike
 from securevfl.audit.transcripts import Outcome
-from securevfl.base.arrays import Floats
 from securevfl.data.party import Party, check_parties
 from securevfl.families.sizes import declared_of, roles_of
 from securevfl.job import Job
-from securevfl.protocols.notes import SharedResidual
-from securevfl.runtime.channel import Event, Observer
 from securevfl.training.simulate import simulate
-
-
-@dataclass
-class _View(Observer):
-    """Messages, and by party what it knows of residuals, as integers."""
-
-    events: list[Event] = field(default_factory=list)
-    words: dict[str, list[Floats]] = field(default_factory=lambda: defaultdict(list))
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def __call__(self, event: Event) -> None:
-        with self.lock:
-            self.events.append(event)
-
-    def note(self, me: str, fact: object) -> None:
-        if isinstance(fact, SharedResidual):
-            with self.lock:
-                self.words[me].append(fact.words.ravel())
 
 
 def views(job: Job, parties: Sequence[Party]) -> Outcome:
@@ -57,11 +35,11 @@ def views(job: Job, parties: Sequence[Party]) -> Outcome:
     for party in by_role.values():
         simulated, made = _played(job, [own if own is party else made_up(own) for own in parties])
         outcome = outcome.merge(compare([real], [simulated], party.name))
-        battery, known = Battery(), [view.words[party.name] for view in (seen, made)]
-        if not known[0]:
+        if not seen[party.name].shared:
             continue
-        bits = max(8, int(np.log2(max(1.0, *(np.abs(own).max() for own in known[0])))) + 1)
-        alike(battery, f"what {party.name} knows of residuals", *(np.concatenate(own) / 2.0**bits % 1 for own in known))
+        known = [np.concatenate([each.values.ravel() for each in tape[party.name].shared]) for tape in (seen, made)]
+        battery, bits = Battery(), max(8, int(np.log2(max(1.0, np.abs(known[0]).max()))) + 1)
+        alike(battery, f"what {party.name} knows of residuals", *(words / 2.0**bits % 1 for words in known))
         outcome.statistics("simulator", party.name, battery)
     return outcome
 
@@ -74,11 +52,12 @@ def made_up(party: Party) -> Party:
     return Party(party.name, X, y, ids=party.ids, columns=party.columns, aligned=aligned)
 
 
-def _played(job: Job, parties: Sequence[Party]) -> tuple[Transcript, _View]:
+def _played(job: Job, parties: Sequence[Party]) -> tuple[Transcript, Tape]:
     """Run the job, and return its messages without those that open an output, and all that was seen."""
-    roles, seen = roles_of(job.method, job, parties), _View()
-    simulate(job, parties, workers=1, observe=seen)
-    run = Transcript(seen.events, roles, declared_of(job.method, job, roles), Witness())
+    roles, tape = roles_of(job.method, job, parties), Tape()
+    simulate(job, parties, workers=1, observe=tape)
+    events = [event for record in tape.values() for event in record.events]
+    run = Transcript(events, roles, declared_of(job.method, job, roles), Witness())
     said = ((event, run.declaration(event)) for event in run.events)
     others = [event for event, declared in said if declared is None or declared.reveals.kind != "output"]
-    return replace(run, events=others), seen
+    return replace(run, events=others), tape

@@ -10,7 +10,6 @@ holder, `bytes_down` the other way; keys are not counted. `cpu_ms` and `cpu_rati
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -18,7 +17,7 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.bench import record
-from securevfl.bench.record import Stopwatch, median_of
+from securevfl.bench.record import Row, Stopwatch, median_of
 from securevfl.crypto.scheme import Shape
 from securevfl.protocols.engines import Ckks, Engine, Paillier
 from securevfl.runtime.executor import TimedExecutor
@@ -32,28 +31,10 @@ ENGINES: dict[str, Callable[[int], Engine]] = {  # by their names on the command
 BASELINES = ("phe", "tenseal")
 
 
-@dataclass(frozen=True)
-class EngineRow:
-    """One engine at one size. `estimated`: measured on a slice and scaled. With `error` there are no figures."""
-
-    engine: str
-    n: int
-    d: int
-    encrypt_ms: float | None = None
-    compute_ms: float | None = None
-    blind_ms: float | None = None
-    open_ms: float | None = None
-    total_ms: float | None = None
-    cpu_ms: float | None = None
-    prepare_ms: float | None = None
-    bytes_up: int | None = None
-    bytes_down: int | None = None
-    max_abs_error: float | None = None
-    ratio_to_phe: float | None = None
-    cpu_ratio_to_phe: float | None = None
-    repetitions: int = 0
-    estimated: bool = False
-    error: str | None = None
+_STEPS = "encrypt_ms", "compute_ms", "blind_ms", "open_ms", "total_ms", "cpu_ms", "prepare_ms"
+_MADE = "bytes_up", "bytes_down", "max_abs_error", "ratio_to_phe", "cpu_ratio_to_phe"
+# One engine at one size. `estimated`: measured on a slice and scaled. With `error` there are no figures.
+EMPTY: Row = dict.fromkeys((*_STEPS, *_MADE)) | {"repetitions": 0, "estimated": False, "error": None}
 
 
 def problem(n: int, d: int, c: int = 1) -> tuple[Floats, Floats]:
@@ -62,9 +43,7 @@ def problem(n: int, d: int, c: int = 1) -> tuple[Floats, Floats]:
     return generator.normal(size=(n, d)), generator.uniform(-1.0, 1.0, size=(n, c))
 
 
-def measure(
-    name: str, engine: Engine, n: int, d: int, pool: TimedExecutor | None, *, seconds: float = 8.0
-) -> dict[str, Any]:
+def measure(name: str, engine: Engine, n: int, d: int, pool: TimedExecutor | None, *, seconds: float = 8.0) -> Row:
     """One of our engines, both sides in this process, one after the other."""
     J, g = problem(n, d)
     scheme = engine.scheme()
@@ -86,29 +65,21 @@ def measure(
         return watch
 
     watch, count = median_of(once, seconds=seconds, most=31)
-    return asdict(
-        EngineRow(
-            name,
-            n,
-            d,
-            **watch.figures(),
-            prepare_ms=preparing.total,
-            bytes_up=last["up"],
-            bytes_down=last["down"],
-            max_abs_error=float(np.abs(last["result"] - J.T @ g).max()),
-            repetitions=count,
-        )
-    )
+    made = {"bytes_up": last["up"], "bytes_down": last["down"], "repetitions": count}
+    error = float(np.abs(last["result"] - J.T @ g).max())
+    figures = watch.figures() | {"prepare_ms": preparing.total, "max_abs_error": error} | made
+    return {"engine": name, "n": n, "d": d} | EMPTY | figures
 
 
-def baseline(name: str, bits: int, n: int, d: int) -> dict[str, Any]:
+def baseline(name: str, bits: int, n: int, d: int) -> Row:
     """Time a baseline as its users call it."""
     J, g = problem(n, d)
+    row = {"engine": name, "n": n, "d": d} | EMPTY
     try:
         figures = record.phe_product(J, g[:, 0], bits) if name == "phe" else record.tenseal_product(J, g[:, 0])
     except record.Unable as cause:
-        return asdict(EngineRow(name, n, d, error=str(cause)))
-    return asdict(EngineRow(name, n, d, bytes_up=figures.bytes_up, bytes_down=figures.bytes_down, **figures.row()))
+        return row | {"error": str(cause)}
+    return row | figures.row() | {"bytes_up": figures.bytes_up, "bytes_down": figures.bytes_down}
 
 
 def run(
@@ -118,7 +89,7 @@ def run(
     *,
     bits: int,
     on_row: Callable[[str], None] = lambda _: None,
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """All rows, size by size, baselines first. ConfigError for an unknown name or a baseline that is not installed.
 
     `on_row` is told what is measured next.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import platform
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -25,8 +24,8 @@ from securevfl.runtime import executor
 from securevfl.runtime.executor import TimedExecutor
 
 T = TypeVar("T")
+Row = dict[str, Any]
 
-_SAMPLED = 0.1  # seconds between two looks at memory
 MEASURED_WITH = ("securevfl", "numpy", "gmpy2", "tenseal", "phe")
 
 
@@ -120,50 +119,6 @@ def process_pool() -> Iterator[TimedExecutor | None]:
         return
     with executor.process_pool(cores) as pool:
         yield TimedExecutor(pool, cores)
-
-
-class MemoryHeld:
-    """The most memory that this process, and each of those that it has started, has held, in MB, added up. Linux.
-
-    Sampled while it is entered: what a process has held at its end is told with what its parent held at its start.
-    """
-
-    def __init__(self) -> None:
-        self._most: dict[str, int] = {}
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> MemoryHeld:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-        self._look()
-
-    @property
-    def megabytes(self) -> int:
-        return sum(self._most.values()) // 1024
-
-    def _watch(self) -> None:
-        while not self._over.wait(_SAMPLED):
-            self._look()
-
-    def _look(self) -> None:
-        own = Path("/proc/self/task")
-        started = " ".join(_text(task / "children") for task in own.iterdir()).split()
-        for process in ("self", *started):
-            status = dict(line.split(":", 1) for line in _text(Path("/proc", process, "status")).splitlines())
-            self._most[process] = max(self._most.get(process, 0), int(status.get("VmHWM", "0").split()[0]))
-
-
-def _text(path: Path) -> str:
-    """Read a file of /proc; nothing if its process has ended."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError:
-        return ""
 
 
 # What this library is measured against: phe and tenseal, each as its own documentation has its users call it.
@@ -293,9 +248,6 @@ def tenseal_product(J: Floats, g: Floats) -> Figures:
 
 
 # The frame of a benchmark: every size by the baselines and by our engines, and how they compare with phe.
-
-
-Row = dict[str, Any]
 
 
 def rows_of(

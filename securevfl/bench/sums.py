@@ -7,7 +7,6 @@ beforehand. `bytes` are the K vectors and their total. `cpu_ms` is processor tim
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -16,33 +15,13 @@ import numpy as np
 from securevfl.base.arrays import Floats
 from securevfl.bench import record
 from securevfl.bench.he import ENGINES
-from securevfl.bench.record import Stopwatch, median_of
+from securevfl.bench.record import Row, Stopwatch, median_of
 from securevfl.protocols.engines import Engine
 from securevfl.runtime.executor import TimedExecutor
 
 SCHEMA = "securevfl.bench.sum/1"
 SUMMING = ("paillier", "ckks")
 BASELINES = ("phe",)
-
-
-@dataclass(frozen=True)
-class SumRow:
-    """One engine. `estimated`: measured on a slice and scaled."""
-
-    engine: str
-    parties: int
-    size: int
-    encrypt_ms: float
-    add_ms: float
-    decrypt_ms: float
-    total_ms: float
-    cpu_ms: float
-    bytes: int
-    max_abs_error: float
-    ratio_to_phe: float | None = None
-    cpu_ratio_to_phe: float | None = None
-    repetitions: int = 1
-    estimated: bool = False
 
 
 def problem(parties: int, size: int) -> Floats:
@@ -52,7 +31,7 @@ def problem(parties: int, size: int) -> Floats:
 
 def measure(
     name: str, engine: Engine, parties: int, size: int, pool: TimedExecutor | None, *, seconds: float = 8.0
-) -> dict[str, Any]:
+) -> Row:
     """One of our engines, all parties in this process, one after the other."""
     parts = problem(parties, size)
     scheme = engine.sums()
@@ -70,14 +49,14 @@ def measure(
 
     watch, count = median_of(once, seconds=seconds, most=31)
     error = float(np.abs(last["result"] - parts.sum(axis=0)).max())
-    sent = last["bytes"]
-    return asdict(SumRow(name, parties, size, **watch.figures(), bytes=sent, max_abs_error=error, repetitions=count))
+    made = {"bytes": last["bytes"], "max_abs_error": error, "repetitions": count, "estimated": False}
+    return {"engine": name, "parties": parties, "size": size} | watch.figures() | made
 
 
-def baseline(bits: int, parties: int, size: int) -> dict[str, Any]:
+def baseline(bits: int, parties: int, size: int) -> Row:
     """phe as its users call it."""
     figures = record.phe_sum(problem(parties, size), bits)
-    return asdict(SumRow("phe", parties, size, bytes=figures.bytes_up, **figures.row()))
+    return {"engine": "phe", "parties": parties, "size": size, "bytes": figures.bytes_up} | figures.row()
 
 
 def run(
@@ -88,7 +67,7 @@ def run(
     *,
     bits: int,
     on_row: Callable[[str], None] = lambda _: None,
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """All rows, baselines first. ConfigError for an unknown name or a baseline that is not installed."""
     record.check_names("--against", against, BASELINES)
     record.check_names("--engines", engines, SUMMING)

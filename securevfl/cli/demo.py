@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -46,14 +44,25 @@ def demo(out: Console, report: Path = Path(REPORT)) -> dict[str, Run]:
         f"A bank wants to know who will pay late. It has {len(bank.columns)} columns of {len(bank):,} clients and\n"
         f"knows who did; a shop has {len(shop.columns)} other columns of the same people (all made up)."
     )
-    jobs = {DEFAULT: job} | {name: _job(protocol) for name, (protocol, *_) in MODES.items()}
+    jobs = {DEFAULT: job}
+    for name, (protocol, *_) in MODES.items():
+        jobs[name] = Job(model=Logistic(), protocol=protocol, test_fraction=0.25, accepts=("columns",))
+    # the table that neither would hand over: all columns at the bank
+    columns = [*bank.columns, *shop.columns]
+    whole = Party("bank", np.hstack([bank.X, shop.X]), bank.y, ids=bank.ids, columns=columns)
     runs: dict[str, Run] = {}
     with progress("training") as on_round:
-        alone, pooled = (own_metrics(job, party) for party in (bank, _in_one_place(bank, shop)))
+        alone, pooled = (own_metrics(job, party) for party in (bank, whole))
         for name, each in jobs.items():
             runs[name] = simulate(each, [bank, shop], network=NETWORK, on_round=on_round)
     run = runs[DEFAULT]
-    _result(out, alone["auc"], run, pooled["auc"])
+    out.print(f"\nHow well it tells them apart: AUC on {run.active.held_out} clients who were held out", style="bold")
+    for words, auc in (
+        ("the bank alone", alone["auc"]),
+        ("the bank with the shop, on shares", run.metrics["auc"]),
+        ("both tables in one place", pooled["auc"]),
+    ):
+        out.print(f"  {words:<34}  {auc:.3f}")
     _learned(out, job, [bank, shop], run)
     costs = run.costs
     *first, ahead, evaluation = (f"{word} {seconds}" for word, seconds in add_up(costs.parts, 2).items())
@@ -62,29 +71,30 @@ def demo(out: Console, report: Path = Path(REPORT)) -> dict[str, Run]:
     )
     out.print(f"  {costs.total:.2f} s: {', '.join(first)},")
     out.print(f"  {'':<7} {ahead}, {evaluation}; {costs.bytes / 1e6:.1f} MB sent")
-    _modes(out, runs)
-    _further(out, partial(run.report, report, alone=alone, sheet=explain(job, [bank, shop]).first), report)
-    return runs
-
-
-def _job(protocol: Protocol) -> Job:
-    return Job(model=Logistic(), protocol=protocol, test_fraction=0.25, accepts=("columns",))
-
-
-def _in_one_place(bank: Party, shop: Party) -> Party:
-    """Return the table that neither would hand over: all columns at the bank."""
-    X = np.hstack([bank.X, shop.X])
-    return Party("bank", X, bank.y, ids=bank.ids, columns=[*bank.columns, *shop.columns])
-
-
-def _result(out: Console, alone: float, run: Run, pooled: float) -> None:
-    out.print(f"\nHow well it tells them apart: AUC on {run.active.held_out} clients who were held out", style="bold")
-    for words, auc in (
-        ("the bank alone", alone),
-        ("the bank with the shop, on shares", run.metrics["auc"]),
-        ("both tables in one place", pooled),
+    out.print("\nThe same model by other modes, and what each learns more by them", style="bold")
+    rows = []
+    for name, trained in runs.items():
+        learned = MODES[name][1:] if name in MODES else ("nothing", "nothing")
+        figures = f"{trained.metrics['auc']:.3f}", f"{trained.costs.total:.2f}", f"{trained.costs.bytes / 1e6:.1f}"
+        rows.append((name, *figures, *learned))
+    grid = table(["", "AUC", "s", "MB", "the bank", "the shop"], rows)
+    for column in grid.columns[1:4]:
+        column.justify = "right"
+    out.print(grid)
+    out.print("\nGo on", style="bold")
+    for command, what in (
+        ("securevfl compare --help", "what is a partner worth? your own two files"),
+        ("securevfl explain --help", "what would each party learn, before anything runs"),
+        ("securevfl train --help", "then with an organisation elsewhere: docs/start.md"),
     ):
-        out.print(f"  {words:<34}  {auc:.3f}")
+        out.print(f"  {command:<25} {what}")
+    try:
+        run.report(report, alone=alone, sheet=explain(job, [bank, shop]).first)
+    except (OSError, StorageError):
+        out.print("  The report was not written, as this folder takes no files.")
+    else:
+        out.print(f"  Report of the run, for a browser: {report}")
+    return runs
 
 
 def _learned(out: Console, job: Job, parties: list[Party], run: Run) -> None:
@@ -109,32 +119,3 @@ def _learned(out: Console, job: Job, parties: list[Party], run: Run) -> None:
     }.items():
         for number, line in enumerate(lines):
             out.print(f"  {name if not number else '':<5} {line}")
-
-
-def _modes(out: Console, runs: dict[str, Run]) -> None:
-    out.print("\nThe same model by other modes, and what each learns more by them", style="bold")
-    rows = []
-    for name, run in runs.items():
-        bank, shop = MODES[name][1:] if name in MODES else ("nothing", "nothing")
-        costs = run.costs
-        rows.append((name, f"{run.metrics['auc']:.3f}", f"{costs.total:.2f}", f"{costs.bytes / 1e6:.1f}", bank, shop))
-    grid = table(["", "AUC", "s", "MB", "the bank", "the shop"], rows)
-    for column in grid.columns[1:4]:
-        column.justify = "right"
-    out.print(grid)
-
-
-def _further(out: Console, write: Callable[[], None], report: Path) -> None:
-    out.print("\nGo on", style="bold")
-    for command, what in (
-        ("securevfl compare --help", "what is a partner worth? your own two files"),
-        ("securevfl explain --help", "what would each party learn, before anything runs"),
-        ("securevfl train --help", "then with an organisation elsewhere: docs/start.md"),
-    ):
-        out.print(f"  {command:<25} {what}")
-    try:
-        write()
-    except (OSError, StorageError):
-        out.print("  The report was not written, as this folder takes no files.")
-    else:
-        out.print(f"  Report of the run, for a browser: {report}")

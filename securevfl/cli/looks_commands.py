@@ -10,18 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from securevfl.base.files import check_writable, write_whole
-from securevfl.cli.party_options import (
-    ConsentOptions,
-    IdColumn,
-    Json,
-    LabelColumn,
-    MeetingOptions,
-    Name,
-    PeersFile,
-    ReportOptions,
-    TableOptions,
-    stoppable,
-)
+from securevfl.cli import party_options as options
 from securevfl.errors import ConfigError, IdError, TableError
 
 if TYPE_CHECKING:
@@ -29,11 +18,11 @@ if TYPE_CHECKING:
 
 
 def correlate(
-    table: TableOptions,
-    peers: PeersFile = Path("peers.toml"),
-    consent: ConsentOptions = ConsentOptions(),
-    report: ReportOptions = ReportOptions(),
-    meeting: MeetingOptions = MeetingOptions(),
+    table: options.TableOptions,
+    peers: options.PeersFile = Path("peers.toml"),
+    consent: options.ConsentOptions = options.ConsentOptions(),
+    report: options.ReportOptions = options.ReportOptions(),
+    meeting: options.MeetingOptions = options.MeetingOptions(),
 ) -> None:
     """Compare your columns of numbers with those of the others before a training: correlations and variance inflation.
 
@@ -49,7 +38,7 @@ def correlate(
     ledger, agree = consent.asking(table.party, "securevfl correlate")
     report.check()
     own = table.in_order()
-    with stoppable(), meeting.events(table.party, peers):
+    with options.stoppable(), meeting.events(table.party, peers):
         found = correlate_with(own, peers, ledger=ledger, consent=agree, **meeting.keys)
     report.write(lambda: f"[{', '.join(map(str, found))}]\n", lambda: page_of(found))
     out = console()
@@ -64,7 +53,7 @@ HEADS = ["group", "rows", "rate", "selected", "true positive", "false positive"]
 
 
 def fairness(
-    table: TableOptions,
+    table: options.TableOptions,
     predictions: Annotated[
         Path | None, typer.Option(metavar="FILE", help="With labels: what securevfl predict or score wrote, all rows.")
     ] = None,
@@ -74,10 +63,10 @@ def fairness(
     positive: Annotated[
         str | None, typer.Option(metavar="CLASS", help="With labels: the positive class, if the model's job names one.")
     ] = None,
-    peers: PeersFile = Path("peers.toml"),
-    consent: ConsentOptions = ConsentOptions(),
-    report_json: Json = None,
-    meeting: MeetingOptions = MeetingOptions(),
+    peers: options.PeersFile = Path("peers.toml"),
+    consent: options.ConsentOptions = options.ConsentOptions(),
+    report_json: options.Json = None,
+    meeting: options.MeetingOptions = options.MeetingOptions(),
 ) -> None:
     """Say how a model treats groups: rates of labels, of selected rows, of true and false positives, group by group.
 
@@ -102,7 +91,7 @@ def fairness(
     if said is not None and groups is not None:
         found = alone_by_group(own, said, groups, positive=positive)
     else:
-        with stoppable(), meeting.events(table.party, peers):
+        with options.stoppable(), meeting.events(table.party, peers):
             if groups is not None:
                 ledger, agree = consent.asking(table.party, "securevfl fairness")
                 names = give_groups(own, groups, peers, ledger=ledger, consent=agree, **meeting.keys)
@@ -155,9 +144,9 @@ def describe(
     party: Annotated[
         str | None, typer.Option(metavar="NAME", help="What the page calls you; by default as the file.")
     ] = None,
-    id_column: IdColumn = "id",
-    label_column: LabelColumn = "y",
-    report: ReportOptions = ReportOptions(),
+    id_column: options.IdColumn = "id",
+    label_column: options.LabelColumn = "y",
+    report: options.ReportOptions = options.ReportOptions(),
 ) -> None:
     """Describe each column of your own table before a training. Nothing is sent.
 
@@ -181,7 +170,11 @@ def describe(
 # The command `line`: what lies between the parties, measured with them all.
 
 
-def line(party: Name, peers: PeersFile = Path("peers.toml"), meeting: MeetingOptions = MeetingOptions()) -> None:
+def line(
+    party: options.Name,
+    peers: options.PeersFile = Path("peers.toml"),
+    meeting: options.MeetingOptions = options.MeetingOptions(),
+) -> None:
     """Measure round trip, bandwidth and cost a message between all parties, and print what to simulate with.
 
     Every party runs this at the same time, for some seconds a pair of parties. Nobody needs a table.
@@ -190,7 +183,7 @@ def line(party: Name, peers: PeersFile = Path("peers.toml"), meeting: MeetingOpt
     from securevfl.display.progress import progress
     from securevfl.organisations.measure import measure_lines, slowest
 
-    with stoppable(), meeting.events(party, peers), progress("measuring") as on_turn:
+    with options.stoppable(), meeting.events(party, peers), progress("measuring") as on_turn:
         lines = measure_lines(party, meeting.venue(peers), on_turn=on_turn)
 
     worst, out = slowest(lines), console()

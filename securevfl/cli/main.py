@@ -21,20 +21,8 @@ from securevfl.base.machine import one_heap
 from securevfl.base.version import __version__
 from securevfl.cli import certs_commands, ledger_command, looks_commands, part_command, serve_commands
 from securevfl.cli import parties as parties_commands
+from securevfl.cli import party_options as options
 from securevfl.cli.bench import bench
-from securevfl.cli.party_options import (
-    ConsentOptions,
-    Digest,
-    JobFile,
-    MeetingOptions,
-    PeersByJob,
-    SidesOptions,
-    TableOptions,
-    TablesOptions,
-    expanded,
-    named_files,
-    sizes_line,
-)
 from securevfl.errors import ConfigError, DataNotice, SecureVFLError, StorageError
 
 if TYPE_CHECKING:
@@ -123,7 +111,7 @@ for command in (
     *(serve_commands.serve, serve_commands.score),
     ledger_command.ledger,
 ):
-    app.command()(expanded(command))
+    app.command()(options.expanded(command))
 
 Page = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page for a browser here.")]
 
@@ -153,10 +141,10 @@ def demo() -> None:
 
 
 @app.command()
-@expanded
+@options.expanded
 def explain(
-    job_file: JobFile,
-    tables: SidesOptions = SidesOptions(),
+    job_file: options.JobFile,
+    tables: options.SidesOptions = options.SidesOptions(),
     ledger: Annotated[
         list[Path] | None,
         typer.Option(metavar="FILE", help="A party's disclosure ledger, if not among your user's data. Repeatable."),
@@ -181,7 +169,7 @@ def explain(
         text = consent_sheet.explain(job, [own], others=others, outputs=tables.classes, ledgers=known)
         below = (
             f"\ndigest: {text.digest}   (agree to it with securevfl join ... --accept {text.digest})\n"
-            f"{sizes_line(job, own)}"
+            f"{options.sizes_line(job, own)}"
         )
     else:
         parties = _helped(job, tables.read(job_file, job)[0]) if tables.files(job_file) else None
@@ -193,10 +181,10 @@ def explain(
 
 
 @app.command()
-@expanded
+@options.expanded
 def train(
-    job_file: JobFile,
-    tables: TablesOptions = TablesOptions(),
+    job_file: options.JobFile,
+    tables: options.TablesOptions = options.TablesOptions(),
     report_json: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write job, metrics, history and costs here.")
     ] = None,
@@ -241,7 +229,7 @@ def train(
     from securevfl.training.run import write_report
     from securevfl.training.simulate import simulate
 
-    job, new = _load(job_file), named_files(predict)
+    job, new = _load(job_file), options.named_files(predict)
     check_writable(report_json, html, predictions)
     check_writable(save, folder=True)
     parties, missing = tables.read(job_file, job)
@@ -269,14 +257,14 @@ def train(
 
 
 @app.command()
-@expanded
+@options.expanded
 def compare(
-    job_file: JobFile,
-    tables: TablesOptions = TablesOptions(),
+    job_file: options.JobFile,
+    tables: options.TablesOptions = options.TablesOptions(),
     party: Annotated[
         str | None, typer.Option(metavar="NAME", help="Who you are, where the others are on machines of their own.")
     ] = None,
-    peers: PeersByJob = None,
+    peers: options.PeersByJob = None,
     html: Page = None,
     ledger: Annotated[
         Path | None,
@@ -285,8 +273,8 @@ def compare(
             help="Ask DIR/NAME.ledger of each party first, for all models, and count there; with --party the file.",
         ),
     ] = None,
-    accept: Digest = None,
-    meeting: MeetingOptions = MeetingOptions(),
+    accept: options.Digest = None,
+    meeting: options.MeetingOptions = options.MeetingOptions(),
 ) -> None:
     """See what the other parties' columns are worth: models of the labelled party alone, and of all together.
 
@@ -318,8 +306,8 @@ def compare(
         data = tables.data or [""]
         if len(data) != 1 or not data[0] or "=" in data[0]:
             raise ConfigError(f"--data: the file of {party}'s own table was expected, and no other; name it")
-        own = TableOptions(party, Path(data[0]), tables.id_columns([party])[party], tables.label_column)
-        found = parties_commands.compare_at(job_file, own, peers, ConsentOptions(ledger, accept), meeting)
+        own = options.TableOptions(party, Path(data[0]), tables.id_columns([party])[party], tables.label_column)
+        found = parties_commands.compare_at(job_file, own, peers, options.ConsentOptions(ledger, accept), meeting)
     if html is not None and found is not None:
         found.report(html)
 
@@ -370,8 +358,8 @@ def _load(path: Path) -> Job:
 
 
 @app.command()
-@expanded
-def audit(job_file: JobFile, tables: SidesOptions = SidesOptions(), html: Page = None) -> None:
+@options.expanded
+def audit(job_file: options.JobFile, tables: options.SidesOptions = options.SidesOptions(), html: Page = None) -> None:
     """Check, simulate and attack a job on its tables; exit code 1 if anything exceeds what is declared and accepted.
 
     A party alone gives its own table, and --size for every other party: in their place stand columns of noise, and

@@ -8,27 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from securevfl.base.files import check_writable, in_use
+from securevfl.cli import party_options as options
 from securevfl.cli.part_command import Codes, Reasons, given_codes
-from securevfl.cli.party_options import (
-    Ahead,
-    ConsentOptions,
-    Data,
-    Html,
-    IdColumn,
-    LabelColumn,
-    Ledger,
-    LeftOut,
-    MeetingOptions,
-    Model,
-    Name,
-    PeersByJob,
-    PeersFile,
-    SavedPart,
-    SharedJob,
-    States,
-    TableOptions,
-    stoppable,
-)
 from securevfl.errors import ConfigError, PartiesError
 
 if TYPE_CHECKING:
@@ -39,11 +20,11 @@ if TYPE_CHECKING:
 
 
 def align(
-    party: Name,
-    data: Data,
-    peers: PeersFile = Path("peers.toml"),
-    id_column: IdColumn = "id",
-    meeting: MeetingOptions = MeetingOptions(),
+    party: options.Name,
+    data: options.Data,
+    peers: options.PeersFile = Path("peers.toml"),
+    id_column: options.IdColumn = "id",
+    meeting: options.MeetingOptions = options.MeetingOptions(),
 ) -> None:
     """Find the ids that all parties have, showing no others, and write the shared row order beside the data.
 
@@ -72,7 +53,12 @@ def align(
 
     terms = {"parties": [active, *passives], "task": "align"} | ({} if rule is None else {"ids by rule": rule})
     kept = f"what was done is kept in {work}"
-    with in_use(data), stoppable(lambda: kept), meeting.events(party, peers), progress("aligning") as on_progress:
+    with (
+        in_use(data),
+        options.stoppable(lambda: kept),
+        meeting.events(party, peers),
+        progress("aligning") as on_progress,
+    ):
         count = converse(party, venue, terms, talk, ledger=DisclosureLedger.of(party, None), resumes=True)
     typer.echo(f"{count:,} of {len(ids):,} rows are shared by all; their order is in {data}.rows.npy")
     if not count:
@@ -81,11 +67,11 @@ def align(
 
 
 def prepare(
-    job_file: SharedJob,
-    table: TableOptions,
-    peers: PeersByJob = None,
-    ahead: Ahead = None,
-    meeting: MeetingOptions = MeetingOptions(),
+    job_file: options.SharedJob,
+    table: options.TableOptions,
+    peers: options.PeersByJob = None,
+    ahead: options.Ahead = None,
+    meeting: options.MeetingOptions = options.MeetingOptions(),
 ) -> None:
     """Do ahead what a training on shares needs, so that join takes minutes. Every party runs this, on its table.
 
@@ -123,20 +109,20 @@ Again = Annotated[
 
 
 def join(
-    job_file: SharedJob,
-    party: Name,
+    job_file: options.SharedJob,
+    party: options.Name,
     data: OwnTable = None,
-    peers: PeersByJob = None,
-    id_column: IdColumn = "id",
-    label_column: LabelColumn = "y",
-    save: SavedPart = None,
-    checkpoints: States = None,
+    peers: options.PeersByJob = None,
+    id_column: options.IdColumn = "id",
+    label_column: options.LabelColumn = "y",
+    save: options.SavedPart = None,
+    checkpoints: options.States = None,
     every: Every = 10,
-    ahead: Ahead = None,
-    consent: ConsentOptions = ConsentOptions(),
+    ahead: options.Ahead = None,
+    consent: options.ConsentOptions = options.ConsentOptions(),
     again: Again = False,
-    html: Html = None,
-    meeting: MeetingOptions = MeetingOptions(),
+    html: options.Html = None,
+    meeting: options.MeetingOptions = options.MeetingOptions(),
 ) -> None:
     """Train with the other parties. Every party runs this; one that was cut off or killed runs it again.
 
@@ -168,7 +154,9 @@ def join(
     check_writable(html, save)
     check_writable(folder, folder=True)
     states = Checkpoints(folder, party, every=every)
-    own = _helper(job, party) if data is None else TableOptions(party, data, id_column, label_column).aligned(job)
+    own = (
+        _helper(job, party) if data is None else options.TableOptions(party, data, id_column, label_column).aligned(job)
+    )
     key = run_key(job, own)
     sheets: list[Sheet] = []
 
@@ -182,7 +170,7 @@ def join(
 
     others = [name for name in Peers.load(place).parties if name != party]
     line = live(others, step_of(job), verbose=meeting.verbose)
-    with in_use(table, save), stoppable(kept), line as on_round, meeting.events():
+    with in_use(table, save), options.stoppable(kept), line as on_round, meeting.events():
         part = run(
             job,
             own,
@@ -215,7 +203,11 @@ def join(
 
 
 def compare_at(
-    job_file: Path, table: TableOptions, peers: Path | None, consent: ConsentOptions, meeting: MeetingOptions
+    job_file: Path,
+    table: options.TableOptions,
+    peers: Path | None,
+    consent: options.ConsentOptions,
+    meeting: options.MeetingOptions,
 ) -> Comparison | None:
     """Compare models with the other parties on their own machines, as the command `compare --party` does."""
     from securevfl.cli.live import live, step_of
@@ -228,7 +220,7 @@ def compare_at(
     job, venue = Job.load(job_file), meeting.venue(_peers(job_file, peers))
     own, said = table.aligned(job), console(err=True)
     line = live([each for each in venue.peers.parties if each != party], step_of(job), verbose=meeting.verbose)
-    with in_use(table.data), stoppable(), line as on_round, meeting.events():
+    with in_use(table.data), options.stoppable(), line as on_round, meeting.events():
         found = compare_with(
             job,
             own,
@@ -252,10 +244,10 @@ def _helper(job: Job, party: str) -> Party:
 
 
 def predict(
-    model: Model,
+    model: options.Model,
     data: OwnTable = None,
-    peers: PeersFile = Path("peers.toml"),
-    id_column: IdColumn = "id",
+    peers: options.PeersFile = Path("peers.toml"),
+    id_column: options.IdColumn = "id",
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Where the party that asks gets its CSV; by default stdout.")
     ] = None,
@@ -265,9 +257,9 @@ def predict(
     ] = None,
     reasons: Reasons = None,
     codes: Codes = None,
-    left: LeftOut = None,
-    ledger: Ledger = None,
-    meeting: MeetingOptions = MeetingOptions(),
+    left: options.LeftOut = None,
+    ledger: options.Ledger = None,
+    meeting: options.MeetingOptions = options.MeetingOptions(),
 ) -> None:
     """Predict new rows, one or many, with the other parties. Every party runs this with its own part and table.
 
@@ -291,7 +283,7 @@ def predict(
         rows = no_rows() if data is None else rows_of_file(part, data, id_column=id_column, on_rows=on_rows)
     with (
         in_use(model, *([] if data is None else [data])),
-        stoppable(),
+        options.stoppable(),
         meeting.events(part.name, peers),
         predictions(part, out, scale, left) as written,
         progress("predicting") as on_rows,
@@ -309,8 +301,8 @@ def predict(
 
 def relay(
     name: Annotated[str, typer.Option("--party", metavar="NAME", help="The hub's name in the file of peers.")],
-    peers: PeersFile = Path("peers.toml"),
-    meeting: MeetingOptions = MeetingOptions(timeout=86_400.0),
+    peers: options.PeersFile = Path("peers.toml"),
+    meeting: options.MeetingOptions = options.MeetingOptions(timeout=86_400.0),
 ) -> None:
     """Be a hub that is no party: pass on, sealed, what the parties of one run say to each other."""
     from securevfl.transport.relay import Relay
@@ -319,7 +311,7 @@ def relay(
     venue = meeting.venue(peers)
     if name != venue.peers.hub or name in venue.peers.parties:
         raise PartiesError(f"--party: a hub that is no party was expected, {name} came; see hub in {peers}")
-    with stoppable(), meeting.events():
+    with options.stoppable(), meeting.events():
         Relay(Credentials(venue.certs, name), venue.peers, listen=venue.listen, patience=venue.patience).run(
             venue.timeout
         )

@@ -14,20 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from securevfl.base.files import check_writable, in_use
+from securevfl.cli import party_options as options
 from securevfl.cli.part_command import Codes, Reasons, given_codes
-from securevfl.cli.party_options import (
-    Data,
-    IdColumn,
-    Ledger,
-    LeftOut,
-    Log,
-    MeetingOptions,
-    Model,
-    PeersFile,
-    PlaceOptions,
-    pool_of,
-    stoppable,
-)
 from securevfl.errors import ConfigError, TableError
 
 if TYPE_CHECKING:
@@ -35,21 +23,21 @@ if TYPE_CHECKING:
 
 
 def serve(
-    model: Model,
-    data: Data,
-    peers: PeersFile = Path("peers.toml"),
-    id_column: IdColumn = "id",
+    model: options.Model,
+    data: options.Data,
+    peers: options.PeersFile = Path("peers.toml"),
+    id_column: options.IdColumn = "id",
     reasons: Reasons = None,
     codes: Codes = None,
-    ledger: Ledger = None,
+    ledger: options.Ledger = None,
     most: Annotated[int, typer.Option(min=1, help="Ids that one request may ask about.")] = 10_000,
     monitor: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Serve /health and /metrics there, as on 127.0.0.1:9464.")
     ] = None,
     at_once: Annotated[int, typer.Option(min=1, help="Conversations of askers at a time.")] = 16,
     waiting: Annotated[int, typer.Option(min=0, help="Askers more that wait for one to end.")] = 64,
-    meeting: PlaceOptions = PlaceOptions(timeout=60.0),
-    log: Log = None,
+    meeting: options.PlaceOptions = options.PlaceOptions(timeout=60.0),
+    log: options.Log = None,
 ) -> None:
     """Stay up and answer requests of the party with labels for scores of your rows, until SIGTERM.
 
@@ -85,7 +73,7 @@ def serve(
             most=most,
             ledger=ledger,
             on_request=(lambda ended: None) if shown is None else shown.count,
-            executor=stack.enter_context(pool_of(len(held.ids))),
+            executor=stack.enter_context(options.pool_of(len(held.ids))),
             giving=giving,
         )
         if shown is not None:
@@ -123,13 +111,13 @@ def _until_stopped(server: Server) -> Iterator[Callable[[], bool]]:
 
 
 def score(
-    model: Model,
-    data: Data,
-    peers: PeersFile = Path("peers.toml"),
-    id_column: IdColumn = "id",
+    model: options.Model,
+    data: options.Data,
+    peers: options.PeersFile = Path("peers.toml"),
+    id_column: options.IdColumn = "id",
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where the CSV goes; by default stdout.")] = None,
-    left: LeftOut = None,
-    ledger: Ledger = None,
+    left: options.LeftOut = None,
+    ledger: options.Ledger = None,
     http: Annotated[
         str | None,
         typer.Option(metavar="HOST:PORT", help="Stay up and answer applications there, as on 127.0.0.1:8080."),
@@ -142,7 +130,7 @@ def score(
     conversations: Annotated[
         int, typer.Option(min=1, help="Conversations that the gateway holds, a block of rows on its way in each.")
     ] = 4,
-    meeting: MeetingOptions = MeetingOptions(),
+    meeting: options.MeetingOptions = options.MeetingOptions(),
 ) -> None:
     """Ask the parties that serve for scores of your rows; for the party with labels.
 
@@ -169,10 +157,10 @@ def score(
         return
     with (
         in_use(model, data),
-        stoppable(),
+        options.stoppable(),
         told,
         predictions(part, out, left=left) as written,
-        pool_of(len(held.ids)) as pool,
+        options.pool_of(len(held.ids)) as pool,
         progress("scoring") as on_rows,
     ):
         answered = score_rows(part, held, venue, **written, on_rows=on_rows, ledger=ledger, executor=pool)

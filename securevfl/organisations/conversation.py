@@ -241,7 +241,12 @@ def converse(
 
     Raises TransportError if a party is away, refused or has stopped, with the reason; what `talk` raises.
     """
-    _check_listen(me, venue.listen)
+    if venue.listen is not None:
+        try:
+            split_address(me, venue.listen)
+        except ValueError:
+            said = f"listen: host:port was expected, {venue.listen} came; write it as in 0.0.0.0:7300"
+            raise ConfigError(said) from None
     one_heap()
     peers, timeout, patience = venue.peers, venue.timeout, venue.patience
     credentials = Credentials(venue.certs, me)
@@ -316,15 +321,6 @@ def _part(channel: Channel, others: Sequence[str], resumes: bool) -> None:
             channel.send(name, Through(), _END, told=sizes(channel, name))
     for name in others if resumes else ():
         channel.recv(name, Through, _END)
-
-
-def _check_listen(me: str, listen: str | None) -> None:
-    """ConfigError unless it is an address."""
-    if listen is not None:
-        try:
-            split_address(me, listen)
-        except ValueError:
-            raise ConfigError(f"listen: host:port was expected, {listen} came; write it as in 0.0.0.0:7300") from None
 
 
 def _reason(error: BaseException, resumes: bool) -> str:

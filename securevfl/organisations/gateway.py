@@ -19,11 +19,13 @@ import json
 import logging
 import queue
 import signal
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -127,6 +129,9 @@ _STATES = {
     "unknown": "Not all parties have this id.",
     "no_columns": "The gateway's table has no such row, and none came with the request. Nobody was asked.",
 }
+
+
+_AWAY = "the parties that serve are away"
 
 
 class Busy(SecureVFLError):
@@ -236,7 +241,8 @@ class Gateway:
 
         Busy if too many wait or the parties are away; IdError or TableError if a row cannot be one.
         """
-        waiting: list[dict[str, Any] | _Waiting] = []
+        waiting: list[_Waiting] = []
+        answers: list[dict[str, Any] | Future[dict[str, Any]]] = []
         for row in rows:
             key = canonical_id(row["id"])
             if (columns := row.get("columns")) is not None:
@@ -244,21 +250,17 @@ class Gateway:
             elif key in self._place:
                 X = self._X[self._place[key]]
             else:
-                waiting.append({"id": row["id"], "state": "no_columns"})
+                answers.append({"id": row["id"], "state": "no_columns"})
                 continue
             waiting.append(_Waiting(key, row["id"], X, Future()))
-        answers: list[dict[str, Any] | Future[dict[str, Any]]] = []
+            answers.append(waiting[-1].answer)
         for each in waiting:
-            if isinstance(each, dict):
-                answers.append(each)
-                continue
             if not self.connected or self._stopping:
-                raise Busy("the parties that serve are away")
+                raise Busy(_AWAY)
             try:
                 self._queue.put_nowait(each)
             except queue.Full:
                 raise Busy("too many rows wait") from None
-            answers.append(each.answer)
         return answers
 
     @property
@@ -293,8 +295,7 @@ class Gateway:
             try:
                 self._answer(asker, block)
             except BaseException:
-                for each in block:
-                    each.answer.set_exception(Busy("the parties that serve are away"))
+                _refuse(block)
                 raise
         asker.end()
 
@@ -303,29 +304,23 @@ class Gateway:
         if not self._gathering.acquire(timeout=_STAY):
             return []
         try:
-            return self._gathered(most)
+            block = {each.key: each for each in reversed(self._held_over)}
+            self._held_over = [each for each in self._held_over if block[each.key] is not each]
+            deadline = time.monotonic() + (self._window if block else _STAY)
+            while len(block) < most:
+                each = self._queue.get(timeout=max(0.0, deadline - time.monotonic()))
+                if each is None:
+                    self._queue.put(None)  # for the other conversations too
+                    return list(block.values()) or None
+                if each.key in block:
+                    self._held_over.append(each)  # the same id, maybe with other columns: the next block's
+                else:
+                    block[each.key] = each
+                deadline = min(deadline, time.monotonic() + self._window)
+        except queue.Empty:
+            pass
         finally:
             self._gathering.release()
-
-    def _gathered(self, most: int) -> list[_Waiting] | None:
-        block = {each.key: each for each in reversed(self._held_over)}
-        self._held_over = [each for each in self._held_over if block[each.key] is not each]
-        deadline = time.monotonic() + (self._window if block else _STAY)
-        while len(block) < most:
-            try:
-                each = self._queue.get(timeout=max(0.0, deadline - time.monotonic()))
-            except queue.Empty:
-                break
-            if each is None:
-                self._queue.put(None)  # for the other conversations too
-                if block:
-                    break
-                return None
-            if each.key in block:
-                self._held_over.append(each)  # the same id, maybe with other columns: the next block's
-            else:
-                block[each.key] = each
-            deadline = min(deadline, time.monotonic() + self._window)
         return list(block.values())
 
     def _answer(self, asker: ScoreAsker, block: Sequence[_Waiting]) -> None:
@@ -347,19 +342,19 @@ class Gateway:
             each.answer.set_result(answer)
 
     def _refuse_waiting(self) -> None:
-        refused = self._held_over
-        self._held_over = []
-        while True:
-            try:
+        refused, self._held_over = self._held_over, []
+        with suppress(queue.Empty):
+            while True:
                 each = self._queue.get_nowait()
-            except queue.Empty:
-                break
-            if each is not None:
-                refused.append(each)
+                refused += [] if each is None else [each]
         if self._stopping:
             self._queue.put(None)
-        for each in refused:
-            each.answer.set_exception(Busy("the parties that serve are away"))
+        _refuse(refused)
+
+
+def _refuse(rows: Sequence[_Waiting]) -> None:
+    for each in rows:
+        each.answer.set_exception(Busy(_AWAY))
 
 
 def _numbers(part: ModelPart, columns: Any) -> Floats:
@@ -506,16 +501,11 @@ def openapi() -> dict[str, Any]:
     }
 
 
-def _leave(number: int, frame: Any) -> None:
-    """End the process, as its last words say it should."""
-    raise SystemExit(0)
-
-
 def serve_http(gateway: Gateway, place: HttpPlace) -> None:
     """Serve a gateway until SIGTERM or SIGINT, which let requests that wait end first. ConfigError if uvicorn is not
     installed."""
     server = http_server(application(gateway, place.token), place)
-    signal.signal(signal.SIGTERM, _leave)  # uvicorn raises the signal again once it has ended
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))  # raised again by uvicorn once it has ended
     gateway.start()
     try:
         server.run()

@@ -35,17 +35,14 @@ class Monitor:
     """
 
     def __init__(self, address: str, party: str, expires: float) -> None:
-        self._party = party
-        self._expires = expires
+        self._party, self._expires = party, expires
         self._server: Server | None = None
         self._last: Ended | None = None
-        library = extra("prometheus_client", "serve", "--monitor")
-        self._registry = library.CollectorRegistry()
         self._drift: list[Drift] = []
         self._gives: dict[str, html.Cell] = {}
-        self._text = library.generate_latest
+        self._library = library = extra("prometheus_client", "serve", "--monitor")
+        self._registry = library.CollectorRegistry()
         self.content_type: str = library.CONTENT_TYPE_LATEST
-        self._library = library
         self._own = own = {"registry": self._registry, "namespace": "securevfl"}
         library.Info("party", "Who is up.", **own).info({"party": party, "version": __version__})
         self._requests = library.Counter("requests", "Requests that are over, by outcome.", ["outcome"], **own)
@@ -80,7 +77,9 @@ class Monitor:
     def watch(self, server: Server) -> None:
         """Says whose state is shown."""
         self._server = server
-        self._gives = {"ids a request at most": server.most, "reason codes a row": server.codes}
+        giving = server.served.giving
+        codes = 0 if giving is None else giving.most
+        self._gives = {"ids a request at most": server.served.most, "reason codes a row": codes}
 
     def count(self, ended: Ended) -> None:
         """Count a request that is over, with its outcome, bytes and seconds."""
@@ -108,7 +107,7 @@ class Monitor:
 
     def metrics(self) -> bytes:
         """Return what /metrics says, in the format of Prometheus."""
-        return self._text(self._registry)
+        return self._library.generate_latest(self._registry)
 
     def page(self) -> str:
         """Return the state as a page for a browser, its figures those of /metrics."""
@@ -159,18 +158,15 @@ def _handler(monitor: Monitor) -> type[BaseHTTPRequestHandler]:
         timeout = 10  # seconds for a caller to say what it wants
 
         def do_GET(self) -> None:
+            status, kind, body = HTTPStatus.NOT_FOUND, "text/plain", b"/, /health and /metrics are here\n"
             match self.path:
                 case "/":
-                    self._say(HTTPStatus.OK, "text/html; charset=utf-8", monitor.page().encode())
+                    status, kind, body = HTTPStatus.OK, "text/html; charset=utf-8", monitor.page().encode()
                 case "/health":
                     status, state = monitor.health()
-                    self._say(status, "application/json", json.dumps(state).encode())
+                    kind, body = "application/json", json.dumps(state).encode()
                 case "/metrics":
-                    self._say(HTTPStatus.OK, monitor.content_type, monitor.metrics())
-                case _:
-                    self._say(HTTPStatus.NOT_FOUND, "text/plain", b"/, /health and /metrics are here\n")
-
-        def _say(self, status: HTTPStatus, kind: str, body: bytes) -> None:
+                    status, kind, body = HTTPStatus.OK, monitor.content_type, monitor.metrics()
             self.send_response(status)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))

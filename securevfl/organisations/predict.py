@@ -155,23 +155,18 @@ def predict_with(
     Raises TableError that names columns which are missing, ConfigError if the parts are not of one training, IdError or
     TableError if the rows are not the same, TransportError as `join`.
     """
-    found: list[Predicted] = []
-    predict_rows(
-        part,
-        rows_of_array(part, X, ids),
-        Venue.of(peers, certs, listen, timeout, patience),
-        on_block=lambda _, block: found.append(block),
-        ledger=ledger,
-        giving=giving,
-    )
-    if not found:
+    blocks: list[Predicted] = []
+    venue, rows = Venue.of(peers, certs, listen, timeout, patience), rows_of_array(part, X, ids)
+    predict_rows(part, rows, venue, on_block=lambda _, block: blocks.append(block), ledger=ledger, giving=giving)
+    if not blocks:
         return None
+    probas = [block.proba for block in blocks if block.proba is not None]
     return Predicted(
-        np.concatenate([block.decision for block in found]),
-        np.concatenate([block.label for block in found]),
-        None if found[0].proba is None else np.concatenate([block.proba for block in found if block.proba is not None]),
-        found[0].classes,
-        {name: [each for block in found for each in block.reasons[name]] for name in found[0].reasons},
+        np.concatenate([block.decision for block in blocks]),
+        np.concatenate([block.label for block in blocks]),
+        np.concatenate(probas) if probas else None,
+        blocks[0].classes,
+        {name: [each for block in blocks for each in block.reasons[name]] for name in blocks[0].reasons},
     )
 
 
@@ -201,7 +196,7 @@ def predict_rows(
             part, rows, channel, own_ledger, on_block=on_block, on_rows=on_rows, on_left=on_left, giving=giving
         )
 
-    terms = {"job": part.job, "parties": list(venue.peers.parties), "task": "predict"}
+    terms = {"job": part.job, "parties": part.parties, "task": "predict"}
     answered = converse(part.name, venue, terms, talk, ledger=own_ledger)
     eventlog.emit(part.name, "predicted", {"rows": rows.count})
     return answered
@@ -252,7 +247,13 @@ class ScoredBlock:
     scored: NDArray[np.bool_]
     f: Floats | None
     reasons: Mapping[str, list[list[str]]]
-    beyond: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    beyond: NDArray[np.bool_]
+
+    @property
+    def states(self) -> list[RowState]:
+        """What came of each row, as far as the messages tell."""
+        pairs = zip(self.scored, self.beyond, strict=True)
+        return ["scored" if scored else "beyond" if beyond else "refused" for scored, beyond in pairs]
 
 
 class PredictionSide:
@@ -290,11 +291,9 @@ class PredictionSide:
         """Predict one block of rows (m x d). What came of each; and at the party that asks, which alone knows more than
         that a row was refused, the ids and the outcome of those that were scored."""
         outcome = self.score(ids, X)
-        states: list[RowState] = ["scored" if each else "refused" for each in outcome.scored]
+        states = outcome.states
         if outcome.f is None:
             return states, None
-        for at in np.flatnonzero(outcome.beyond).tolist():
-            states[at] = "beyond"
         if ids is not None and not outcome.scored.all():
             known = self.known(ids, X)
             for at in np.flatnonzero(~outcome.scored & (known.trained | known.changed)).tolist():
@@ -325,15 +324,14 @@ class PredictionSide:
                     self._enter(self._told)
                 reason_codes.give(part, giving, channel, scaled[answered.scored])  # 3
         if f is None:
-            return ScoredBlock(answered.scored, None, {})
+            return ScoredBlock(answered.scored, None, {}, np.zeros(len(X), np.bool_))
         rows = np.flatnonzero(answered.scored)
         own = {} if giving is None else {part.name: reason_codes.coded(part, giving, scaled[rows])}
         told = {name: reason_codes.take(name, channel, len(rows), most) for name, most in self._givers.items()}  # 3
         held = np.asarray(np.isfinite(f).all(axis=1))  # not where this party has lost its own part of a score
-        codes_of = (own | told).items()
         reasons = {
             name: [each for row, each in zip(rows.tolist(), codes, strict=True) if held[row]]
-            for name, codes in codes_of
+            for name, codes in (own | told).items()
         }
         beyond = np.asarray(np.isinf(f).any(axis=1))
         if beyond.any():

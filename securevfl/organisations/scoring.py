@@ -26,8 +26,9 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -162,17 +163,17 @@ def score_rows(
             f"{part.name}: ids that are known at {where} were expected, none of the {answered.asked:,} asked about is; "
             "are they written alike, or are these new customers? That none is known is an answer too, and was counted"
         )
-    start = 0
+    asked = iter(rows.ids)
     for each in outcomes:
-        scored = [at for at, state in enumerate(each.state) if state == "scored"]
-        for at, state in enumerate(each.state if on_left is not None else ()):
-            if on_left is not None and state != "scored":
-                on_left(rows.ids[start + at], state)
-        ids = [rows.ids[start + at] for at in scored]
+        ids, scored = list(islice(asked, len(each.state))), []
+        for at, state in enumerate(each.state):
+            if state == "scored":
+                scored.append(at)
+            elif on_left is not None:
+                on_left(ids[at], state)
         reasons = {name: [codes[at] for at in scored] for name, codes in each.reasons.items()}
         if scored:
-            on_block(ids, replace(predicted(part, each.f[scored]), reasons=reasons))
-        start += len(each.state)
+            on_block([ids[at] for at in scored], replace(predicted(part, each.f[scored]), reasons=reasons))
     return answered
 
 
@@ -198,23 +199,34 @@ class ScoreAsker:
         left_out = known.trained | known.changed
         held = ~left_out & ~np.isnan(known.scores).any(axis=1) & (not answering.gives_codes)
         f[held] = known.scores[held] if held.any() else np.nan
-        for mask, word in ((known.trained, "trained"), (known.changed, "changed"), (held, "scored")):
+        marks: dict[RowState, NDArray[np.bool_]] = {"trained": known.trained, "changed": known.changed, "scored": held}
+        for word, mask in marks.items():
             for at in np.flatnonzero(mask).tolist():
-                state[at] = cast("RowState", word)
+                state[at] = word
         asked = np.flatnonzero(~left_out & ~held)
         if len(asked):
             self._want(len(asked))  # 1
-            chosen = HeldRows(self._part.name, [ids[at] for at in asked.tolist()], X[asked])
+            chosen = [ids[at] for at in asked.tolist()]
             if self._table is not None:
-                common = asked[self._table.ask(chosen.ids, self._executor)]  # 2
+                common = asked[self._table.ask(chosen, self._executor)]  # 2
             else:
-                common = asked[_common(self._part, chosen, self._channel, len(asked), self._executor)]  # 2
+                lead, *others = self._part.parties
+                places = align_privately(  # 2
+                    lead,
+                    chosen,
+                    self._channel,
+                    active=lead,
+                    passives=others,
+                    granted=len(chosen),
+                    executor=self._executor,
+                )
+                common = asked[places]
             for start in range(0, len(common), BLOCK):
                 block = common[start : start + BLOCK]
                 outcome = answering.score([ids[at] for at in block.tolist()], X[block])  # 3
                 f[block[outcome.scored]] = outcome.f
-                for at, scored, beyond in zip(block, outcome.scored, outcome.beyond, strict=True):
-                    state[at] = "scored" if scored else "beyond" if beyond else "refused"
+                for at, word in zip(block, outcome.states, strict=True):
+                    state[at] = word
                 for name, codes in outcome.reasons.items():
                     told = reasons.setdefault(name, [[] for _ in ids])
                     for at, own in zip(block[outcome.scored].tolist(), codes, strict=True):
@@ -256,10 +268,10 @@ def answer_requests(
     exceed a limit of the ledger.
     """
     rows, most, executor, table = served.rows, served.most, served.executor, served.table
-    lead, asked = part.parties[0], 0
+    (lead, *others), asked = part.parties, 0
     answering = PredictionSide(part, channel, ledger, served.giving)  # 0
     channel.send(lead, Serves(most))  # 0
-    if len(part.parties) == 2:
+    if len(others) == 1:
         table = table or StandingTable(rows.ids, executor)
         table.open(channel, lead)
     while (wanted := channel.recv(lead, Wanted)).more:  # 1
@@ -276,7 +288,9 @@ def answer_requests(
         if table is not None:
             common = table.answer(channel, lead, wanted.rows, executor)  # 2
         else:
-            common = _common(part, rows, channel, wanted.rows, executor)  # 2
+            common = align_privately(  # 2
+                part.name, rows.ids, channel, active=lead, passives=others, granted=wanted.rows, executor=executor
+            )
         scored = 0
         for start in range(0, len(common), BLOCK):
             block = common[start : start + BLOCK]
@@ -284,11 +298,3 @@ def answer_requests(
             scored += int(outcome.scored.sum())
         eventlog.emit(part.name, "answered", {"asked": wanted.rows, "scored": scored})
         yield Answered(wanted.rows, scored)
-
-
-def _common(
-    part: ModelPart, rows: HeldRows, channel: Channel, asked: int, executor: Executor | None
-) -> NDArray[np.intp]:
-    """Return which of this party's rows all have, in an order that all share."""
-    lead, *others = part.parties
-    return align_privately(part.name, rows.ids, channel, active=lead, passives=others, granted=asked, executor=executor)

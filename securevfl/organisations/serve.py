@@ -96,28 +96,16 @@ class Server:
         check_parties_of(part, self._venue.peers)
         if giving is not None:
             giving.check(part)
-        self._part, self._giving = part, giving
-        self._rows = rows
-        self._most = most
+        self._part = part
         self._ledger = DisclosureLedger.of(part.name, ledger)
         _check_limits(self._ledger)
         self._on_request = on_request
         table = StandingTable(rows.ids, executor) if len(part.parties) == 2 else None
-        self._served = ServedTable(rows, most, executor, giving, table)
+        self.served = ServedTable(rows, most, executor, giving, table)
         self._visitors = Visitors(part.name, self._visited, venue.room)
         self._open: list[_Conversation] = []  # those that go on
         self._lock = threading.Lock()
         self._stopping: Callable[[], bool] = lambda: False
-
-    @property
-    def most(self) -> int:
-        """How many ids one request may ask about."""
-        return self._most
-
-    @property
-    def codes(self) -> int:
-        """How many reason codes of a row it gives, 0 if none."""
-        return 0 if self._giving is None else self._giving.most
 
     @property
     def answering(self) -> bool:
@@ -133,19 +121,18 @@ class Server:
         """Answer until `stopping` says so; requests that are being answered by then are answered first. While it waits,
         only an exception ends it."""
         self._stopping = stopping
-        facts: dict[str, str | int | float] = {"rows": len(self._rows.ids), "most": self._most}
-        if self._giving is not None:
-            facts |= {"codes": self._giving.most, "bits_of_codes": round(self._giving.bits(self._part), 1)}
+        rows, most, giving = self.served.rows, self.served.most, self.served.giving
+        facts: dict[str, str | int | float] = {"rows": len(rows.ids), "most": most}
+        if giving is not None:
+            facts |= {"codes": giving.most, "bits_of_codes": round(giving.bits(self._part), 1)}
         eventlog.emit(self._part.name, "serving", facts)
         if self._venue.conversation:
             self._run_several()
             return
         while not stopping():
             ended = self._hold(replace(self._venue, wait=math.inf))
-            if ended is not None:
-                self._on_request(ended)
-                if ended.outcome == "failed":
-                    time.sleep(AGAIN)
+            if ended is not None and ended.outcome == "failed":
+                time.sleep(AGAIN)
 
     def _run_several(self) -> None:
         """Take in whoever calls."""
@@ -182,10 +169,7 @@ class Server:
 
     def _visited(self, name: str) -> None:
         patience = min(self._venue.patience, _PATIENCE)
-        venue = replace(self._venue, conversation=name, hall=self._visitors, wait=_MEETS, patience=patience)
-        ended = self._hold(venue)
-        if ended is not None:
-            self._on_request(ended)
+        self._hold(replace(self._venue, conversation=name, hall=self._visitors, wait=_MEETS, patience=patience))
 
     def _hold(self, venue: Venue) -> Ended | None:
         """Hold a conversation and answer its requests; return how the one ended that was not answered, if any."""
@@ -195,22 +179,24 @@ class Server:
         try:
             answer = partial(self._answer, own)
             converse(self._part.name, venue, terms(self._part), answer, ledger=self._ledger)
-        except LeakageError as error:
-            return Ended("refused", own.since, sent=own.sent, reason=str(error))
+            return None
         except SecureVFLError as error:
-            return Ended("failed", own.since, sent=own.sent, reason=str(error))
+            outcome: Outcome = "refused" if isinstance(error, LeakageError) else "failed"
+            ended = Ended(outcome, own.since, sent=own.sent, reason=str(error))
         except KeyboardInterrupt:
             if venue.hall is None:
                 raise
+            return None
         finally:
             with self._lock:
                 self._open.remove(own)
-        return None
+        self._on_request(ended)
+        return ended
 
     def _answer(self, own: _Conversation, channel: Channel) -> None:
         before, own.channel = 0, channel
         try:
-            for event in answer_requests(self._part, self._served, channel, self._ledger):
+            for event in answer_requests(self._part, self.served, channel, self._ledger):
                 if isinstance(event, Answered):
                     sent = channel.books.bytes_sent()
                     self._on_request(Ended("answered", own.since, event, sent - before))

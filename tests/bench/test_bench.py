@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
+from benchmarks.memory import MemoryHeld
 from securevfl.bench import he, record, start, sums
 from securevfl.cli.main import app
 
@@ -138,7 +139,7 @@ def test_start_has_a_row_for_each_way_to_start(tmp_path: Path, monkeypatch: pyte
 
 
 def test_memory_held_is_that_of_processes_started_too():
-    held = record.MemoryHeld()
+    held = MemoryHeld()
     script = "held = bytearray(50_000_000); print(len(held), flush=True); input()"
     with held:
         held._look()

@@ -17,13 +17,15 @@ from securevfl.organisations.monitor import Monitor
 from securevfl.organisations.predict import Answered
 from securevfl.organisations.serve import Ended
 
+SERVED = SimpleNamespace(most=5000, giving=SimpleNamespace(most=3))
+
 
 def monitor(found: Sequence[Drift], port: int) -> Monitor:
     """A monitor that has counted three requests."""
     pytest.importorskip("prometheus_client")
     made = Monitor(f"127.0.0.1:{port}", "shop", 4e9)
     made.shifts(found)
-    made.watch(cast(Any, SimpleNamespace(answering=False, conversations=0, most=5000, codes=3)))
+    made.watch(cast(Any, SimpleNamespace(answering=False, conversations=0, served=SERVED)))
     for ended in (
         Ended("answered", 0.5, Answered(1200, 1100), 70_000),
         Ended("answered", 0.5, Answered(300, 300), 5_000),
@@ -74,7 +76,7 @@ def test_it_is_down_before_it_serves_and_once_its_certificate_has_ended(
     made = Monitor(f"127.0.0.1:{free_port()}", "shop", 4e9)
     made._http.server_close()
     assert made.health()[0] == HTTPStatus.SERVICE_UNAVAILABLE
-    made.watch(cast(Any, SimpleNamespace(answering=False, conversations=0, most=5000, codes=3)))
+    made.watch(cast(Any, SimpleNamespace(answering=False, conversations=0, served=SERVED)))
     assert made.health()[0] == HTTPStatus.OK
     monkeypatch.setattr("securevfl.organisations.monitor.time.time", lambda: 4e9 + 1)
     status, state = made.health()
