@@ -210,17 +210,17 @@ PARTIES = ("bank", "shop", "telco", "insurer", "clinic")
 
 def breast_cancer(parties: int = 2) -> list[Party]:
     """569 rows x 30 columns, two classes (Wolberg et al. 1995); the first party holds the label."""
-    return _split(_tables().load_breast_cancer(), parties)
+    return _split("load_breast_cancer", parties)
 
 
 def digits(parties: int = 2) -> list[Party]:
     """1,797 rows x 61 pixels that vary, ten classes; the first party holds the label."""
-    return _split(_tables().load_digits(), parties)
+    return _split("load_digits", parties)
 
 
 def diabetes(parties: int = 2) -> list[Party]:
     """442 rows x 10 columns, a number to predict; the first party holds it."""
-    return _split(_tables().load_diabetes(), parties)
+    return _split("load_diabetes", parties)
 
 
 def save(parties: Sequence[Party], pattern: str = "{}.csv") -> list[Path]:
@@ -244,13 +244,10 @@ def save(parties: Sequence[Party], pattern: str = "{}.csv") -> list[Path]:
     return paths
 
 
-def _tables() -> Any:
-    return extra("sklearn.datasets", "sklearn", "a sample table")
-
-
-def _split(table: object, parties: int) -> list[Party]:
-    X, y = table.data, table.target  # type: ignore[attr-defined]
-    columns = np.array([str(name).replace(" ", "_") for name in table.feature_names])  # type: ignore[attr-defined]
+def _split(load: str, parties: int) -> list[Party]:
+    table = getattr(extra("sklearn.datasets", "sklearn", "a sample table"), load)()
+    X, y = table.data, table.target
+    columns = np.array([str(name).replace(" ", "_") for name in table.feature_names])
     vary = np.flatnonzero(X.min(axis=0) < X.max(axis=0))
     if not 2 <= parties <= len(vary):
         raise PartiesError(f"between 2 and {len(vary)} parties were expected, {parties} came")

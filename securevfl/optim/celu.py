@@ -306,7 +306,10 @@ class CeluVFL(RoundsOptimizer):
                 memory.sent.append(party.model.forward(batch.X))
                 coming = link.exchange_beside(memory.sent[0], batch)  # 1
             else:
-                self._send_ahead(party, link, memory)
+                for k in range(len(memory.sent), self.depth):  # 1, of batches ahead
+                    if (later := party.later(k)) is not None:
+                        memory.sent.append(party.model.forward(later.X))
+                        link.contribute(memory.sent[-1], later)
             if self.W > 1:
                 self._passive_steps(party, table, t)
             reply = link.reply() if coming is None else coming.result()  # 2
@@ -319,13 +322,6 @@ class CeluVFL(RoundsOptimizer):
             if self.W == 1:
                 self._passive_steps(party, table, t)
             yield
-
-    def _send_ahead(self, party: Learner, link: PassiveLink, memory: CeluMemory) -> None:
-        """Step 1 with several exchanges in flight: sends outputs of the batches up to depth - 1 rounds ahead."""
-        for k in range(len(memory.sent), self.depth):
-            if (coming := party.later(k)) is not None:
-                memory.sent.append(party.model.forward(coming.X))
-                link.contribute(memory.sent[-1], coming)
 
     def _active_steps(self, party: Learner, table: Workset[Held], t: int) -> None:
         """Algorithm 2 at the party with labels."""

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Generic, ParamSpec, TypeVar, cast
+from uuid import uuid4
 
 from securevfl.base.arrays import Floats
 from securevfl.crypto.scheme import AdditiveScheme, LinearScheme, Secret
@@ -116,24 +117,26 @@ PATIENCE = 120.0  # seconds for a piece to come back before it is done here
 class Piece(Generic[T]):
     """One call. Shows neither function nor arguments; unlike any other, also when function and arguments are equal."""
 
-    __slots__ = ("_call", "_serial")
+    __slots__ = ("_args", "_kwargs", "_serial", "_work")
 
-    def __init__(self, call: Callable[[], T]) -> None:
-        self._call = call
-        self._serial = os.urandom(16)
+    def __init__(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> None:
+        self._work, self._args, self._kwargs = work, args, kwargs
+        self._serial = uuid4().bytes
 
     def __repr__(self) -> str:
         return "<a piece of work>"
 
-    def run(self) -> tuple[T, float]:
-        """Make the call, and return its result and its CPU seconds."""
+    def run(self, *state: Any) -> tuple[T, float]:
+        """Make the call, with what is there where it runs before its arguments, and return its result and its CPU
+        seconds."""
         started = time.thread_time()
-        result = self._call()
+        result = self._work(*state, *self._args, **self._kwargs)
         return result, time.thread_time() - started
 
 
-def _run(piece: Piece[T]) -> tuple[T, float]:
-    return piece.run()
+def run_piece(piece: Piece[T], *state: Any) -> tuple[T, float]:
+    """Run a piece, by a function that an executor can be given."""
+    return piece.run(*state)
 
 
 class TaskOutcome(Future[T]):
@@ -214,10 +217,10 @@ class TimedExecutor(Executor):
         self._reported: set[str] = set()
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        piece = Piece(partial(fn, *args, **kwargs))
+        piece = Piece(fn, *args, **kwargs)
         outcome = TaskOutcome(piece, self._pieces().append, self._report)
         try:
-            inner = self._inner.submit(_run, piece)
+            inner = self._inner.submit(run_piece, piece)
         except Exception as error:  # broken, shut down or closed
             outcome.refused(error)
         else:

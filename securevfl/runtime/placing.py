@@ -10,7 +10,6 @@ As with an executor, an engine belongs to one party, and its lines need TLS.
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -18,34 +17,13 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from securevfl.base.tall import Stretch, TallPart
 from securevfl.errors import ConfigError, SecureVFLError, TransportError
+from securevfl.runtime.executor import Piece, run_piece
 
 PATIENCE = 240.0  # seconds; a worker that is lost has its rows read again by another one within
 
 P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
-
-
-class Errand(Generic[T]):
-    """One call on what is placed. Shows neither function nor arguments."""
-
-    __slots__ = ("_args", "_kwargs", "_work")
-
-    def __init__(self, work: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._work, self._args, self._kwargs = work, args, kwargs
-
-    def __repr__(self) -> str:
-        return "<an errand>"
-
-    def run(self, *state: Any) -> tuple[T, float]:
-        """Make the call, and return its result and its processor seconds."""
-        started = time.thread_time()
-        result = self._work(*state, *self._args, **self._kwargs)
-        return result, time.thread_time() - started
-
-    def make(self, *state: Any) -> T:
-        """Make the call, and return its result alone."""
-        return self._work(*state, *self._args, **self._kwargs)
 
 
 class Coming(Future[T]):
@@ -154,8 +132,8 @@ class DaskPlacing(Placing):
         return found
 
     def place(self, worker: str, make: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Placed[T]:
-        errand = Errand(make, args, kwargs)
-        made = self._client.submit(_make, errand, workers=[worker], allow_other_workers=True, pure=False)
+        piece = Piece(make, *args, **kwargs)
+        made = self._client.submit(_make, piece, workers=[worker], allow_other_workers=True, pure=False)
         return DaskPlaced(self._client, worker, made)
 
 
@@ -171,7 +149,7 @@ class DaskPlaced(Placed[S]):
         self, work: Callable[Concatenate[S, P], T], /, *args: P.args, **kwargs: P.kwargs
     ) -> Future[tuple[T, float]]:
         found: Future[tuple[T, float]] = Coming(self.worker)
-        task = self._submit(_run, Errand(work, args, kwargs))
+        task = self._submit(run_piece, Piece(work, *args, **kwargs))
 
         def came(task: Any) -> None:
             try:
@@ -186,13 +164,13 @@ class DaskPlaced(Placed[S]):
         return found
 
     def derive(self, make: Callable[Concatenate[S, P], T], /, *args: P.args, **kwargs: P.kwargs) -> Placed[T]:
-        return DaskPlaced(self._client, self.worker, self._submit(_make, Errand(make, args, kwargs)))
+        return DaskPlaced(self._client, self.worker, self._submit(_make, Piece(make, *args, **kwargs)))
 
-    def _submit(self, call: Callable[..., Any], errand: Errand[Any]) -> Any:
+    def _submit(self, call: Callable[..., Any], piece: Piece[Any]) -> Any:
         """Send a task to the worker; to any other one where it is lost."""
         try:
             return self._client.submit(
-                call, errand, self._made, workers=[self.worker], allow_other_workers=True, pure=False
+                call, piece, self._made, workers=[self.worker], allow_other_workers=True, pure=False
             )
         except Exception as error:  # a client that has closed
             raise _lost(self.worker, type(error).__name__) from None
@@ -205,9 +183,5 @@ def _lost(worker: str, kind: str) -> TransportError:
     )
 
 
-def _make(errand: Errand[T], *state: Any) -> T:
-    return errand.make(*state)
-
-
-def _run(errand: Errand[T], *state: Any) -> tuple[T, float]:
-    return errand.run(*state)
+def _make(piece: Piece[T], *state: Any) -> T:
+    return piece.run(*state)[0]

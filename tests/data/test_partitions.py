@@ -20,7 +20,8 @@ from securevfl.data.scaling import Scaling, moments
 from securevfl.data.store import open_table, store_table
 from securevfl.errors import ConfigError, DataError, TableError
 from securevfl.protocols.engines import Engine
-from securevfl.runtime.placing import Errand, Placed, PlacedPart, Placing
+from securevfl.runtime.executor import Piece
+from securevfl.runtime.placing import Placed, PlacedPart, Placing
 
 ROWS = 1000
 
@@ -35,7 +36,7 @@ class Room(Placed[Any]):
     def run(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         found: Future[Any] = Future()
         try:
-            found.set_result(Errand(work, args, kwargs).run(self.thing))
+            found.set_result(Piece(work, *args, **kwargs).run(self.thing))
         except Exception as error:
             found.set_exception(error)
         return found
@@ -188,10 +189,6 @@ def test_paillier_says_that_it_takes_arrays(tables: Path) -> None:
     parties = [open_table("bank", tables / "bank.table"), partition_party("shop", tables / "shop.table", Rooms())]
     with pytest.raises(ConfigError, match="smaller batches, or Ckks"):
         vfl.simulate(job(vfl.Paillier(bits=2048)), parties, workers=1)
-
-
-def test_an_errand_shows_nothing() -> None:
-    assert repr(Errand(print, ("a secret",), {})) == "<an errand>"
 
 
 def test_a_table_that_the_disk_has_changed_goes_to_no_worker(tables: Path, tmp_path: Path) -> None:
