@@ -90,7 +90,7 @@ class Ckks(Engine):
         return {"": cls(), " on SEAL": cls(library="seal")}
 
     def scheme(self) -> LinearScheme:
-        return _seal() if self.library == "seal" else _kernel()
+        return _lattice(self.library)
 
     def sums(self) -> AdditiveScheme:
         return LatticeSum()
@@ -101,14 +101,9 @@ def _paillier(bits: int) -> LinearScheme:
     return PaillierScheme(bits=bits)
 
 
-@lru_cache(maxsize=1)
-def _kernel() -> LinearScheme:
-    return KernelGradient()
-
-
-@lru_cache(maxsize=1)
-def _seal() -> LinearScheme:
-    return LatticeScheme()
+@lru_cache(maxsize=2)
+def _lattice(library: Library) -> LinearScheme:
+    return LatticeScheme() if library == "seal" else KernelGradient()
 
 
 ENGINES: Registry[Engine] = Registry("engine", Paillier, Ckks)

@@ -15,13 +15,15 @@ party stops, and its channel with it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from securevfl.base.arrays import Floats
+from securevfl.base.arrays import Floats, RowSlices
 from securevfl.protocols.declared import Release, verdict
 from securevfl.protocols.notes import Summed
 from securevfl.protocols.residuals.base import ActiveResidual, Batch, PassiveResidual, Reply
@@ -166,19 +168,21 @@ class ScoringPart(Protocol):
     def joined(self, X: Floats, others: Floats) -> Floats: ...
 
 
-class ScoredRows(Protocol):
-    """One party's columns of the rows asked for."""
+@dataclass(frozen=True)
+class AskedRows:
+    """New rows that are asked about: digests of their ids, and this party's columns (m x d) before any scaling. barred:
+    those (m,) of which this party tells nothing."""
 
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, rows: slice, /) -> Floats: ...
+    ids: Sequence[bytes]
+    raw: Floats
+    barred: NDArray[np.bool_] | None = None
 
 
 def predict(
     seat: Seat,
     sums: SumRole,
     part: ScoringPart,
-    rows: ScoredRows,
+    rows: RowSlices,
     outputs: int,
     shown: Callable[[Floats, slice], Floats] = lambda H, block: H,
 ) -> Floats | None:

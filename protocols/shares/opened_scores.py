@@ -31,7 +31,7 @@ anything about a block. Levels do not save few or heavy columns: one with most o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,11 +43,12 @@ from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing, Words
 from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.link import AskedRows
 from securevfl.protocols.shares import new_sums
 from securevfl.protocols.shares.new_sums import NewSums, declares_tables, looked_up
 from securevfl.protocols.shares.score_ledger import COMMITMENT, KEPT, NEW, OWN, REFUSED, Ledger, ScoreQuestion
 from securevfl.protocols.shares.share_numbers import Levels
-from securevfl.protocols.shares.share_products import Products, words
+from securevfl.protocols.shares.share_products import PAIRS, Products, words
 from securevfl.protocols.shares.table_transfers import Transfers
 from securevfl.protocols.shares.visits import SharedState
 from securevfl.protocols.shares.work_ahead import Terms
@@ -95,8 +96,7 @@ def declares(asker: Role = ACTIVE) -> list[Declared]:
     others = [role for role in (ACTIVE, PARTNER, PASSIVE) if role != asker or role == PASSIVE]
     rounds, other = (ACTIVE, PARTNER) if asker == PARTNER else (PARTNER, ACTIVE)
     states = Reveal("plain", "which of the rows that are asked about its account refuses, in a word, or has answered")
-    roles = (ACTIVE, PARTNER, PASSIVE)
-    pairs = [(one, each) for one in others for each in roles if one != each or one == PASSIVE]
+    pairs = [(one, each) for one, each in PAIRS if one in others]
     return [
         *new_sums.declares(),
         *declares_tables(),
@@ -106,16 +106,6 @@ def declares(asker: Role = ACTIVE) -> list[Declared]:
         Declared(OpenedScores, rounds, asker, told),
         *([] if asker in holders else [Declared(ScoreShare, ACTIVE, asker, Reveal("uniform"))]),
     ]
-
-
-@dataclass(frozen=True)
-class QueriedRows:
-    """The rows that are asked about: their ids, and this party's columns (n x d) as they are. barred: those (n,) that
-    this party refuses for a reason of its own."""
-
-    ids: Sequence[bytes]
-    raw: Floats
-    barred: NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True)
@@ -189,7 +179,7 @@ class Scores:
         self._sums: NewSums | None = None
         self.agreed = AgreedRows(None, np.zeros(0, np.bool_), np.zeros(0, np.bool_))  # about the last block
 
-    def block(self, number: int, X: Floats, rows: QueriedRows) -> Floats | None:
+    def block(self, number: int, X: Floats, rows: AskedRows) -> Floats | None:
         """Score block `number` with this party's columns X (n x d) of these rows, scaled as in training.
 
         The scores (n x c) at the party that asks, nan where a row gets none and infinite where it is beyond what levels
@@ -215,7 +205,7 @@ class Scores:
                     parts[agreed.fresh] = fresh
             return self._told(parts[agreed.scored] if holds else None)
 
-    def _agree(self, rows: QueriedRows, ledger: Ledger, claim: str) -> AgreedRows:
+    def _agree(self, rows: AskedRows, ledger: Ledger, claim: str) -> AgreedRows:
         """Agree on which rows are scored and which of these were before."""
         seat, asking, to, products = self._seat, self._asking, self._to, self._products
         n, judges = len(rows.ids), [name for name in seat.parties if name != to]
@@ -257,7 +247,7 @@ class Scores:
         return AgreedRows(question, scored & ~kept, kept)
 
     def _judged(
-        self, question: ScoreQuestion, rows: QueriedRows, open_rows: NDArray[np.bool_], claim: str
+        self, question: ScoreQuestion, rows: AskedRows, open_rows: NDArray[np.bool_], claim: str
     ) -> NDArray[np.uint8]:
         """Ask this party's ledger about the rows that are open (n,), and tell the others what it says (n,)."""
         seat, asking, products = self._seat, self._asking, self._products
@@ -363,7 +353,7 @@ class Scores:
         known = np.asarray(np.isfinite(scores).all(axis=1))
         ledger, question = self._asking.ledger, self.agreed.question_of(known)
         if ledger is not None and question is not None:
-            ledger.keep_scores(question, [row.tobytes() for row in scores[known].astype("<f8")])
+            ledger.keep(question, [row.tobytes() for row in scores[known].astype("<f8")], of="score")
 
 
 def _states(name: str, states: bytes, rows: int) -> NDArray[np.uint8]:

@@ -46,6 +46,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -722,33 +723,20 @@ class Ledger:
             model = _number(tables, question.model)
             return np.array([_holds(tables, "trained", model, row) for row in question.rows], np.bool_)
 
-    def keep(self, question: ScoreQuestion, parts: Sequence[bytes]) -> None:
-        """Keep what this party tells of each row, or its part of it, on disk before it is given."""
-        self._keep("part", question, parts)
-
-    def kept(self, question: ScoreQuestion) -> list[bytes | None]:
-        """Return what `keep` has kept of each row for this peer, its columns being the same."""
-        return self._kept("part", question)
-
-    def keep_scores(self, question: ScoreQuestion, scores: Sequence[bytes]) -> None:
-        """Keep what came of a question of this party's own."""
-        self._keep("score", question, scores)
-
-    def kept_scores(self, question: ScoreQuestion) -> list[bytes | None]:
-        """Return what `keep_scores` has kept of each row, its columns being the same."""
-        return self._kept("score", question)
-
-    def _keep(self, column: str, question: ScoreQuestion, values: Sequence[bytes]) -> None:
+    def keep(self, question: ScoreQuestion, values: Sequence[bytes], *, of: Literal["part", "score"] = "part") -> None:
+        """Keep what this party tells of each row, or its part of it, on disk before it is given; or the score that came
+        of a question of its own."""
         with self._file.changing() as tables:
             peer, model = _number(tables, question.peer), _number(tables, question.model)
-            keyed = [(each, row, peer, model) for each, row in zip(values, question.rows, strict=True)]
-            tables.executemany(_KEEP[column], keyed)
+            keyed = [(value, row, peer, model) for value, row in zip(values, question.rows, strict=True)]
+            tables.executemany(_KEEP[of], keyed)
 
-    def _kept(self, column: str, question: ScoreQuestion) -> list[bytes | None]:
+    def kept(self, question: ScoreQuestion, *, of: Literal["part", "score"] = "part") -> list[bytes | None]:
+        """Return what `keep` has kept of each row for this peer, its columns being the same."""
         with self._file.reading() as tables:
             peer, model = _number(tables, question.peer), _number(tables, question.model)
             known = [
-                tables.execute(_READ[column], (row, peer, model, committed)).fetchone()
+                tables.execute(_READ[of], (row, peer, model, committed)).fetchone()
                 for row, committed in zip(question.rows, question.committed, strict=True)
             ]
         return [None if each is None else each[0] for each in known]

@@ -27,6 +27,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.base.roles import ACTIVE, PARTNER, PASSIVE
 from securevfl.crypto.kernel.shares import KernelShares
 from securevfl.crypto.lattice.bfv_product import LatticeShares
 from securevfl.crypto.masking import KeyPair
@@ -175,17 +176,18 @@ class Answer(Message, frozen=True):
     ciphertext: bytes
 
 
+ROLES = ACTIVE, PARTNER, PASSIVE
+PAIRS = [(one, other) for one in ROLES for other in ROLES if one != other or one == PASSIVE]  # several of these
+
+
 def declares() -> list[Declared]:
     """Declare what the messages reveal. Roles: active, partner, passive (any party that is neither)."""
-    roles = ("active", "partner", "passive")
-    pairs = [(one, other) for one in roles for other in roles if one != other or one == "passive"]
-    made = [Declared(ProductGreeting, *pair, Reveal("public")) for pair in pairs]
-    for holder in ("active", "partner"):
-        for other in roles:
-            if other != holder:
-                made.append(Declared(HolderKeys, holder, other, Reveal("public")))
-                made.append(Declared(Query, holder, other, Reveal("ciphertext", holder)))
-                made.append(Declared(Answer, other, holder, Reveal("uniform")))
+    made = [Declared(ProductGreeting, *pair, Reveal("public")) for pair in PAIRS]
+    for holder, other in PAIRS:
+        if holder != PASSIVE:
+            made.append(Declared(HolderKeys, holder, other, Reveal("public")))
+            made.append(Declared(Query, holder, other, Reveal("ciphertext", holder)))
+            made.append(Declared(Answer, other, holder, Reveal("uniform")))
     return made
 
 

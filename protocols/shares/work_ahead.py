@@ -852,9 +852,7 @@ class ChunkName(Message, frozen=True):
 
 def declares_ready() -> list[Declared]:
     """Declare what the messages reveal. Roles: active, partner, passive (any party that is neither)."""
-    roles = ("active", "partner", "passive")
-    pairs = [(one, other) for one in roles for other in roles if one != other or one == "passive"]
-    return [Declared(ChunkName, *pair, Reveal("public")) for pair in pairs]
+    return [Declared(ChunkName, *pair, Reveal("public")) for pair in share_products.PAIRS]
 
 
 def is_ready(seat: Seat, ahead: Ahead, number: int, visits: int) -> bool:

@@ -8,7 +8,7 @@ from math import ceil
 
 from securevfl.base.roles import PASSIVE
 from securevfl.disclosure.counts import SUMMED, Disclosure, Sizes, earlier
-from securevfl.disclosure.exposure import HALF
+from securevfl.disclosure.exposure import HALF, expected_label_auc, smallest_batch
 from securevfl.optim.defaults import why_sealed
 from securevfl.options import JobOptions
 
@@ -245,8 +245,6 @@ def label_auc_leaks(
     job: JobOptions, counts: Sequence[Disclosure], sizes: Sizes, before: Sequence[Disclosure]
 ) -> Iterator[Leak]:
     """Yield the passive parties that would learn more of the labels than the job allows."""
-    from securevfl.disclosure.exposure import expected_label_auc, smallest_batch
-
     limit, residual, c = job.max_label_auc, job.protocol.residual, sizes.outputs
     if limit is None or residual is None:
         return

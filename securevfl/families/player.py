@@ -15,12 +15,12 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.base.arrays import Floats
+from securevfl.base.arrays import Floats, RowSlices
 from securevfl.base.tall import Tall
 from securevfl.crypto.prg import KEY_BYTES, Prg, derive_key
 from securevfl.crypto.scheme import Secret
@@ -36,6 +36,7 @@ from securevfl.models import metrics
 from securevfl.models.loss import Loss, check_split, classes_of
 from securevfl.models.row_columns import Weights, offsets, row_weights
 from securevfl.options import JobOptions
+from securevfl.protocols.link import AskedRows
 from securevfl.protocols.notes import Began
 from securevfl.protocols.residuals.base import Batch
 from securevfl.protocols.seat import Seat
@@ -388,24 +389,6 @@ def _sums(loss: Loss, f: Floats, y: Floats) -> tuple[float, float]:
         return float(loss.value(f, y).sum()), float(loss.value(np.zeros_like(f), y).sum())
 
 
-class OwnRows(Protocol):
-    """Rows of one party's columns, scaled as in training, read by slices; an array (m x d) is one."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, rows: slice, /) -> Floats: ...
-
-
-@dataclass(frozen=True)
-class AskedRows:
-    """New rows that are asked about: digests of their ids, and this party's columns (m x d) before any scaling. barred:
-    those (m,) of which this party tells nothing."""
-
-    ids: Sequence[bytes]
-    raw: Floats
-    barred: NDArray[np.bool_] | None = None
-
-
 @dataclass(frozen=True)
 class KnownRows:
     """What whoever asks knows of new rows (m,) before it asks: those that the model was `trained` on, those that it has
@@ -449,7 +432,7 @@ class Player(ABC):
         """
 
     @abstractmethod
-    def decision(self, rows: OwnRows, asked: AskedRows | None = None) -> Floats | None:
+    def decision(self, rows: RowSlices, asked: AskedRows | None = None) -> Floats | None:
         """F (m x c) on these rows, of which every party brings its columns; None where it is not for this party. nan
         for rows that a party has refused.
 
@@ -588,7 +571,7 @@ class BatchPlayer(Player):
         assert batch.rows is not None, "a batch of a table has its rows"
         return self.shown(H, batch.rows, self._data.rows, len(self._data.schedule.train))
 
-    def shown_of(self, rows: OwnRows) -> Callable[[Floats, slice], Floats]:
+    def shown_of(self, rows: RowSlices) -> Callable[[Floats, slice], Floats]:
         """Return how H of these rows may be sent: rounded, where they are of the table that is trained on."""
         if not isinstance(rows, ScaledRows):
             return lambda H, block: H

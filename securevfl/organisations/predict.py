@@ -28,13 +28,14 @@ from securevfl.data.store import OnRows
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, PartiesError, TableError
-from securevfl.families.player import AskedRows, KnownRows, Player
+from securevfl.families.player import KnownRows, Player
 from securevfl.job import Job
 from securevfl.organisations import reason_codes
 from securevfl.organisations.conversation import Venue, converse
 from securevfl.organisations.looks import check_order, keyed_order
 from securevfl.organisations.reason_codes import GivenCodes
 from securevfl.protocols.declared import Declared, Reveal, sizes
+from securevfl.protocols.link import AskedRows
 from securevfl.protocols.seat import Desk, Seat
 from securevfl.protocols.shares.score_ledger import Ledger
 from securevfl.runtime import eventlog

@@ -16,12 +16,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.base.arrays import Floats
+from securevfl.base.arrays import Floats, RowSlices
 from securevfl.base.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, SERVER, Role, Roles
 from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.disclosure.leaks import Leak, LeakKind
 from securevfl.families.base import J, Known, MessageProtocol, Method, Told
-from securevfl.families.player import AskedRows, BatchPlayer, OwnRows, Player, Round, State, TrainingData
+from securevfl.families.player import BatchPlayer, Player, Round, State, TrainingData
 from securevfl.models.base import Model
 from securevfl.models.loss import Loss
 from securevfl.models.losses import LOSSES
@@ -29,6 +29,7 @@ from securevfl.optim.rules import Optimizer
 from securevfl.options import JobOptions
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.declared import Declared, Reals, Reveal, recast
+from securevfl.protocols.link import AskedRows
 from securevfl.protocols.notes import Summed
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.sums.direct_sum import DirectSum
@@ -178,7 +179,7 @@ class RelayedPlayer(BatchPlayer):
         self.begin(data, start)
         yield from self.rounds(self._work())
 
-    def decision(self, rows: OwnRows, asked: AskedRows | None = None) -> Floats | None:
+    def decision(self, rows: RowSlices, asked: AskedRows | None = None) -> Floats | None:
         others = self._exchange(rows[:])
         return None if others is None else self._f(others)
 

@@ -19,10 +19,11 @@ from securevfl.data.schedule import parts_of
 from securevfl.errors import LeakageError, ProtocolError
 from securevfl.families.shares.shares_plan import on_shares, plan
 from securevfl.models import MODELS
+from securevfl.protocols.link import AskedRows
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.shares import opened_scores, share_measures
 from securevfl.protocols.shares.new_sums import SumPart
-from securevfl.protocols.shares.opened_scores import Asking, Committed, OpenedScores, QueriedRows, Scores, ShareKept
+from securevfl.protocols.shares.opened_scores import Asking, Committed, OpenedScores, Scores, ShareKept
 from securevfl.protocols.shares.score_ledger import COMMITMENT, KEPT, NEW, REFUSED, Ledger
 from securevfl.protocols.shares.share_measures import LossTable
 from securevfl.protocols.shares.share_numbers import Descent, Levels, Numbers
@@ -102,7 +103,7 @@ class Model:
                 tops = None if levels.step == EXACT.step else lambda: met.tops
                 side = Scores(met.products, self.terms, self.states[name], asking, tops=tops, rows=rows)
                 return [
-                    side.block(i, block[name], QueriedRows(ids[i][: len(block[name])], (raw or block)[name]))
+                    side.block(i, block[name], AskedRows(ids[i][: len(block[name])], (raw or block)[name]))
                     for i, block in enumerate(blocks)
                 ]
 
@@ -206,7 +207,7 @@ def test_a_row_with_an_output_beyond_what_levels_cover_is_not_kept_as_known(tmp_
     (scores,) = model.ask([block], [names(2)], ledgers, levels=levels)
     np.testing.assert_array_equal(np.isinf(scores), far)
     question = ledgers["a"].question(b"model", "", names(2), ledgers["a"].commitments(names(2), block["a"]))
-    assert [each is None for each in ledgers["a"].kept_scores(question)] == [False, True]
+    assert [each is None for each in ledgers["a"].kept(question, of="score")] == [False, True]
 
 
 def test_rows_far_out_on_either_side_are_counted_beside_the_loss():

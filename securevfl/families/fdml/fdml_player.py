@@ -19,7 +19,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 from pydantic import BeforeValidator, Field, SerializeAsAny
 
-from securevfl.base.arrays import Floats
+from securevfl.base.arrays import Floats, RowSlices
 from securevfl.base.roles import ACTIVE, PASSIVE, SERVER
 from securevfl.data.schedule import Schedule, Visit
 from securevfl.errors import ProtocolError
@@ -27,12 +27,12 @@ from securevfl.families.fdml import pulls as shown_labels
 from securevfl.families.fdml.local_noise import Blur
 from securevfl.families.fdml.pulls import PeerPulls, Position, PullAnswer, Pulls, PullServer, ServerPulls, WorkerPace
 from securevfl.families.fdml.stored_sum import STORED, StoredMasks, StoredSum
-from securevfl.families.player import AskedRows, BatchPlayer, OwnRows, Player, Round, State, TrainingData
+from securevfl.families.player import BatchPlayer, Player, Round, State, TrainingData
 from securevfl.models.linear import BlockModel, Place
 from securevfl.optim.rules import AnyRule, Optimizer, Sgd, Updater
 from securevfl.options import JobOptions
 from securevfl.protocols.declared import sizes
-from securevfl.protocols.link import ActiveLink, PassiveLink, predict
+from securevfl.protocols.link import ActiveLink, AskedRows, PassiveLink, predict
 from securevfl.protocols.notes import Began, Pushed, ToldSum
 from securevfl.protocols.residuals.base import Agreement, Batch
 from securevfl.protocols.seat import Seat
@@ -135,7 +135,7 @@ class FdmlServer(Player):
         for done in server.serve():
             yield Round(done, len(visits), visits[done - 1].epoch)
 
-    def decision(self, rows: OwnRows, asked: AskedRows | None = None) -> Floats | None:
+    def decision(self, rows: RowSlices, asked: AskedRows | None = None) -> Floats | None:
         return None
 
     def state(self) -> State:
@@ -322,7 +322,7 @@ class FdmlWorker(BatchPlayer):
         self._done = item.t + 1
         return Round(self._done, len(self._visits), item.batch.epoch, self._booked)
 
-    def decision(self, rows: OwnRows, asked: AskedRows | None = None) -> Floats | None:
+    def decision(self, rows: RowSlices, asked: AskedRows | None = None) -> Floats | None:
         return predict(self._seat, self._sums, self.model, rows, self._seat.outputs, self.shown_of(rows))
 
     def state(self) -> State:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from securevfl.base.arrays import Floats
+from securevfl.base.arrays import Floats, RowSlices
 from securevfl.base.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, Role, Roles
 from securevfl.crypto.prg import KEY_BYTES
 from securevfl.data.schedule import Visit
@@ -27,13 +27,14 @@ from securevfl.families.fdskl import phase_sums
 from securevfl.families.fdskl.doubly_stochastic import FDSKL
 from securevfl.families.fdskl.kernel_model import Expansion, Frequencies, Kernel, KernelShare
 from securevfl.families.fdskl.phase_sums import PhaseSums
-from securevfl.families.player import AskedRows, BatchPlayer, OwnRows, Player, Round, State, TrainingData
+from securevfl.families.player import BatchPlayer, Player, Round, State, TrainingData
 from securevfl.families.sizes import scores
 from securevfl.models.base import Model
 from securevfl.optim.rules import Training
 from securevfl.options import JobOptions
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.declared import Circle, Declared, recast
+from securevfl.protocols.link import AskedRows
 from securevfl.protocols.residuals.base import Batch
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.sums.direct_sum import DirectSum
@@ -176,7 +177,7 @@ class PhasesPlayer(BatchPlayer):
     def batch(self, visit: Visit) -> Batch:
         return self.data.batch(visit, columns=not self.share.knows(visit.index))
 
-    def decision(self, rows: OwnRows, asked: AskedRows | None = None) -> Floats | None:
+    def decision(self, rows: RowSlices, asked: AskedRows | None = None) -> Floats | None:
         data = self._training
         own = data is not None and rows is data.evaluated
         blocks = self._blocks(len(rows))

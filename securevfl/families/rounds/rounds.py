@@ -16,14 +16,14 @@ from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from securevfl.base.arrays import Floats
+from securevfl.base.arrays import Floats, RowSlices
 from securevfl.base.extras import installed
 from securevfl.base.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, Roles
 from securevfl.data.evidence import Woe
 from securevfl.data.preparation import Preparation
 from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.families.base import J, Known, MessageProtocol, Method, Told
-from securevfl.families.player import AskedRows, BatchPlayer, OwnRows, Player, Round, State, TrainingData, step_for
+from securevfl.families.player import BatchPlayer, Player, Round, State, TrainingData, step_for
 from securevfl.families.rounds.rounds_counts import RoundsJob, active_learns, counts, passive_learns
 from securevfl.models.linear import Logistic, Place
 from securevfl.models.neural import Neural
@@ -37,7 +37,7 @@ from securevfl.options import JobOptions
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.declared import Declared, Reals, Reveal, recast
 from securevfl.protocols.engines import Ckks
-from securevfl.protocols.link import ActiveLink, PassiveLink, predict
+from securevfl.protocols.link import ActiveLink, AskedRows, PassiveLink, predict
 from securevfl.protocols.residuals.open_residual import OpenResidual
 from securevfl.protocols.residuals.sealed_residual import Opened
 from securevfl.protocols.seat import Seat
@@ -202,7 +202,7 @@ class RoundsPlayer(BatchPlayer):
             with PassiveLink(self._seat, self._sums, asks, self.shown_batch) as self._link:
                 yield from self.rounds(self._optimizer.passive(self, self._link))
 
-    def decision(self, rows: OwnRows, asked: AskedRows | None = None) -> Floats | None:
+    def decision(self, rows: RowSlices, asked: AskedRows | None = None) -> Floats | None:
         self._settle()
         return predict(self._seat, self._sums, self.model, rows, self._outputs, self.shown_of(rows))
 

@@ -20,7 +20,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.base.arrays import Floats
+from securevfl.base.arrays import Floats, RowSlices
 from securevfl.base.files import read_checked_json, write_checked_json
 from securevfl.base.machine import give_back, one_thread
 from securevfl.base.roles import PARTNER
@@ -33,9 +33,7 @@ from securevfl.errors import ConfigError, DataNotice, LeakageError
 from securevfl.families.player import FAR as FAR_ABOVE
 from securevfl.families.player import (
     AnsweredRows,
-    AskedRows,
     KnownRows,
-    OwnRows,
     Player,
     Round,
     ScaledRows,
@@ -60,9 +58,10 @@ from securevfl.models.base import Inputs, Seen, Spread, inputs_at, own_stream
 from securevfl.models.loss import Loss
 from securevfl.optim.curvature import of_rows
 from securevfl.optim.rules import BlockDescent
+from securevfl.protocols.link import AskedRows
 from securevfl.protocols.notes import Began
 from securevfl.protocols.seat import Seat
-from securevfl.protocols.shares import opened_scores, opened_weights
+from securevfl.protocols.shares import opened_weights
 from securevfl.protocols.shares import visits as shares
 from securevfl.protocols.shares.new_sums import MOST as COUNTED
 from securevfl.protocols.shares.new_sums import NewRows, counted
@@ -553,7 +552,7 @@ class SharesPlayer(Player):
     def _measures(self) -> Measures:
         return Measures(self, self._job, self._seat)
 
-    def decision(self, rows: OwnRows, asked: AskedRows | None = None) -> Floats | None:
+    def decision(self, rows: RowSlices, asked: AskedRows | None = None) -> Floats | None:
         if self._state is None:
             raise ConfigError(f"{self._seat.me}: a model was expected, this party has none yet; train first")
         if self._scores is None:
@@ -633,7 +632,7 @@ class SharesPlayer(Player):
         question = ledger.question(self._noted(), OWN, asked.ids, ledger.commitments(asked.ids, asked.raw))
         states, trained = ledger.look(question), ledger.trained_on(question)
         scores = np.full((len(states), self._seat.outputs), np.nan)
-        for at, score in enumerate(ledger.kept_scores(question)):
+        for at, score in enumerate(ledger.kept(question, of="score")):
             if score is not None:
                 scores[at] = np.frombuffer(score, "<f8")
         return KnownRows(trained, (states == REFUSED) & ~trained, scores)
@@ -885,7 +884,7 @@ class SharesPlayer(Player):
                 self.ledger.trained(model, state.visits, ids, X)
         return model
 
-    def _asked(self, rows: OwnRows, asked: AskedRows | None, block: slice, X: Floats) -> opened_scores.QueriedRows:
+    def _asked(self, rows: RowSlices, asked: AskedRows | None, block: slice, X: Floats) -> AskedRows:
         """Ids and columns of a block. Rows of the training's table have theirs, others bring them or are new here."""
         if asked is not None and self._seat.desk.scores is not None and not self._sizes["named"]:
             raise ConfigError(
@@ -894,10 +893,10 @@ class SharesPlayer(Player):
             )
         if asked is not None:
             barred = None if asked.barred is None else asked.barred[block]
-            return opened_scores.QueriedRows(asked.ids[block], asked.raw[block], barred)
+            return AskedRows(asked.ids[block], asked.raw[block], barred)
         if isinstance(rows, ScaledRows) and self._training is not None:
             of = rows.rows[block]
-            return opened_scores.QueriedRows(self._training.data.ids(of), self._training.data.raw(of))
+            return AskedRows(self._training.data.ids(of), self._training.data.raw(of))
         if self._seat.desk.scores is not None:
             raise ConfigError(f"{self._seat.me}: rows with ids were expected, as each is scored once; bring ids")
-        return opened_scores.QueriedRows([b"new %d" % place for place in range(block.start, block.stop)], X)
+        return AskedRows([b"new %d" % place for place in range(block.start, block.stop)], X)

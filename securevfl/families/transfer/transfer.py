@@ -29,13 +29,13 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.base.arrays import Floats
+from securevfl.base.arrays import Floats, RowSlices
 from securevfl.base.roles import ACTIVE, PASSIVE, Roles
 from securevfl.base.tall import Sparse, made
 from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.errors import ProtocolError
 from securevfl.families.base import J, Known, MessageProtocol, Method, Told
-from securevfl.families.player import AskedRows, BatchPlayer, OwnRows, Player, Round, State, TrainingData
+from securevfl.families.player import BatchPlayer, Player, Round, State, TrainingData
 from securevfl.families.rounds.rounds_counts import ResidualGoesDown
 from securevfl.families.sizes import evaluated, evaluations, scores
 from securevfl.families.transfer import taylor
@@ -48,7 +48,7 @@ from securevfl.protocols.choice import Protocol
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.differentiable import Jacobian
 from securevfl.protocols.engines import Ckks
-from securevfl.protocols.link import Link
+from securevfl.protocols.link import AskedRows, Link
 from securevfl.protocols.residuals.base import Agreement, Batch, Reply, ResidualProtocol
 from securevfl.protocols.residuals.open_residual import OpenResidual, Residual
 from securevfl.protocols.residuals.sealed_residual import Opened
@@ -426,7 +426,7 @@ class TransferPlayer(BatchPlayer):
             row[columns] = self._labels @ part / n
         return found
 
-    def decision(self, rows: OwnRows, asked: AskedRows | None = None) -> Floats | None:
+    def decision(self, rows: RowSlices, asked: AskedRows | None = None) -> Floats | None:
         """Phi u_j^B (m x 1) at the guest, by blocks of rows of one length: what is asked is the same in each."""
         seat, size, d = self._seat, min(BLOCK, len(rows)), self._model.units
         found = []

@@ -39,11 +39,12 @@ from securevfl.optim.fedbcd import FedBCD
 from securevfl.options import Target
 from securevfl.organisations import conversation, correlate, fairness_by_group, join
 from securevfl.protocols.declared import VERDICT
+from securevfl.protocols.link import AskedRows
 from securevfl.protocols.seat import Desk, Seat
 from securevfl.protocols.shares import column_products, group_counts
 from securevfl.protocols.shares.column_products import LEVELS, RoundedProducts
 from securevfl.protocols.shares.group_counts import OUTCOMES, GroupCounts
-from securevfl.protocols.shares.opened_scores import QueriedRows, Scores
+from securevfl.protocols.shares.opened_scores import Scores
 from securevfl.protocols.shares.score_ledger import COMMITMENT, NEW
 from securevfl.protocols.shares.score_ledger import Ledger as ScoreLedger
 from securevfl.protocols.shares.share_numbers import Numbers
@@ -256,7 +257,7 @@ def scores() -> Outcome:
     outcome = Outcome()
     for c, held, codes in ((1, 400.0, 0), (1, 16.0, 0), (3, 48.0, 0), (1, 28.0, 1)):
         scoring, ledger = _scored(c, held, codes)
-        scoring._agree(QueriedRows([b"1"], np.zeros((1, 6))), ledger, "")
+        scoring._agree(AskedRows([b"1"], np.zeros((1, 6))), ledger, "")
         bits = scoring._told_levels.bits
         most = held / 4 - code_bits(6, codes)
         if bits * c > most:
