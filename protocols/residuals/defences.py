@@ -65,9 +65,7 @@ class Gaussian(Defence):
     """Length that rows of g are clipped to first."""
 
     def apply(self, g: Floats, prg: Prg) -> Floats:
-        length = np.linalg.norm(g, axis=1, keepdims=True)
-        clipped = g * np.minimum(1.0, self.clip / np.maximum(length, 1e-300))
-        return np.asarray(clipped + self.sigma * normals(prg, g.shape))
+        return np.asarray(cut(g, self.clip) + self.sigma * normals(prg, g.shape))
 
     def reach(self, bound: float) -> float:
         return min(bound, self.clip) + 9.0 * self.sigma  # no draw of `normals` is larger than 8.3
@@ -170,6 +168,12 @@ class Noise(Secret):
         number = self._next if again is None else again
         self._next += again is None
         return Prg(derive_key(self._key, number), "defence of a residual")
+
+
+def cut(H: Floats, clip: float) -> Floats:
+    """H (n x c) with rows longer than `clip` scaled down to it."""
+    length = np.linalg.norm(H, axis=1, keepdims=True)
+    return np.asarray(H * np.minimum(1.0, clip / np.maximum(length, 1e-300)))
 
 
 def uniforms(prg: Prg, shape: tuple[int, ...]) -> Floats:

@@ -7,7 +7,8 @@ import pytest
 
 import securevfl as vfl
 from securevfl.errors import ConfigError
-from securevfl.families.fdml.local_noise import Blur, cut
+from securevfl.families.fdml.local_noise import Blur
+from securevfl.protocols.residuals.defences import cut
 
 dp = pytest.importorskip("dp_accounting")
 

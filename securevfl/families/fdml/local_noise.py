@@ -28,7 +28,7 @@ from securevfl.base.arrays import Floats
 from securevfl.base.config import Config
 from securevfl.base.extras import extra
 from securevfl.crypto.prg import Prg
-from securevfl.protocols.residuals.defences import normals
+from securevfl.protocols.residuals.defences import cut, normals
 
 RESUMED = 2  # further pushes of a row, at most, each time a run is taken up again
 
@@ -82,12 +82,6 @@ class Blur:
     def __call__(self, H: Floats) -> Floats:
         """H (n x c) as it may be pushed, under noise of its own."""
         return np.asarray(cut(H, self._clip) + self._sigma * normals(self._prg, H.shape))
-
-
-def cut(H: Floats, clip: float) -> Floats:
-    """H (n x c) with rows longer than `clip` scaled down to it."""
-    length = np.linalg.norm(H, axis=1, keepdims=True)
-    return np.asarray(H * np.minimum(1.0, clip / np.maximum(length, 1e-300)))
 
 
 @lru_cache(maxsize=32)

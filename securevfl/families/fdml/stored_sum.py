@@ -133,6 +133,7 @@ class StoredServer(ABC):
                 f"the server was expected to add payloads of {', '.join(self._workers)}, it has those of "
                 f"{', '.join(sorted(stored)) or 'nobody'}; let pulls wait until all have pushed"
             )
+        fit(stored)
         return self._add(stored)
 
     @abstractmethod
@@ -229,7 +230,6 @@ class OpenServer(StoredServer):
     """A server that adds the numbers it receives as they are."""
 
     def _add(self, stored: Mapping[str, bytes]) -> bytes:
-        fit(stored)
         total: Floats = np.sum([np.frombuffer(payload, "<f8") for payload in stored.values()], axis=0)
         return total.astype("<f8").tobytes()
 
@@ -333,7 +333,6 @@ class MaskedServer(StoredServer):
     """A server that adds masked payloads as words modulo 2^64."""
 
     def _add(self, stored: Mapping[str, bytes]) -> bytes:
-        fit(stored)
         words = [np.frombuffer(payload, "<u8") for payload in stored.values()]
         return np.sum(words, axis=0, dtype=np.uint64).astype("<u8").tobytes()
 
