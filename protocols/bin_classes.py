@@ -9,7 +9,7 @@ in the place of g:
 3. passive             positives = (J^T y + rows) / 2
 
 Under encryption a passive party learns its k counts, linear equations about the labels of all n rows, and nothing else:
-what is opened is dithered (`securevfl.crypto.lattice.lattice_product`), and rounded to whole numbers here. k is what
+what is opened is dithered (`securevfl.crypto.kernel.row_products`), and rounded to whole numbers here. k is what
 all know, room for the bins that a job allows; columns of J that are not needed are 0, so nobody learns how many bins a
 column has. In the clear it learns y.
 

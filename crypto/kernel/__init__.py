@@ -1,1 +1,1 @@
-"""Products of encrypted vectors as products of matrices: residues of small primes in float64, exact on any BLAS."""
+"""Products of encrypted vectors on a ring: their protocol, and our arithmetic, exact on any BLAS."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -143,12 +143,15 @@ def named(engine: str, n: int, c: int, r: int, s: int) -> RingLayout:
 
 
 @functools.lru_cache(maxsize=256)
-def choose(n: int, c: int, d: int, uses: int = 1, openings: int = 1) -> RingLayout:
+def choose(
+    n: int, c: int, d: int, uses: int = 1, openings: int = 1, cost: Callable[..., float] | None = None
+) -> RingLayout:
     """Return the cheapest layout for V of n x c and W of n x d.
 
-    uses: how many such V the plaintexts of W serve for; openings: how many products are asked with each V.
+    uses: how many such V the plaintexts of W serve for; openings: how many products are asked with each V; cost: what
+    an engine takes, as `milliseconds` is what the kernel does.
     """
-    return min(_layouts(n, c, d), key=lambda layout: milliseconds(layout, d, uses, openings))
+    return min(_layouts(n, c, d), key=lambda layout: (cost or milliseconds)(layout, d, uses, openings))
 
 
 def _layouts(n: int, c: int, d: int) -> Iterator[RingLayout]:
@@ -362,11 +365,10 @@ class Answering:
         self._primes, self._polynomials = primes, (first, second)
         self._by_key = functools.lru_cache(maxsize=2)(functools.partial(_multiplier, primes, first, second))
 
-    def _hidden(self, layout: RingLayout, total: Floats, wanted: int, prg: Prg) -> tuple[bytes, Floats]:
-        """Return the answer to products (P, M, outputs + r, blocks), c0 over c1, so many columns of them, and its mask
-        (P, columns, outputs)."""
-        primes, width = self._primes, total.shape[2] - layout.r
-        shape = wanted, width
+    def _hidden(self, layout: RingLayout, total: Floats, shape: tuple[int, int], prg: Prg) -> tuple[bytes, Floats]:
+        """Return the answer to products (P, M, outputs + r, blocks), c0 over c1, of so many columns and outputs, and
+        its mask (P, *shape)."""
+        primes, (wanted, width) = self._primes, shape
         total = primes.reduce(self._zero(layout, width, prg, total.shape[3]) + total)
         mask = self._uniform(prg, shape)
         first = results(primes, layout, total[:, :, :width])[:, :wanted]

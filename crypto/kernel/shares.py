@@ -8,11 +8,18 @@
                    modulo q on each wanted coefficient, sends; keeps -round(t r / q)     `product`
     4. holder      c0 + c1 s, keeps round(t (r + q/t W^T V + e) / q)                     `open`
 
-The same as bfv_product.py in other arithmetic, and why nothing more is learnt is said there: c1 of a reply is
-uniform under RLWE for any key and any query, since a is uniform whoever the holder is; of c0 only wanted coefficients
-leave, under a mask that is uniform over the whole modulus, so what the holder decrypts is uniform, noise included. All
-of q is in ciphertexts, there is no special prime: the encryption of zero adds noise of some 240, beside that of the
-products. docs/proof.md has the parameters and what they rest on.
+The mask is uniform over the whole modulus, so what the holder decrypts is uniform, noise included, and the unwanted
+coefficients never leave: a masked product is a share already (as in the offline phase of Delphi, Mishra et al. 2020).
+c1 of the reply has a u + e1 added, u and e1 fresh, which is uniform under RLWE for any key and any query that the
+holder made, since a is uniform whoever the holder is; of c0 nothing is seen but what the mask covers. The holder gives
+nothing back, so nothing is opened that could tell its key (Li and Micciancio 2021 does not apply).
+
+The two shares sum to W^T V, or to one beside it where r comes close to a multiple of q/t: for a part E|e| t / q of the
+values, e the noise: `error_rate`. All of q is in ciphertexts, there is no special prime: the encryption of zero adds
+noise of some 240, beside that of the products. docs/proof.md has the parameters and what they rest on.
+
+The protocol is one for every library that multiplies: `RingShares`, `RingHolder` and `RingEvaluator` say it, the kernel
+and SEAL (bfv_product.py) encrypt, multiply, hide and decrypt.
 
 Nothing branches on a secret: products take the same steps for zeros, and rejection depends on discarded words alone.
 """
@@ -24,7 +31,8 @@ import hashlib
 import math
 import os
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -60,65 +68,281 @@ MOST_BITS = 56  # L
 MOST_MODULUS = 109  # bits of q: HomomorphicEncryption.org (2018), table 1, N = 4096, 128 bits, ternary secret
 
 KEY_BYTES = 16  # of a key's fingerprint
-_PUBLIC = struct.Struct("<4sB")  # magic, L
+PUBLIC = struct.Struct("<4sB")  # magic, L
 SEALED = struct.Struct("<4s16sIIII")  # magic, key, n, c, r, s
 REPLY = struct.Struct("<4s16sIIII")  # magic, key, c, r, s, d
 SECONDS = "public second polynomials of a query"  # whoever has the seed in it expands them
-_ENGINE = "shares on the kernel"  # in errors
 _MOST_ENTRY = 1 << 44  # of W
 _TILE = 1 << 18  # coefficients of plaintexts that are transformed at a time
 
 
-class KernelShares(ShareScheme):
-    """Shares modulo 2^bits, 128-bit RLWE. ConfigError unless 8 <= bits <= 56 and the BLAS at hand is exact."""
+class RingParameters(ABC):
+    """What both sides of an engine derive from L. They are public, and take as long to make as some products."""
 
-    name: ClassVar[str] = "kernel"
-    unlocked: ClassVar[bool] = True
+    engine: ClassVar[str]  # in errors
+    magic: ClassVar[tuple[bytes, bytes, bytes]]  # of public keys, queries and replies
+    zero: ClassVar[float]  # standard deviation of the noise that an encryption of zero brings
+    modulus: int  # q
+    key_bits: int  # of the largest modulus of a key
+    key_size: int  # bytes of the first polynomial of a public key
+    secret_size: int  # bytes of an exported secret
 
-    def __init__(self, bits: int = MOST_BITS) -> None:
+    def __init__(self, bits: int) -> None:
+        self.ring = ShareRing(bits)
+
+    def noise(self, entries: int, largest: int) -> float:
+        """Bound the standard deviation of the noise in a product of so many entries, in units of a share.
+
+        The noise comes from the errors of the query and the rounding of its message, both times W, and from the
+        encryption of zero.
+        """
+        products = (NOISE_STD**2 + 1 / 12) * entries * largest**2
+        return math.sqrt(products + self.zero**2) * 2.0**self.ring.bits / self.modulus
+
+    def coined(self, coin: bytes) -> bytes:
+        """Check the coin of a key, and return it."""
+        if len(coin) != COIN_BYTES:
+            raise CryptoError(
+                f"{self.engine}: a coin has {COIN_BYTES} bytes, got {len(coin)}; make it with common_coin"
+            )
+        return coin
+
+    def layout(self, n: int, c: int, r: int, s: int) -> RingLayout:
+        """Check the layout that a peer names, and return it. CryptoError if there is no such layout."""
+        return named(self.engine, n, c, r, s)
+
+    def asked(self, sealed: bytes, key: bytes) -> RingLayout:
+        """Check a query under this key, and return its layout."""
+        layout = self.layout(*header(self.engine, SEALED, self.magic[1], sealed, key))
+        sized(self.engine, self.magic[1], sealed, SEALED.size + self.query_size(layout))
+        return layout
+
+    @abstractmethod
+    def choose(self, n: int, c: int, d: int, uses: int = 1) -> RingLayout:
+        """Return the cheapest layout for V of n x c and W of n x d whose plaintexts serve for `uses` such V."""
+
+    @abstractmethod
+    def query_size(self, layout: RingLayout) -> int:
+        """Return the bytes of a query behind its header."""
+
+    @abstractmethod
+    def reply_size(self, layout: RingLayout, d: int) -> int:
+        """Return the bytes of a reply about d columns behind its header."""
+
+
+class RingShares(ShareScheme):
+    """Shares modulo 2^bits under 128-bit RLWE, whichever library multiplies."""
+
+    holders: ClassVar[type[RingHolder]]
+    evaluators: ClassVar[type[RingEvaluator]]
+
+    def __init__(self, bits: int, parameters: Callable[[int], RingParameters]) -> None:
         if not 8 <= bits <= MOST_BITS:
-            raise ConfigError(f"shares on the kernel: L is 8 to {MOST_BITS}, got {bits}; use fewer bits of fixed point")
-        if why := residues.fault():
-            raise ConfigError(f"shares on the kernel: {why}, or name the other library: {residues.OTHER}")
+            raise ConfigError(f"shares: L is 8 to {MOST_BITS}, got {bits}; use fewer bits of fixed point")
         self.bits = bits
-        self._parameters = _parameters(bits)
+        self._parameters: Any = parameters(bits)
 
-    def __reduce__(self) -> tuple[type[KernelShares], tuple[int]]:
-        return KernelShares, (self.bits,)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.bits,)
 
     @property
     def strength(self) -> str:
         return (
-            f"RLWE ring N={DEGREE}, {math.ceil(math.log2(self._parameters.primes.q))}-bit modulus "
-            f"(HomomorphicEncryption.org: 128 bits), shares modulo 2^{self.bits} masked over the whole modulus"
+            f"RLWE ring N={DEGREE}, {self._parameters.key_bits}-bit modulus (HomomorphicEncryption.org: 128 bits), "
+            f"shares modulo 2^{self.bits} masked over the whole modulus"
         )
 
     def error_rate(self, n: int, c: int, d: int, largest: int) -> float:
-        return self._parameters.noise(n * min(d, choose(n, c, d).columns), largest)
+        return float(self._parameters.noise(n * min(d, self._parameters.choose(n, c, d).columns), largest))
 
     def keygen(self, coin: bytes) -> ShareHolder:
-        return KernelHolder(self._parameters, coin)
+        return self.holders(self._parameters, coin)
 
     def holder(self, exported: bytes) -> ShareHolder:
-        return KernelHolder.imported(self._parameters, exported)
+        return self.holders.imported(self._parameters, exported)
 
     def evaluator(self, public: bytes, coin: bytes) -> ShareEvaluator:
-        return KernelEvaluator(self._parameters, public, coin)
+        return self.evaluators(self._parameters, public, coin)
 
-    def multiply(self, W: Integers, sealed: bytes) -> bytes:
+
+def _fingerprint(coin: bytes, public: bytes) -> bytes:
+    return hashlib.sha256(coin + public).digest()[:KEY_BYTES]
+
+
+class RingHolder(ShareHolder):
+    """The party that owns V and a secret key. An engine adds how it makes keys, encrypts and decrypts."""
+
+    def __init__(self, parameters: Any, coin: bytes) -> None:
+        self._parameters = parameters
+        first = self._new_key(parameters.coined(coin))
+        self.public = PUBLIC.pack(parameters.magic[0], parameters.ring.bits) + first
+        self._key = _fingerprint(coin, self.public)
+
+    @abstractmethod
+    def _new_key(self, coin: bytes) -> bytes:
+        """Make a secret key; return the first polynomial of its public key as it travels."""
+
+    @abstractmethod
+    def _secret(self) -> bytes:
+        """Return the secret key, for processes of this party alone."""
+
+    @abstractmethod
+    def _has_secret(self, secret: bytes) -> None:
+        """Take the secret key that `_secret` gave. CryptoError if it is none."""
+
+    @abstractmethod
+    def _sealed(self, layout: RingLayout, V: Words) -> Iterator[bytes]:
+        """Yield the ciphertexts of a query, in the order that they travel."""
+
+    @abstractmethod
+    def _opened(self, layout: RingLayout, d: int, view: memoryview) -> Iterator[tuple[slice, slice, Words]]:
+        """Yield columns, outputs, and their shares (columns, outputs), of the ciphertexts of a reply."""
+
+    def exported(self) -> bytes:
+        return self._key + self.public + self._secret()
+
+    @classmethod
+    def imported(cls, parameters: RingParameters, exported: bytes) -> RingHolder:
+        """Restore a holder from what `exported` gave. CryptoError if it is of another length, or no key."""
+        public, magic = PUBLIC.size + parameters.key_size, parameters.magic[0]
+        sized(parameters.engine, magic, exported, KEY_BYTES + public + parameters.secret_size)
+        if exported[KEY_BYTES:][:4] != magic:
+            raise CryptoError(f"{parameters.engine}: an exported key was expected, other bytes came; export it again")
+        holder = cls.__new__(cls)
+        holder._parameters, holder._key = parameters, exported[:KEY_BYTES]
+        holder.public = exported[KEY_BYTES:][:public]
+        holder._has_secret(exported[KEY_BYTES + public :])
+        return holder
+
+    def encrypt(self, V: Words, *, columns: int, uses: int = 1) -> bytes:
         parameters = self._parameters
-        layout = _asked(parameters, sealed, sealed[4 : 4 + KEY_BYTES])  # whoever hides the products checks the key
-        totals = _totals(parameters, PreparedWords(parameters, np.ascontiguousarray(W), once=True), layout, sealed)
-        return b"".join(pack(parameters.primes, total) for total in totals)
+        if V.ndim != 2 or 0 in V.shape or V.dtype != np.uint64 or columns < 1 or uses < 1:
+            raise RangeError(f"{parameters.engine}: V is n x c words, n, c >= 1, got shape {V.shape} of {V.dtype}")
+        if (parameters.ring.mask < V).any():
+            raise RangeError(f"{parameters.engine}: V has words of 2^{parameters.ring.bits} or more; reduce them first")
+        layout = parameters.choose(*V.shape, columns, uses)
+        head = SEALED.pack(parameters.magic[1], self._key, *V.shape, layout.r, layout.s)
+        return b"".join([head, *self._sealed(layout, V)])
 
-    def seconds(self, n: int, c: int, d: int) -> float:
-        return milliseconds(choose(n, c, d), d, line=0.0) / 1e3
+    def open(self, reply: bytes) -> Words:
+        parameters = self._parameters
+        c, r, s, d = header(parameters.engine, REPLY, parameters.magic[2], reply, self._key)
+        layout = parameters.layout(s, c, r, s)  # how many sample blocks there were makes no difference here
+        if d < 1:
+            raise CryptoError(f"{parameters.engine}: a reply names no column; it is malformed")
+        sized(parameters.engine, parameters.magic[2], reply, REPLY.size + parameters.reply_size(layout, d))
+        shares = np.empty((d, c), np.uint64)
+        for columns, outputs, words in self._opened(layout, d, memoryview(reply)[REPLY.size :]):
+            shares[columns, outputs] = words
+        return shares
 
 
-@functools.lru_cache(maxsize=8)
-def _parameters(bits: int) -> ShareParameters:
-    """They are public, and take as long to make as some products."""
-    return ShareParameters(bits)
+class PreparedFactor:
+    """W, and its plaintexts for the layout used last. Secret: it is the evaluator's data."""
+
+    def __init__(self, parameters: Any, W: Integers) -> None:
+        self.shape = W.shape
+        self._parameters = parameters
+        self._W = W
+        self._largest = max(int(W.max()), -int(W.min()))
+        self._slot = (0, 0)
+        self._values: Any = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.shape}, secret>"
+
+    def check(self, columns: int) -> None:
+        """RangeError if so many columns in a block make noise of a tenth of a unit, or floats may not hold an entry."""
+        if self._largest > _MOST_ENTRY or self._parameters.noise(self.shape[0] * columns, self._largest) > 0.1:
+            raise RangeError(
+                f"{self._parameters.engine}: W has entries too large for this L; use fewer bits of fixed point"
+            )
+
+    def values(self, layout: RingLayout) -> Any:
+        """Return all plaintexts of this layout."""
+        if self._slot != (layout.r, layout.s):
+            self.check(min(layout.columns, self.shape[1]))
+            self._values = None  # the memory of the last ones goes before new ones come
+            self._values, self._slot = self._made(layout), (layout.r, layout.s)
+        return self._values
+
+    def _made(self, layout: RingLayout) -> Any:
+        """Make all plaintexts of this layout."""
+        raise NotImplementedError
+
+
+class RingEvaluator(ShareEvaluator):
+    """The party that owns W. Has of the holder b, and per message n, c and the layout.
+
+    An engine adds how it takes a key, multiplies and hides.
+    """
+
+    def __init__(self, parameters: Any, public: bytes, coin: bytes) -> None:
+        magic = parameters.magic[0]
+        if public[: PUBLIC.size] != PUBLIC.pack(magic, parameters.ring.bits):
+            raise CryptoError(
+                f"{parameters.engine}: not a public key for L = {parameters.ring.bits}; both sides need one L"
+            )
+        sized(parameters.engine, magic, public, PUBLIC.size + parameters.key_size)
+        self._parameters, self.public, self.coin = parameters, public, coin
+        self._has_public(memoryview(public)[PUBLIC.size :], parameters.coined(coin))
+        self._key = _fingerprint(coin, public)
+
+    @abstractmethod
+    def _has_public(self, first: memoryview, coin: bytes) -> None:
+        """Take the public key. CryptoError if a residue is not below its prime."""
+
+    def _prepared(self, W: Integers, once: bool) -> PreparedFactor:
+        """Return W as the engine takes it."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def _totals(self, prepared: Any, layout: RingLayout, sealed: bytes) -> Iterable[Any]:
+        """Yield the products of a query, in the order of `_places`: nothing drawn."""
+
+    @abstractmethod
+    def _places(self, layout: RingLayout, d: int) -> Iterator[tuple[slice, slice]]:
+        """Yield the outputs and columns of each product."""
+
+    @abstractmethod
+    def _hidden(self, layout: RingLayout, total: Any, shape: tuple[int, int], prg: Prg) -> tuple[bytes, Any]:
+        """Return the answer to products, of so many columns and outputs, and its mask (P, *shape)."""
+
+    @abstractmethod
+    def _share(self, mask: Any) -> Words:
+        """round(t r / q) of a mask r."""
+
+    def prepare(self, W: Integers, *, once: bool = False) -> Any:
+        if W.ndim != 2 or 0 in W.shape or W.dtype.kind != "i":
+            raise RangeError(f"{self._parameters.engine}: W is n x d signed integers, got shape {W.shape} of {W.dtype}")
+        prepared = self._prepared(np.ascontiguousarray(W), once)
+        prepared.check(1)
+        return prepared
+
+    def product(self, prepared: Any, sealed: bytes) -> tuple[bytes, Words]:
+        layout, (n, d) = self._parameters.asked(sealed, self._key), prepared.shape
+        same_rows(self._parameters, layout, n)
+        return self._answer(layout, d, self._totals(prepared, layout, sealed))
+
+    def _answer(self, layout: RingLayout, d: int, totals: Iterable[Any]) -> tuple[bytes, Words]:
+        """Hide products, one after the other, in what is sent; return this and the own share."""
+        parameters, prg, own = self._parameters, Prg.fresh("what hides a reply"), np.empty((d, layout.c), np.uint64)
+        parts = [REPLY.pack(parameters.magic[2], self._key, layout.c, layout.r, layout.s, d)]
+        for (outputs, columns), total in zip(self._places(layout, d), totals, strict=True):
+            shape = columns.stop - columns.start, outputs.stop - outputs.start
+            part, mask = self._hidden(layout, total, shape, prg)
+            parts.append(part)
+            own[columns, outputs] = parameters.ring.reduce(-self._share(mask))
+        return b"".join(parts), own
+
+
+def same_rows(parameters: RingParameters, layout: RingLayout, n: int) -> None:
+    """CryptoError unless a query is of as many rows as W."""
+    if n != layout.n:
+        raise CryptoError(f"{parameters.engine}: V has {layout.n} rows, W has {n}; both sides must use the same batch")
+
+
+# The engine on small residues.
 
 
 def primes_for(bits: int) -> Primes:
@@ -129,142 +353,98 @@ def primes_for(bits: int) -> Primes:
     return Primes(24, 3) if bits <= 40 else Primes(20, 4) if bits <= 48 else Primes(23, 4)
 
 
-class ShareParameters:
+class ShareParameters(RingParameters):
     """The primes for one L, and what both sides derive from them."""
 
+    engine: ClassVar[str] = "shares on the kernel"
+    magic: ClassVar[tuple[bytes, bytes, bytes]] = b"SKK2", b"SKV2", b"SKR2"
+    zero: ClassVar[float] = NOISE_STD * math.sqrt(1 + 2 * DEGREE * 2 / 3)
+
     def __init__(self, bits: int) -> None:
-        self.ring = ShareRing(bits)
+        super().__init__(bits)
         self.primes = primes_for(bits)
+        self.modulus, self.key_bits = self.primes.q, math.ceil(math.log2(self.primes.q))
+        self.key_size, self.secret_size = packed_size(self.primes, DEGREE), DEGREE
         assert math.log2(self.primes.q) <= MOST_MODULUS, "more than the standard allows"
-
-    def noise(self, entries: int, largest: int) -> float:
-        """Bound the standard deviation of the noise in a product of so many entries, in units of a share.
-
-        The noise comes from the errors of the query and the rounding of its message, both times W, and from the
-        encryption of zero.
-        """
-        products = (NOISE_STD**2 + 1 / 12) * entries * largest**2
-        zero = NOISE_STD**2 * (1 + 2 * DEGREE * 2 / 3)
-        return math.sqrt(products + zero) * 2.0**self.ring.bits / self.primes.q
 
     def second(self, coin: bytes) -> Floats:
         """Return the second polynomial a (P, N) that this coin gives. CryptoError if the coin is of another length."""
-        if len(coin) != COIN_BYTES:
-            raise CryptoError(
-                f"shares on the kernel: a coin has {COIN_BYTES} bytes, got {len(coin)}; make it with common_coin"
-            )
-        return second_polynomial(self.primes, coin)
+        return second_polynomial(self.primes, self.coined(coin))
 
-    def layout(self, n: int, c: int, r: int, s: int) -> RingLayout:
-        """Check the layout that a peer names, and return it. CryptoError if there is no such layout."""
-        return named(_ENGINE, n, c, r, s)
+    def choose(self, n: int, c: int, d: int, uses: int = 1) -> RingLayout:
+        return choose(n, c, d, uses)
 
+    def query_size(self, layout: RingLayout) -> int:
+        return SEED_BYTES + layout.c * packed_size(self.primes, layout.points * layout.sample_blocks)
 
-def _fingerprint(coin: bytes, public: bytes) -> bytes:
-    return hashlib.sha256(coin + public).digest()[:KEY_BYTES]
+    def reply_size(self, layout: RingLayout, d: int) -> int:
+        return answer_size(self.primes, layout, d)
 
 
-class KernelHolder(ShareHolder):
+_parameters = functools.lru_cache(maxsize=8)(ShareParameters)
+
+
+class KernelHolder(RingHolder):
     """The party that owns V and a secret key on the kernel."""
 
-    def __init__(self, parameters: ShareParameters, coin: bytes) -> None:
-        secret, first = keypair(parameters.primes, parameters.second(coin))
-        public = _PUBLIC.pack(b"SKK2", parameters.ring.bits) + pack(parameters.primes, first)
-        self._have(parameters, public, _fingerprint(coin, public), secret)
+    _parameters: ShareParameters
 
-    def _have(self, parameters: ShareParameters, public: bytes, key: bytes, secret: Floats) -> None:
-        self._parameters, self.public, self._key = parameters, public, key
-        self._opener = Opener(parameters.primes, secret)
+    def _new_key(self, coin: bytes) -> bytes:
+        primes = self._parameters.primes
+        secret, first = keypair(primes, self._parameters.second(coin))
+        self._opener = Opener(primes, secret)
+        return pack(primes, first)
 
-    def exported(self) -> bytes:
-        return self._key + self.public + self._opener.secret.astype(np.int8).tobytes()
+    def _secret(self) -> bytes:
+        return self._opener.secret.astype(np.int8).tobytes()
 
-    @classmethod
-    def imported(cls, parameters: ShareParameters, exported: bytes) -> KernelHolder:
-        """Restore a holder from what `exported` gave. CryptoError if it is of another length, or no key."""
-        public = _PUBLIC.size + packed_size(parameters.primes, DEGREE)
-        sized(_ENGINE, b"SKK2", exported, KEY_BYTES + public + DEGREE)
-        holder = cls.__new__(cls)
-        secret = np.frombuffer(exported, np.int8, offset=KEY_BYTES + public).astype(np.float64)
-        if np.abs(secret).max() > 1 or exported[KEY_BYTES:][:4] != b"SKK2":
+    def _has_secret(self, secret: bytes) -> None:
+        values = np.frombuffer(secret, np.int8).astype(np.float64)
+        if np.abs(values).max() > 1:
             raise CryptoError("shares on the kernel: an exported key was expected, other bytes came; export it again")
-        holder._have(parameters, exported[KEY_BYTES:-DEGREE], exported[:KEY_BYTES], secret)
-        return holder
+        self._opener = Opener(self._parameters.primes, values)
 
-    def encrypt(self, V: Words, *, columns: int, uses: int = 1) -> bytes:
+    def _sealed(self, layout: RingLayout, V: Words) -> Iterator[bytes]:
         parameters, primes = self._parameters, self._parameters.primes
-        if V.ndim != 2 or 0 in V.shape or V.dtype != np.uint64 or columns < 1 or uses < 1:
-            raise RangeError(f"shares on the kernel: V is n x c words, n, c >= 1, got shape {V.shape} of {V.dtype}")
-        if (parameters.ring.mask < V).any():
-            raise RangeError(
-                f"shares on the kernel: V has words of 2^{parameters.ring.bits} or more; reduce them first"
-            )
-        layout, seed, prg = choose(*V.shape, columns, uses), os.urandom(SEED_BYTES), Prg.fresh("errors of a query")
+        seed, prg = os.urandom(SEED_BYTES), Prg.fresh("errors of a query")
         seconds = Prg(seed, SECONDS)
-        parts = [SEALED.pack(b"SKV2", self._key, *V.shape, layout.r, layout.s), seed]
+        yield seed
         for outputs in layout.outputs:
             for blocks in layout.groups:
                 words = primes.scaled(V[layout.rows(blocks), outputs], parameters.ring.bits)
                 message = layout.messages(words, blocks)
                 second = uniform(seconds, primes, (layout.points, layout.r, blocks.stop - blocks.start))
-                parts.append(self._opener.seal(layout, message, second, prg))
-        return b"".join(parts)
+                yield self._opener.seal(layout, message, second, prg)
 
-    def open(self, reply: bytes) -> Words:
-        parameters, primes = self._parameters, self._parameters.primes
-        c, r, s, d = header(_ENGINE, REPLY, b"SKR2", reply, self._key)
-        layout = parameters.layout(s, c, r, s)  # how many sample blocks there were makes no difference here
-        if d < 1:
-            raise CryptoError("shares on the kernel: a reply names no column; it is malformed")
-        sized(_ENGINE, b"SKR2", reply, REPLY.size + answer_size(primes, layout, d))
-        view, shares = memoryview(reply)[REPLY.size :], np.empty((d, c), np.uint64)
+    def _opened(self, layout: RingLayout, d: int, view: memoryview) -> Iterator[tuple[slice, slice, Words]]:
+        primes = self._parameters.primes
         for outputs in layout.outputs:
             width = outputs.stop - outputs.start
             for columns, values in self._opener.reveal(layout, width, d, view):
-                shares[columns, outputs] = primes.nearest(values, parameters.ring.bits)
+                yield columns, outputs, primes.nearest(values, self._parameters.ring.bits)
             view = view[answer_size(primes, replace(layout, c=width), d) :]
-        return shares
 
 
-class PreparedWords:
-    """The values of one W, for the layout used last. Secret: it is the evaluator's data."""
+class PreparedWords(PreparedFactor):
+    """Values of W at the points of a layout, residues (P, M, B, F)."""
 
     def __init__(self, parameters: ShareParameters, W: Integers, once: bool = False) -> None:
         """once: whether it serves for one product, so that values are made as they are multiplied, and none is
         kept."""
-        self.shape = W.shape
+        super().__init__(parameters, W)
         self._once = once
-        self._parameters = parameters
-        self._W = W
-        self._largest = max(int(W.max()), -int(W.min()))
-        self._slot = (0, 0)
-        self._values = np.zeros((0, 0, 0, 0), np.float32)
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.shape}, secret>"
 
     @property
     def nbytes(self) -> int:
         """Bytes of W and its values."""
-        return int(self._W.nbytes + self._values.nbytes)
+        return int(self._W.nbytes + (0 if self._values is None else self._values.nbytes))
 
-    def check(self, columns: int) -> None:
-        """RangeError if so many columns in a block make noise of a tenth of a unit, or floats may not hold an entry."""
-        if self._largest > _MOST_ENTRY or self._parameters.noise(self.shape[0] * columns, self._largest) > 0.1:
-            raise RangeError("shares on the kernel: W has entries too large for this L; use fewer bits of fixed point")
-
-    def values(self, layout: RingLayout) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """Residues (P, M, B, F) at the points of this layout."""
-        if self._slot != (layout.r, layout.s):
-            self.check(min(layout.columns, self.shape[1]))
-            self._values = np.zeros((0, 0, 0, 0), np.float32)  # the memory of the last ones goes before new ones come
-            shape = layout.points, layout.sample_blocks, layout.column_blocks(self.shape[1])
-            out = np.empty((len(self._parameters.primes), *shape), np.float32)
-            for blocks, values in self._residues_by_blocks(layout, self._W):
-                out[:, :, blocks] = values
-            self._values = out
-            self._slot = (layout.r, layout.s)
-        return self._values
+    def _made(self, layout: RingLayout) -> np.ndarray[Any, np.dtype[np.float32]]:
+        shape = layout.points, layout.sample_blocks, layout.column_blocks(self.shape[1])
+        out = np.empty((len(self._parameters.primes), *shape), np.float32)
+        for blocks, values in self._residues_by_blocks(layout, self._W):
+            out[:, :, blocks] = values
+        return out
 
     def tiles(self, layout: RingLayout, blocks: slice, columns: slice) -> Iterator[tuple[slice, Residues]]:
         """Yield some sample blocks at a time, and their residues (P, M, some, F) for these column blocks, which hold
@@ -286,34 +466,29 @@ class PreparedWords:
             yield blocks, ahead.forward(primes.centred(plain) if wide else plain)
 
 
-class KernelEvaluator(Answering, ShareEvaluator):
-    """The party that owns W. Has of the holder b, and per message n, c and the layout."""
+class KernelEvaluator(Answering, RingEvaluator):
+    """The party that owns W, on the kernel."""
 
-    def __init__(self, parameters: ShareParameters, public: bytes, coin: bytes) -> None:
-        primes = parameters.primes
-        if public[: _PUBLIC.size] != _PUBLIC.pack(b"SKK2", parameters.ring.bits):
-            raise CryptoError(
-                f"shares on the kernel: not a public key for L = {parameters.ring.bits}; both sides need one L"
-            )
-        sized(_ENGINE, b"SKK2", public, _PUBLIC.size + packed_size(primes, DEGREE))
-        first = unpack(primes, memoryview(public)[_PUBLIC.size :], (DEGREE,))
-        self._parameters, self.public, self.coin = parameters, public, coin
-        self._has_key(primes, first, parameters.second(coin))
-        self._key = _fingerprint(coin, public)
+    _parameters: ShareParameters
 
-    def prepare(self, W: Integers, *, once: bool = False) -> PreparedWords:
-        if W.ndim != 2 or 0 in W.shape or W.dtype.kind != "i":
-            raise RangeError(f"shares on the kernel: W is n x d signed integers, got shape {W.shape} of {W.dtype}")
-        prepared = PreparedWords(self._parameters, np.ascontiguousarray(W), once)
-        prepared.check(1)
-        return prepared
+    def _has_public(self, first: memoryview, coin: bytes) -> None:
+        primes = self._parameters.primes
+        self._has_key(primes, unpack(primes, first, (DEGREE,)), self._parameters.second(coin))
 
-    def product(self, prepared: PreparedWords, sealed: bytes) -> tuple[bytes, Words]:
-        layout = _asked(self._parameters, sealed, self._key)
-        return self._answer(layout, prepared.shape[1], _totals(self._parameters, prepared, layout, sealed))
+    def _prepared(self, W: Integers, once: bool) -> PreparedWords:
+        return PreparedWords(self._parameters, W, once)
+
+    def _places(self, layout: RingLayout, d: int) -> Iterator[tuple[slice, slice]]:
+        return ((outputs, columns) for outputs in layout.outputs for _, columns in column_groups(layout, d))
+
+    def _share(self, mask: Floats) -> Words:
+        return self._primes.nearest(mask, self._parameters.ring.bits)
+
+    def _totals(self, prepared: PreparedWords, layout: RingLayout, sealed: bytes) -> Iterator[Floats]:
+        return _totals(self._parameters, prepared, layout, sealed)
 
     def hide(self, sealed: bytes, d: int, parts: Sequence[bytes]) -> tuple[bytes, Words]:
-        primes, layout = self._parameters.primes, _asked(self._parameters, sealed, self._key)
+        primes, layout = self._parameters.primes, self._parameters.asked(sealed, self._key)
         shapes = [
             (layout.points, outputs.stop - outputs.start + layout.r, blocks.stop - blocks.start)
             for outputs in layout.outputs
@@ -321,7 +496,7 @@ class KernelEvaluator(Answering, ShareEvaluator):
         ]
         sizes = [packed_size(primes, math.prod(shape)) for shape in shapes]
         for part in parts:
-            sized(_ENGINE, b"SKT2", part, sum(sizes))
+            sized(self._parameters.engine, b"SKT2", part, sum(sizes))
 
         def totals() -> Iterator[Floats]:
             for at, size, shape in zip(np.cumsum([0, *sizes]).tolist(), sizes, shapes, strict=False):
@@ -329,25 +504,29 @@ class KernelEvaluator(Answering, ShareEvaluator):
 
         return self._answer(layout, d, map(primes.reduce, totals()))
 
-    def _answer(self, layout: RingLayout, d: int, totals: Iterable[Floats]) -> tuple[bytes, Words]:
-        """Hide products, group by group, in what is sent; return this and the own share."""
-        parameters, primes, prg = self._parameters, self._parameters.primes, Prg.fresh("what hides a reply")
-        own = np.empty((d, layout.c), np.uint64)
-        parts = [REPLY.pack(b"SKR2", self._key, layout.c, layout.r, layout.s, d)]
-        wanted = ((outputs, columns) for outputs in layout.outputs for _, columns in column_groups(layout, d))
-        for (outputs, columns), total in zip(wanted, totals, strict=True):
-            part, mask = self._hidden(layout, total, columns.stop - columns.start, prg)
-            parts.append(part)
-            own[columns, outputs] = parameters.ring.reduce(-primes.nearest(mask, parameters.ring.bits))
-        return b"".join(parts), own
 
+class KernelShares(RingShares):
+    """Shares modulo 2^bits, 128-bit RLWE. ConfigError unless 8 <= bits <= 56 and the BLAS at hand is exact."""
 
-def _asked(parameters: ShareParameters, sealed: bytes, key: bytes) -> RingLayout:
-    """Check a query under this key, and return its layout."""
-    layout = parameters.layout(*header(_ENGINE, SEALED, b"SKV2", sealed, key))
-    size = packed_size(parameters.primes, layout.points * layout.sample_blocks)  # of one output
-    sized(_ENGINE, b"SKV2", sealed, SEALED.size + SEED_BYTES + layout.c * size)
-    return layout
+    name: ClassVar[str] = "kernel"
+    unlocked: ClassVar[bool] = True
+    holders: ClassVar[type[RingHolder]] = KernelHolder
+    evaluators: ClassVar[type[RingEvaluator]] = KernelEvaluator
+
+    def __init__(self, bits: int = MOST_BITS) -> None:
+        if why := residues.fault():
+            raise ConfigError(f"shares on the kernel: {why}, or name the other library: {residues.OTHER}")
+        super().__init__(bits, _parameters)
+
+    def multiply(self, W: Integers, sealed: bytes) -> bytes:
+        parameters = self._parameters
+        layout = parameters.asked(sealed, sealed[4 : 4 + KEY_BYTES])  # whoever hides the products checks the key
+        same_rows(parameters, layout, len(W))
+        totals = _totals(parameters, PreparedWords(parameters, np.ascontiguousarray(W), once=True), layout, sealed)
+        return b"".join(pack(parameters.primes, total) for total in totals)
+
+    def seconds(self, n: int, c: int, d: int) -> float:
+        return milliseconds(choose(n, c, d), d, line=0.0) / 1e3
 
 
 def _totals(
@@ -355,9 +534,7 @@ def _totals(
 ) -> Iterator[Floats]:
     """Yield the products (P, M, outputs + r, blocks) of a query, by groups of outputs and then of columns: residues
     about zero, nothing drawn."""
-    primes, (n, d), start = parameters.primes, prepared.shape, SEALED.size + SEED_BYTES
-    if n != layout.n:
-        raise CryptoError(f"shares on the kernel: V has {layout.n} rows, W has {n}; both sides must use the same batch")
+    primes, d, start = parameters.primes, prepared.shape[1], SEALED.size + SEED_BYTES
     size, seconds = packed_size(primes, layout.points * layout.sample_blocks), Prg(sealed[SEALED.size : start], SECONDS)
     for outputs in layout.outputs:
         view = memoryview(sealed)[start + outputs.start * size :]

@@ -1,1 +1,1 @@
-"""Encrypted products and sums by lattices: polynomials under RLWE in SEAL, and their shares modulo 2^L."""
+"""Encrypted products and sums in SEAL, behind the interface of the kernel."""

@@ -1,4 +1,4 @@
-"""Sums of vectors under RLWE encryption: integers in coefficients, added by adding ciphertexts.
+"""Sums of vectors under RLWE encryption in SEAL: integers in coefficients, added by adding ciphertexts.
 
 A vector's entries become integers v' = round(v V / bound), shifted up by t bits, so that the noise of every encryption
 and re-randomisation stays in the low t bits and the holder rounds it away: what `decrypt` returns is an exact function
@@ -20,26 +20,28 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import struct
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-import tenseal.sealapi as seal
 
 from securevfl.base.arrays import Floats
-from securevfl.crypto.lattice import polynomial_ring
-from securevfl.crypto.lattice.polynomial_ring import Ring
+from securevfl.crypto.kernel.residues import DEGREE
+from securevfl.crypto.lattice.polynomial_ring import Residues, Ring, RingKey, pack, packed_size, unpack
+from securevfl.crypto.prg import KEY_BYTES as SEED_BYTES
+from securevfl.crypto.prg import Prg
 from securevfl.crypto.scheme import Adder, AdditiveScheme, SumHolder
 from securevfl.errors import CryptoError, KeyMismatch, RangeError
 
-_DEGREE = 4096
-_BITS = (54, 17)
-_EXACT_BITS = 44  # the encoder is exact up to here
+_SIZES = (54, 17)  # bits of the primes, the special one last
+_BITS = 53  # to which what is decrypted is known, of the 54 of the modulus
+_EXACT_BITS = 44  # of a sum
 _NOISE_BITS = 11  # one encryption's noise stays below 2^11: standard deviation about 21
 _FEWEST_STEPS = 2**16
-_PUBLIC = struct.Struct("<4s")
+_MAGIC = b"SLA3"  # of a public key
 _SUM = struct.Struct("<4s16sIIIId")  # magic, key, m, terms, vectors summed so far, encryptions so far, bound
 
 
@@ -65,7 +67,7 @@ class _Shape:
     @property
     def steps(self) -> int:
         """V: integers up to the bound, before the shift."""
-        room = min(2.0**_EXACT_BITS, 0.9 * 2.0 ** (_BITS[0] - 1) / self.terms)
+        room = min(2.0**_EXACT_BITS, 0.9 * 2.0 ** (_SIZES[0] - 1) / self.terms)
         return math.floor(room / 2.0**self.shift)
 
     @property
@@ -75,16 +77,16 @@ class _Shape:
 
     @property
     def polynomials(self) -> int:
-        return -(-self.m // _DEGREE)
+        return -(-self.m // DEGREE)
 
 
 class LatticeSum(AdditiveScheme):
-    """Sums in the ring of a CKKS context, 128-bit RLWE. Executors are not used: a call takes milliseconds."""
+    """Sums in SEAL, 128-bit RLWE. Executors are not used: a call takes milliseconds."""
 
     name: ClassVar[str] = "lattice"
 
     def __init__(self) -> None:
-        self._ring = Ring(_DEGREE, _BITS)
+        self._ring = Ring(_SIZES, _BITS)
 
     def sum_keygen(self, executor: Executor | None = None) -> SumHolder:
         return LatticeSumHolder(self._ring)
@@ -94,7 +96,7 @@ class LatticeSum(AdditiveScheme):
 
 
 def _parse(ring: Ring, message: bytes, fingerprint: bytes) -> _Shape:
-    if len(message) < _SUM.size or message[:4] != b"SLS1":
+    if len(message) < _SUM.size or message[:4] != b"SLS2":
         raise CryptoError(f"lattice sum: expected an encrypted vector, got {len(message)} bytes of something else")
     _, key, *fields = _SUM.unpack_from(message)
     if key != fingerprint:
@@ -117,37 +119,38 @@ def _parse(ring: Ring, message: bytes, fingerprint: bytes) -> _Shape:
 
 def _size(ring: Ring, values: int) -> int:
     """Return the bytes of an encrypted vector of so many values."""
-    return _SUM.size + -(-values // _DEGREE) * 2 * polynomial_ring.packed_size(ring.primes, ring.degree)
+    return _SUM.size + -(-values // DEGREE) * 2 * packed_size(ring.primes, DEGREE)
 
 
-def _ciphertext(ring: Ring, message: bytes, index: int) -> Any:
-    size = polynomial_ring.packed_size(ring.primes, ring.degree)
+def _residues(ring: Ring, message: bytes, index: int) -> Residues:
+    size = packed_size(ring.primes, DEGREE)
     view = memoryview(message)[_SUM.size + 2 * size * index :]
-    halves = [polynomial_ring.unpack(part, ring.primes, ring.degree) for part in (view[:size], view[size : 2 * size])]
+    halves = [unpack(part, ring.primes, DEGREE) for part in (view[:size], view[size : 2 * size])]
     if not halves[1].any():
         raise CryptoError("lattice sum: an encrypted vector is not encrypted at all; it is malformed")
-    return ring.io.ciphertext(ring.level, np.stack(halves), ntt=True)
+    return np.stack(halves)
+
+
+def _second(ring: Ring, seed: bytes) -> Residues:
+    """Expand the second polynomial of a key from the seed in it."""
+    return ring.second(Prg(seed, "public second polynomial of a key of sums"))
 
 
 class LatticeSumHolder(SumHolder):
     """Owns the secret key, inside SEAL's objects."""
 
     def __init__(self, ring: Ring) -> None:
-        self._ring = ring
-        secret = ring.secret_key()
-        self._decryptor = seal.Decryptor(ring.context, secret)
-        self.public = _PUBLIC.pack(b"SLA2") + ring.public_bytes(seal.Encryptor(ring.context, secret))
+        seed = os.urandom(SEED_BYTES)
+        secret, first = ring.keypair(_second(ring, seed))
+        self._ring, self._key = ring, RingKey(ring, secret)
+        self.public = _MAGIC + seed + pack(first, ring.key_primes)
         self._fingerprint = hashlib.sha256(self.public).digest()[:16]
 
     def decrypt(self, total: bytes) -> Floats:
-        ring = self._ring
-        shape = _parse(ring, total, self._fingerprint)
-        out = np.empty((shape.polynomials, ring.degree))
-        for index, row in enumerate(out):
-            plain = seal.Plaintext()
-            self._decryptor.decrypt(_ciphertext(ring, total, index), plain)
-            row[:] = ring.decode(plain)
-        rounded = np.rint(out.ravel()[: shape.m] / 2.0**shape.shift)
+        shape = _parse(self._ring, total, self._fingerprint)
+        words = [self._key.decrypt(_residues(self._ring, total, index)) for index in range(shape.polynomials)]
+        signed = (np.concatenate(words)[: shape.m] << np.uint64(64 - _BITS)).view(np.int64)
+        rounded = np.rint(signed * (self._ring.q / 2.0 ** (64 + shape.shift)))
         return np.asarray(rounded / shape.scale)
 
 
@@ -155,21 +158,19 @@ class LatticeAdder(Adder):
     """Encrypts and adds under the holder's public key."""
 
     def __init__(self, ring: Ring, public: bytes) -> None:
-        expected = _PUBLIC.size + ring.public_size
-        if len(public) != expected or public[:4] != b"SLA2":
+        start = len(_MAGIC) + SEED_BYTES
+        expected = start + packed_size(ring.key_primes, DEGREE)
+        if len(public) != expected or public[: len(_MAGIC)] != _MAGIC:
             raise CryptoError(f"lattice sum: expected a public key of {expected} bytes, got {len(public)}")
         self._ring = ring
-        self._encryptor = seal.Encryptor(ring.context, ring.public_key(public[_PUBLIC.size :]))
+        first = unpack(memoryview(public)[start:], ring.key_primes, DEGREE)
+        self._encryptor = ring.encryptor(first, _second(ring, public[len(_MAGIC) : start]))
         self._fingerprint = hashlib.sha256(public).digest()[:16]
 
-    def _message(self, shape: _Shape, ciphers: list[Any]) -> bytes:
-        ring = self._ring
+    def _message(self, shape: _Shape, ciphertexts: list[Residues]) -> bytes:
         fields = (shape.m, shape.terms, shape.summed, shape.noises, shape.bound)
-        parts = [_SUM.pack(b"SLS1", self._fingerprint, *fields)]
-        for cipher in ciphers:
-            residues = ring.io.residues(cipher, (2, len(ring.primes), ring.degree))
-            parts.append(polynomial_ring.pack(residues, ring.primes))
-        return b"".join(parts)
+        parts = (pack(residues, self._ring.primes) for residues in ciphertexts)
+        return b"".join([_SUM.pack(b"SLS2", self._fingerprint, *fields), *parts])
 
     def encrypt(self, v: Floats, *, bound: float, terms: int) -> bytes:
         v = np.asarray(v, np.float64)
@@ -184,14 +185,13 @@ class LatticeAdder(Adder):
             raise RangeError(
                 f"lattice sum: no precise scale for {terms} terms at this bound; use fewer terms or scale v"
             )
-        integers = np.zeros((shape.polynomials, self._ring.degree))
-        integers.ravel()[: len(v)] = np.rint(v * shape.scale) * 2.0**shape.shift
-        ciphers = []
-        for plain in self._ring.encode(integers):
-            cipher = seal.Ciphertext()
-            self._encryptor.encrypt(plain, cipher)
-            ciphers.append(cipher)
-        return self._message(shape, ciphers)
+        ring, integers = self._ring, np.zeros((shape.polynomials, DEGREE), np.int64)
+        integers.ravel()[: len(v)] = np.rint(v * shape.scale).astype(np.int64) << shape.shift
+        ciphertexts = []
+        for row in integers:
+            first, second = ring.io.residues(ring.zero(self._encryptor), ring.shape)
+            ciphertexts.append(np.stack([(first + (row % ring.q).astype(np.uint64)) % ring.column, second]))
+        return self._message(shape, ciphertexts)
 
     def size(self, values: int, *, terms: int) -> int:
         return _size(self._ring, values)
@@ -209,10 +209,9 @@ class LatticeAdder(Adder):
             raise CryptoError(f"lattice sum: {summed} vectors in {noises - 1} steps, encrypted for {first.terms} terms")
         totals = []
         for index in range(first.polynomials):
-            total = seal.Ciphertext()
-            self._encryptor.encrypt_zero(ring.level, total)
-            total.scale = 1.0
+            total = ring.zero(self._encryptor)
             for part in parts:
-                ring.evaluator.add_inplace(total, _ciphertext(ring, part, index))
-            totals.append(total)
+                term = ring.io.ciphertext(ring.level, _residues(ring, part, index), ntt=False)
+                ring.evaluator.add_inplace(total, term)
+            totals.append(ring.io.residues(total, ring.shape))
         return self._message(_Shape(first.m, first.terms, summed, noises, first.bound), totals)

@@ -1,20 +1,29 @@
-"""The ring Z_q[x]/(x^N + 1) in residue form, borrowed from a CKKS context of SEAL.
+"""Z_q[x]/(x^4096 + 1) in SEAL: BFV with plaintexts modulo t = 2^bits in coefficients, and keys to a given polynomial.
 
-No slots and no rotations: polynomials carry their message in the coefficients. SEAL's CKKS encoder takes the values of
-a polynomial at the odd roots zeta^(3^i), zeta = exp(i pi / N), so an integer polynomial enters as its canonical
-embedding at scale 1, computed here; exact for coefficients up to about 2^45. The embedding of a real polynomial is one
-complex FFT of length N/2, since x^(N/2) = i at every root zeta^(4k+1):
+BFV (Fan, Vercauteren 2012) encrypts m modulo t as (c0, c1) with c0 + c1 s = q/t m + noise modulo q. Integers modulo t
+enter and leave as they are: a plaintext of SEAL is an array of coefficients below t.
 
-    p(zeta^(4k+1)) = sum_j (c_j + i c_(j+N/2)) zeta^j exp(4 pi i jk / N),   j < N/2
+*A key whose second polynomial is given.* A public key is (b, a), b = -(a s + e). SEAL draws a by itself, and a party
+that chose its a could read the other's factor out of one reply. Here a is expanded from a coin or a seed that nobody
+gives a structure, and b is made without sampling anything by hand: SEAL encrypts zero, (c0, c1) with c0 = -(c1 s + e),
+and decrypts (c0, c1 - a) in its CKKS mode, where decryption is c0 + (c1 - a) s and no more:
 
-and the roots with exponent 3 mod 4 are conjugates of these.
+    c0 + (c1 - a) s = -(a s + e) = b
+
+Keys live at the modulus of all primes, and SEAL keeps the last of its primes from ciphertexts; so the context that
+makes keys has one prime more. Only its secret key is of that modulus; what leaves is within the 128-bit bound. The
+secret key goes from this context to that of BFV through memory of the process.
 
 Parameters are checked against the 128-bit column of the HomomorphicEncryption.org standard (2018, table 1, classical
-security, ternary secret): at most 54, 109, 218 and 438 bits of q, special prime included, for N = 2048 to 16384.
+security, ternary secret): at most 109 bits of q, special prime included, for N = 4096.
+
+*A share of a mask.* A mask r uniform modulo q, as it is added to c0, is a share -round(t r / q) of what it hides: it is
+put together from its residues and divided in Python's integers, exactly.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import struct
 import sys
@@ -28,7 +37,11 @@ import tenseal.sealapi as seal
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.crypto.prg import random_words
+from securevfl.crypto.kernel.ciphertexts import RingLayout
+from securevfl.crypto.kernel.residues import DEGREE
+from securevfl.crypto.prg import Prg
+from securevfl.crypto.scheme import Secret
+from securevfl.crypto.share_ring import Words
 from securevfl.errors import ConfigError, CryptoError
 
 # SEAL objects to and from arrays of residues: the one place that knows SEAL's serialisation format.
@@ -49,6 +62,8 @@ from securevfl.errors import ConfigError, CryptoError
 #     plaintext   parms_id (32), N times primes (u64), scale (f64), array; a secret key is one at the key's parms_id
 #     array       header, count (u64), residues (u64 each)
 #     seeded      a ciphertext whose array holds the first polynomial only, then header, generator (1), seed (64)
+#
+# Residues are (polynomials, primes, N) uint64.
 
 
 if sys.version_info >= (3, 14):
@@ -109,7 +124,7 @@ def _array(residues: Residues, version: tuple[int, int]) -> bytes:
 
 
 class SealIO:
-    """Moves ciphertexts and public keys of one context in and out. Residues are (polynomials, primes, N) uint64."""
+    """Moves objects of one context in and out."""
 
     def __init__(self, context: Any) -> None:
         self._context = context
@@ -127,24 +142,20 @@ class SealIO:
         return body
 
     def residues(self, obj: Any, shape: tuple[int, int, int]) -> Residues:
-        """Read the residues of a ciphertext or a public key whose shape the caller knows."""
+        """Read the residues of a ciphertext whose shape the caller knows."""
         start = _MEMBERS.size + _HEADER.size + _COUNT.size
-        body = self._inflate(obj, start + 8 * int(np.prod(shape)))
+        body = self._inflate(obj, start + 8 * math.prod(shape))
         return np.frombuffer(body, np.uint64, offset=start).reshape(shape)
 
     def plain_residues(self, plain: Any, shape: tuple[int, int]) -> Residues:
-        """Read the residues (primes, N) of a plaintext in NTT form."""
+        """Read the array of a plaintext, of coefficients (1, count) or residues in NTT form (primes, N)."""
         start = _PLAIN_MEMBERS.size + _HEADER.size + _COUNT.size
-        body = self._inflate(plain, start + 8 * int(np.prod(shape)))
+        body = self._inflate(plain, start + 8 * math.prod(shape))
         return np.frombuffer(body, np.uint64, offset=start).reshape(shape)
 
     def seeded_residues(self, obj: Any, shape: tuple[int, int]) -> tuple[Residues, bytes]:
-        """First polynomial (primes, N) and the seed of the second, of what SEAL returns to be saved.
-
-        `encrypt_symmetric(plain)` and `encrypt_zero_symmetric(parms_id)` do.
-        """
-        start = _MEMBERS.size + _HEADER.size + _COUNT.size
-        count = int(np.prod(shape))
+        """First polynomial (primes, N) and the seed of the second, of what `encrypt_symmetric(plain)` returns."""
+        start, count = _MEMBERS.size + _HEADER.size + _COUNT.size, math.prod(shape)
         body = self._inflate(obj, start + 8 * count + _SEEDED_TAIL)
         if body[-SEED_BYTES - 1] != _BLAKE2XB:
             raise CryptoError(
@@ -152,36 +163,37 @@ class SealIO:
             )
         return np.frombuffer(body, np.uint64, count, offset=start).reshape(shape), body[-SEED_BYTES:]
 
-    def _members(self, parms_id: Sequence[int], ntt: bool, polynomials: int, shape: tuple[int, ...]) -> bytes:
-        primes, degree = shape[-2:]
-        return _MEMBERS.pack(struct.pack("<4Q", *parms_id), ntt, polynomials, degree, primes, 1.0, 1)
-
     def ciphertext(self, parms_id: Sequence[int], residues: Residues, *, ntt: bool) -> Any:
-        """Build a ciphertext of scale 1 from (2, primes, N) residues. CryptoError if one is not below its prime."""
-        body = self._members(parms_id, ntt, len(residues), residues.shape) + _array(residues, self._version)
+        """Build a ciphertext from (2, primes, N) residues. CryptoError if one is not below its prime."""
+        body = _members(parms_id, ntt, residues.shape) + _array(residues, self._version)
         return _load(seal.Ciphertext, self._context, body, self._version, "ciphertext")
 
-    def seeded_ciphertext(self, parms_id: Sequence[int], residues: Residues, seed: bytes) -> Any:
-        """Build a ciphertext in NTT form from its first polynomial (primes, N) and the seed of the second."""
-        return _load(
-            seal.Ciphertext, self._context, self._seeded(parms_id, residues, seed), self._version, "seeded ciphertext"
-        )
+    def seeded(self, parms_id: Sequence[int], residues: Residues, seed: bytes) -> Any:
+        """Build a ciphertext in coefficients from its first polynomial (primes, N) and the seed of the second."""
+        body = _members(parms_id, False, (2, *residues.shape)) + _array(residues, self._version)
+        body += _HEADER.pack(_MAGIC, _HEADER.size, *self._version, 0, 0, _SEEDED_TAIL) + bytes([_BLAKE2XB]) + seed
+        return _load(seal.Ciphertext, self._context, body, self._version, "seeded ciphertext")
 
-    def public_key(self, residues: Residues, seed: bytes) -> Any:
-        """Build a public key (b, a) from b (primes and special prime, N) and the seed of a, which SEAL expands here."""
-        body = self._seeded(self._context.key_parms_id(), residues, seed)
+    def plaintext(self, coefficients: Words) -> Any:
+        """Build a plaintext of up to N coefficients below t."""
+        body = _PLAIN_MEMBERS.pack(bytes(32), coefficients.size, 1.0) + _array(coefficients, self._version)
+        return _load(seal.Plaintext, self._context, body, self._version, "plaintext")
+
+    def public_key(self, residues: Residues) -> Any:
+        """Build a public key from both of its polynomials (2, key primes, N) in NTT form."""
+        body = _members(self._context.key_parms_id(), True, residues.shape) + _array(residues, self._version)
         return _load(seal.PublicKey, self._context, body, self._version, "public key")
 
-    def _seeded(self, parms_id: Sequence[int], residues: Residues, seed: bytes) -> bytes:
-        body = self._members(parms_id, True, 2, residues.shape) + _array(residues, self._version)
-        return body + _HEADER.pack(_MAGIC, _HEADER.size, *self._version, 0, 0, _SEEDED_TAIL) + bytes([_BLAKE2XB]) + seed
-
-    def constant_key(self, value: int, primes: int, degree: int) -> Any:
-        """Build a secret key that is the constant `value`: it is public, and serves to take ciphertexts apart."""
-        residues = np.full((primes, degree), value, np.uint64)
+    def secret_key(self, residues: Residues) -> Any:
+        """Build a secret key from its residues (key primes, N) in NTT form."""
         parms_id = struct.pack("<4Q", *self._context.key_parms_id())
         body = _PLAIN_MEMBERS.pack(parms_id, residues.size, 1.0) + _array(residues, self._version)
-        return _load(seal.SecretKey, self._context, body, self._version, "constant key")
+        return _load(seal.SecretKey, self._context, body, self._version, "secret key")
+
+
+def _members(parms_id: Sequence[int], ntt: bool, shape: tuple[int, ...]) -> bytes:
+    polynomials, primes, degree = shape
+    return _MEMBERS.pack(struct.pack("<4Q", *parms_id), ntt, polynomials, degree, primes, 1.0, 1)
 
 
 def width(prime: int) -> int:
@@ -214,163 +226,210 @@ def unpack(data: bytes | memoryview, primes: Sequence[int], count: int) -> Resid
     return octets.view(np.dtype("<u8"))[..., 0].astype(np.uint64, copy=False)
 
 
-MAX_BITS_128 = {2048: 54, 4096: 109, 8192: 218, 16384: 438}
-NOISE_STD = 10.5**0.5  # SEAL draws errors from a centred binomial distribution of 42 bits
+MOST_MODULUS = 109  # bits of q: HomomorphicEncryption.org (2018), table 1, N = 4096, 128 bits, ternary secret
+SPECIAL_NOISE = math.sqrt((1 + 2 * DEGREE / 3) / 6)  # deviation that the special prime leaves of an encryption of zero
+_SPARE_BITS = 17
 
 
 class Ring:
-    """A SEAL context, its encoder, and polynomials as numpy arrays.
+    """A context of SEAL for plaintexts modulo 2^bits, and what makes keys for it.
 
-    `bits` lists the sizes of the primes; the last one is the special prime, used by SEAL inside public-key encryption.
-    ConfigError if the parameters fall short of 128-bit security.
+    `sizes` lists the sizes of the primes; the last one serves inside public-key encryption only. ConfigError if the
+    parameters fall short of 128-bit security.
     """
 
-    def __init__(self, degree: int, bits: Sequence[int]) -> None:
-        limit = MAX_BITS_128.get(degree, 0)
-        if sum(bits) > limit:
+    def __init__(self, sizes: Sequence[int], bits: int) -> None:
+        if sum(sizes) > MOST_MODULUS:
             raise ConfigError(
-                f"ring: {sum(bits)} bits of modulus at N = {degree} is below 128-bit security "
-                f"(HomomorphicEncryption.org allows {limit}); use fewer bits or a larger N"
+                f"ring: {sum(sizes)} bits of modulus at N = {DEGREE} is below 128-bit security "
+                f"(HomomorphicEncryption.org allows {MOST_MODULUS}); use fewer bits"
             )
-        parms = seal.EncryptionParameters(seal.SCHEME_TYPE.CKKS)
-        parms.set_poly_modulus_degree(degree)
-        parms.set_coeff_modulus(seal.CoeffModulus.Create(degree, list(bits)))
-        context = seal.SEALContext(parms, True, seal.SEC_LEVEL_TYPE.TC128)
-        if not context.parameters_set():
-            raise ConfigError(f"ring: SEAL refuses N = {degree} with primes of {list(bits)} bits at 128-bit security")
-        self.degree = degree
-        self.context = context
-        self.key_primes = [m.value() for m in parms.coeff_modulus()]
+        moduli = seal.CoeffModulus.Create(DEGREE, [*sizes, _SPARE_BITS])
+        self.bits = bits
+        self.key_primes = [p.value() for p in moduli[:-1]]
         self.primes = self.key_primes[:-1]
-        self.level = context.first_parms_id()
-        self.evaluator = seal.Evaluator(context)
-        self.io = SealIO(context)
-        self._first_of, self._sum_of = (
-            seal.Decryptor(context, self.io.constant_key(value, len(bits), degree)) for value in (0, 1)
-        )
-        self._encoder = seal.CKKSEncoder(context)
-        half = degree // 2
-        exponents = np.array([pow(3, i, 2 * degree) for i in range(half)])
-        self._conjugate = exponents % 4 == 3
-        self._index = np.where(self._conjugate, 2 * degree - exponents, exponents) // 4
-        self._twist = np.exp(1j * np.pi * np.arange(half) / degree)
+        self.q = math.prod(self.primes)
+        self.column = np.array(self.primes, np.uint64)[:, None]
+        self.shape = 2, len(self.primes), DEGREE  # of a ciphertext
+        self.context = _context(seal.SCHEME_TYPE.BFV, moduli[:-1], bits)
+        self.level = self.context.first_parms_id()
+        self.io = SealIO(self.context)
+        self.evaluator = seal.Evaluator(self.context)
+        self._maker = _context(seal.SCHEME_TYPE.CKKS, moduli, None)
 
-    def secret_key(self) -> Any:
-        """Draw a secret key, inside SEAL's objects."""
-        return seal.KeyGenerator(self.context).secret_key()
+    def second(self, prg: Prg) -> Residues:
+        """Second polynomial (key primes, N) of a public key, in NTT form, from the next streams of `prg`."""
+        return uniform(prg, self.key_primes, DEGREE)
 
-    @property
-    def public_size(self) -> int:
-        """Bytes of a public key on the wire."""
-        return packed_size(self.key_primes, self.degree) + SEED_BYTES
+    def keypair(self, second: Residues) -> tuple[Residues, Residues]:
+        """Draw a fresh secret key; return it and the first polynomial b of its public key (b, a) for a = `second`.
 
-    def public_bytes(self, encryptor: Any) -> bytes:
-        """Write a public key (b, a) for the wire: b, then the seed of a. The encryptor holds the secret key.
-
-        A public key is an encryption of zero at the primes of the key. `KeyGenerator` makes it likewise, but hands out
-        no seed.
+        All are residues (key primes, N) in NTT form.
         """
-        zero = encryptor.encrypt_zero_symmetric(self.context.key_parms_id())
-        b, seed = self.io.seeded_residues(zero, (len(self.key_primes), self.degree))
-        return pack(b, self.key_primes) + seed
+        level, io = self._maker.first_parms_id(), SealIO(self._maker)
+        secret = seal.KeyGenerator(self._maker).secret_key()
+        encryptor = seal.Encryptor(self._maker, secret)
+        zero, plain = seal.Ciphertext(), seal.Plaintext()
+        encryptor.encrypt_zero_symmetric(level, zero)
+        given = io.ciphertext(level, np.stack([np.zeros_like(second), second]), ntt=True)
+        seal.Evaluator(self._maker).sub_inplace(zero, given)
+        seal.Decryptor(self._maker, secret).decrypt(zero, plain)
+        first = io.plain_residues(plain, second.shape)
+        return io.plain_residues(secret, (len(self.key_primes) + 1, DEGREE))[:-1], first
 
-    def public_key(self, data: bytes) -> Any:
-        """Read the key from `public_size` such bytes, its a expanded here. CryptoError if b is not below its primes."""
-        return self.io.public_key(unpack(data, self.key_primes, self.degree), data[-SEED_BYTES:])
+    def encryptor(self, first: Residues, second: Residues) -> Any:
+        """Build the encryptor of a public key (b, a) from residues in NTT form."""
+        return seal.Encryptor(self.context, self.io.public_key(np.stack([first, second])))
 
-    def second_polynomial(self, cipher: Any) -> Residues:
-        """Residues (primes, N) of c1, in NTT form, of a ciphertext (c0, c1) of scale 1.
+    def sealed_size(self, layout: RingLayout, width: int) -> int:
+        """Bytes that a ciphertext of so many outputs takes on its way up."""
+        return packed_size(self.primes, layout.points * width) + SEED_BYTES
 
-        Decryption c0 + c1 s under the constants s = 0 and s = 1 takes a ciphertext apart into plaintexts, which SEAL
-        saves several times faster than ciphertexts.
-        """
-        plain, rest = seal.Plaintext(), seal.Ciphertext()
-        self._first_of.decrypt(cipher, plain)
-        self.evaluator.sub_plain(cipher, plain, rest)
-        self._sum_of.decrypt(rest, plain)
-        return self.io.plain_residues(plain, (cipher.coeff_modulus_size(), self.degree))
+    def answer_size(self, layout: RingLayout, d: int) -> int:
+        """Bytes of the ciphertexts of an answer about d columns."""
+        blocks = layout.output_blocks * layout.column_blocks(d)
+        return blocks * packed_size(self.primes, DEGREE) + packed_size(self.primes, layout.c * d)
 
-    def first_coefficients(self, cipher: Any, where: NDArray[np.intp]) -> Residues:
-        """Residues (primes, len(where)) of the coefficients of c0 at `where`."""
-        flat = seal.Ciphertext()
-        self.evaluator.transform_from_ntt(cipher, flat)
-        rows = [[flat[i] for i in (prime * self.degree + where).tolist()] for prime in range(flat.coeff_modulus_size())]
-        return np.array(rows, np.uint64)
-
-    def ciphertext(self, level: Any, first: Residues, second: Residues) -> Any:
-        """Build the ciphertext (c0, c1) from coefficients of c0 and NTT values of c1, both (primes, N)."""
-        column = np.array(self.primes[: len(first)], np.uint64)[:, None]
-        one = np.zeros_like(first)
-        one[:, 0] = 1
-        cipher = self.io.ciphertext(level, np.stack([first, one]), ntt=False)
+    def unsealed(self, layout: RingLayout, width: int, part: bytes | memoryview) -> Any:
+        """Read a ciphertext of so many outputs, in NTT form, ready for products; outputs that were not sent are 0."""
+        first = np.zeros((len(self.primes), layout.points, layout.r), np.uint64)
+        first[..., :width] = unpack(part, self.primes, layout.points * width).reshape(*first.shape[:2], width)
+        cipher = self.io.seeded(self.level, first.reshape(-1, DEGREE), bytes(part[-SEED_BYTES:]))
         self.evaluator.transform_to_ntt_inplace(cipher)
-        rest = np.stack([np.zeros_like(second), np.where(second > 0, second, column) - np.uint64(1)])
-        self.evaluator.add_inplace(cipher, self.io.ciphertext(level, rest, ntt=True))
         return cipher
 
-    def encode(self, coefficients: Floats) -> list[Any]:
-        """Plaintexts in NTT form from integer polynomials (m x N), given as floats."""
-        half = self.degree // 2
-        folded = coefficients[:, :half] + 1j * coefficients[:, half:]
-        values = np.fft.ifft(folded * self._twist, norm="forward")[:, self._index]
-        np.conjugate(values, out=values, where=self._conjugate)
-        plains = []
-        for row in values:
-            plain = seal.Plaintext()
-            self._encoder.encode(row.tolist(), self.level, 1.0, plain)
-            plains.append(plain)
-        return plains
+    def plaintext(self, layout: RingLayout, coefficients: Floats) -> tuple[Any, bool]:
+        """Make a plaintext of integers (M,) in NTT form, modulo t, and say whether it has an entry.
 
-    def decode(self, plain: Any) -> Floats:
-        """Decode the N coefficients of a plaintext, centred, to float precision relative to the largest of them."""
-        half = self.degree // 2
-        plain.scale = 1.0
-        slots = np.fromiter(self._encoder.decode_complex(plain), np.complex128, half)
-        np.conjugate(slots, out=slots, where=self._conjugate)
-        values = np.empty(half, np.complex128)
-        values[self._index] = slots
-        folded = np.fft.fft(values, norm="forward") / self._twist
-        return np.concatenate([folded.real, folded.imag])
+        SEAL refuses a product that is zero, so one without any has a unit, and `inner` throws its product away.
+        """
+        words = np.zeros(DEGREE, np.uint64)
+        words[:: layout.r] = coefficients.astype(np.int64).view(np.uint64) & np.uint64(2**self.bits - 1)
+        if not (filled := bool(words.any())):
+            words[0] = 1
+        plain = self.io.plaintext(words)
+        self.evaluator.transform_to_ntt_inplace(plain, self.level)
+        return plain, filled
+
+    def inner(self, ciphertexts: Sequence[Any], plains: Sequence[tuple[Any, bool]]) -> Any | None:
+        """Sum the products; return None if there is no entry. It takes the same steps in any case."""
+        sums: dict[bool, Any] = {}
+        for cipher, (plain, filled) in zip(ciphertexts, plains, strict=True):
+            term = seal.Ciphertext()
+            self.evaluator.multiply_plain(cipher, plain, term)
+            if filled in sums:
+                self.evaluator.add_inplace(sums[filled], term)
+            else:
+                sums[filled] = term
+        return sums.get(True)
+
+    def answer(self, layout: RingLayout, total: Any | None, zero: Any, mask: Residues) -> bytes:
+        """Return c1 of a sum of products plus `zero`, an encryption of zero, and with a mask (primes, columns, outputs)
+        on them the wanted coefficients of c0."""
+        if total is not None:
+            summand = seal.Ciphertext()
+            self.evaluator.transform_from_ntt(total, summand)
+            self.evaluator.add_inplace(zero, summand)
+        first, second = self.io.residues(zero, self.shape)
+        wanted = (self.wanted(layout, first, mask.shape[1:]) + mask) % self.column[..., None]
+        return pack(second, self.primes) + pack(wanted.reshape(len(self.primes), -1), self.primes)
+
+    @staticmethod
+    def wanted(layout: RingLayout, polynomials: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+        """Take of polynomials (..., N) the coefficients of so many columns and outputs, (..., columns, outputs)."""
+        columns, width = shape
+        whole = polynomials.reshape(*polynomials.shape[:-1], layout.points, layout.r)
+        return whole[..., layout.wanted[:columns], :width]
+
+    def zero(self, encryptor: Any) -> Any:
+        """Encrypt zero under a public key, in coefficients."""
+        zero = seal.Ciphertext()
+        encryptor.encrypt_zero(self.level, zero)
+        return zero
+
+    def numbers(self, residues: Residues) -> NDArray[np.object_]:
+        """Put the numbers (any shape) modulo q together from their residues (primes, *shape), as Python's integers."""
+        total = sum(
+            row.astype(object) * (self.q // p * pow(self.q // p, -1, p))
+            for row, p in zip(residues, self.primes, strict=True)
+        )
+        return np.asarray(total % self.q)
+
+    def nearest(self, residues: Residues) -> Words:
+        """round(t x / q) modulo t, exactly, for each x modulo q given by its residues (primes, *shape)."""
+        return np.asarray(
+            ((self.numbers(residues) << self.bits + 1) + self.q) // (2 * self.q) % 2**self.bits, np.uint64
+        )
 
 
-def mulmod(a: Residues, b: int, p: int) -> Residues:
-    """Compute a * b mod p for residues a < p and 0 <= b < p < 2^50, by a float quotient that is off by one at most."""
-    quotient = np.floor(a.astype(np.float64) * (b / p)).astype(np.uint64)
-    with np.errstate(over="ignore"):
-        rest = (a * np.uint64(b) - quotient * np.uint64(p)).view(np.int64)
-    return (rest % np.int64(p)).astype(np.uint64)
+class RingKey(Secret):
+    """A secret key, inside SEAL's objects."""
+
+    def __init__(self, ring: Ring, secret: Residues) -> None:
+        self.residues, self._ring = secret, ring
+        key = ring.io.secret_key(secret)
+        self._encryptor, self._decryptor = seal.Encryptor(ring.context, key), seal.Decryptor(ring.context, key)
+
+    def seal(self, layout: RingLayout, message: Words) -> bytes:
+        """Encrypt coefficients below t (M, outputs): c0 as far as there are outputs, and the seed of c1."""
+        ring, (points, width) = self._ring, message.shape
+        whole = np.zeros((points, layout.r), np.uint64)
+        whole[:, :width] = message
+        seeded = self._encryptor.encrypt_symmetric(ring.io.plaintext(whole.reshape(-1)))
+        first, seed = ring.io.seeded_residues(seeded, ring.shape[1:])
+        sent = first.reshape(-1, points, layout.r)[..., :width]
+        return pack(sent.reshape(len(first), -1), ring.primes) + seed
+
+    def reveal(
+        self, layout: RingLayout, shape: tuple[int, int], view: memoryview, dither: Residues | None = None
+    ) -> Words:
+        """Decrypt the wanted coefficients (columns, outputs) of a ciphertext of an answer, once a dither (primes,
+        columns, outputs) is added to them."""
+        ring, primes = self._ring, self._ring.primes
+        residues, count = np.zeros(ring.shape, np.uint64), math.prod(shape)
+        residues[1] = unpack(view, primes, DEGREE)
+        first = unpack(view[packed_size(primes, DEGREE) :], primes, count).reshape(len(primes), *shape)
+        if (first >= ring.column[..., None]).any() or (dither is not None and not residues[1].any()):
+            raise CryptoError("lattice: an answer holds values outside its modulus; it is malformed")
+        if dither is not None:
+            first = (first + dither) % ring.column[..., None]
+        whole = residues[0].reshape(-1, layout.points, layout.r)
+        whole[:, layout.wanted[: shape[0]], : shape[1]] = first
+        return ring.wanted(layout, self.decrypt(residues), shape)
+
+    def decrypt(self, residues: Residues) -> Words:
+        """Decrypt a ciphertext (2, primes, N) in coefficients: N coefficients below t."""
+        ring, plain, out = self._ring, seal.Plaintext(), np.zeros(DEGREE, np.uint64)
+        self._decryptor.decrypt(ring.io.ciphertext(ring.level, residues, ntt=False), plain)
+        count = plain.coeff_count()  # SEAL leaves the highest zeros out
+        out[:count] = ring.io.plain_residues(plain, (1, count))[0]
+        return out
 
 
-def fraction_of_modulus(residues: Residues, primes: Sequence[int]) -> Floats:
-    """x / q in [0, 1) for x given by its (primes, count) residues, q their product (Chinese remainder theorem)."""
-    q = 1
-    for p in primes:
-        q *= p
-    total = np.zeros(residues.shape[1])
-    for row, p in zip(residues, primes, strict=True):
-        inverse = pow(q // p, -1, p)
-        total += (row if inverse == 1 else mulmod(row, inverse, p)) / np.float64(p)
-    return total % 1.0
+def _context(scheme: Any, moduli: Any, bits: int | None) -> Any:
+    parms = seal.EncryptionParameters(scheme)
+    parms.set_poly_modulus_degree(DEGREE)
+    parms.set_coeff_modulus(moduli)
+    # the maker of keys has a prime too many for SEAL's own check; the caller has checked what leaves
+    level = seal.SEC_LEVEL_TYPE.NONE
+    if bits is not None:
+        parms.set_plain_modulus(2**bits)
+        level = seal.SEC_LEVEL_TYPE.TC128
+    context = seal.SEALContext(parms, True, level)
+    if not context.parameters_set():
+        raise ConfigError(f"ring: SEAL refuses N = {DEGREE} with t = 2^{bits} at 128-bit security")
+    return context
 
 
-def uniform_residues(primes: Sequence[int], count: int) -> Residues:
-    """(primes, count) residues, each exactly uniform below its prime: rejection sampling from `random_words`."""
+def uniform(prg: Prg, primes: Sequence[int], count: int) -> Residues:
+    """(primes, count) residues, each exactly uniform below its prime: rejection from the streams of `prg`, in order."""
     out = np.empty((len(primes), count), np.uint64)
     for row, p in zip(out, primes, strict=True):
         have = 0
         while have < count:
-            words = random_words(count - have + 8) >> np.uint64(64 - p.bit_length())
+            drawn = (count - have) * 2 ** p.bit_length() // p + 64
+            words = prg.array(drawn, np.uint64) >> np.uint64(64 - p.bit_length())
             kept = words[words < p][: count - have]
             row[have : have + len(kept)] = kept
             have += len(kept)
     return out
-
-
-def dither_residues(primes: Sequence[int], bits: int, count: int) -> Residues:
-    """(primes, count) residues of secret integers uniform below 2^bits (bits <= 96)."""
-    low_bits = min(bits, 32)
-    low = random_words(count) >> np.uint64(64 - low_bits)
-    if bits <= 32:
-        return np.stack([low % np.uint64(p) for p in primes])
-    high = random_words(count) >> np.uint64(64 - (bits - 32))
-    return np.stack([(mulmod(high % np.uint64(p), 2**32 % p, p) + low) % np.uint64(p) for p in primes])

@@ -8,9 +8,8 @@ The *holders* are the active party and its partner. A holder h has vectors V_h, 
 3. k -> h   masked W_k^T V_h      => one share at k, one at h
 
 A party receives ciphertexts under a holder's key, a holder replies that are uniform to it whatever key it made and
-whatever it asked (crypto/lattice/bfv_product.py), on the library that the job names (share_products.py): no coin is
-made
-without the evaluator's own nonce.
+whatever it asked (crypto/kernel/shares.py), on the library that the job names: no coin is made without the evaluator's
+own nonce.
 """
 
 from __future__ import annotations

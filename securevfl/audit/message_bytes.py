@@ -12,21 +12,20 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import sha256
-from itertools import cycle
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.crypto.kernel import gradient
-from securevfl.crypto.kernel import shares as kernel
+from securevfl.crypto.kernel import shares
 from securevfl.crypto.kernel.ciphertexts import RingLayout, column_groups, named, packed_size, unpack
-from securevfl.crypto.kernel.residues import DEGREE, Primes
+from securevfl.crypto.kernel.gradient import GradientParameters
+from securevfl.crypto.kernel.residues import DEGREE
+from securevfl.crypto.kernel.row_products import BLINDED, OPENED, PIECE, SEALED, checked
 from securevfl.crypto.lattice import bfv_product, polynomial_ring
-from securevfl.crypto.lattice.layout import BLINDED, OPENED, SEALED, FixedPoint, Layout, Parameters
-from securevfl.crypto.lattice.row_products import checked
+from securevfl.crypto.lattice.lattice_product import Parameters
 from securevfl.crypto.paillier import packing
 from securevfl.crypto.paillier.packing import layout
 from securevfl.crypto.paillier.paillier_product import CHECKS
@@ -39,8 +38,7 @@ NO_BYTES: NDArray[np.uint8] = np.empty(0, np.uint8)
 _PAILLIER = struct.Struct(">4sBB16sIIIdI")
 _PAILLIER_KEY = struct.Struct(">4sBH")
 _SUM = struct.Struct("<4s16sIIIId")
-_RINGS = (48, 56)  # bits of shares; those of fewer have the primes of the first
-_KERNEL_RINGS = (40, 48, 56)
+_RINGS = (40, 48, 56)  # bits of shares; those of fewer have the primes of the next
 
 
 @dataclass(frozen=True)
@@ -135,183 +133,162 @@ def _paillier(data: bytes, moduli: Mapping[bytes, int]) -> Body:
 
 
 @lru_cache(maxsize=1)
-def parameters() -> Parameters:
-    """Return the sizes of the lattice engine."""
-    return Parameters()
+def _gradients() -> tuple[GradientParameters, Parameters]:
+    return GradientParameters(), Parameters()
 
 
-class Residues:
-    """Residues behind a header, taken off polynomial by polynomial, and what serves once among their bytes."""
+def _residues(residues: NDArray[np.uint64], primes: list[int]) -> tuple[Floats, NDArray[np.uint8]]:
+    column = np.array(primes, np.float64)[:, None]
+    return (residues / column).ravel(), (residues & np.uint64(255)).astype(np.uint8).ravel()
 
-    def __init__(self, data: bytes, header: int) -> None:
-        self.view = memoryview(data)[header:]
-        self.fresh: list[bytes] = []
-        self._fractions: list[Floats] = []
-        self._low: list[NDArray[np.uint8]] = []
 
-    def take(self, primes: list[int], count: int, fresh: slice | None = None, size: int | None = None) -> None:
-        """Take `count` residues modulo each prime off `size` bytes; `fresh`: which of these bytes serve once."""
-        size = size or polynomial_ring.packed_size(primes, count)
-        self._add(polynomial_ring.unpack(self.view, primes, count), primes)
-        self.fresh += [] if fresh is None else [bytes(self.view[:size][fresh])]
-        self.view = self.view[size:]
+def _joined(form: str, header: tuple[Any, ...], parts: list[_Part], fresh: Any) -> Body:
+    return Body(
+        form,
+        header,
+        np.concatenate([fractions for fractions, _ in parts]),
+        np.concatenate([low for _, low in parts]),
+        tuple(fresh),
+    )
 
-    def take_small(self, primes: Primes, *counts: int) -> None:
-        """Take so many residues on the kernel, one lot after another; the first bytes of each polynomial serve once."""
-        moduli = [int(p) for p in primes.values]
+
+_Part = tuple[Floats, NDArray[np.uint8]]
+
+
+class _Wire(NamedTuple):
+    """How an engine writes residues. On SEAL each ciphertext stands alone, with its seed behind it."""
+
+    moduli: list[int]
+    size: Callable[[int], int]  # bytes of so many residues
+    read: Callable[[memoryview, int], NDArray[np.uint64]]
+    on_seal: bool
+
+    def split(
+        self, view: memoryview, counts: Iterable[int]
+    ) -> tuple[list[tuple[Floats, NDArray[np.uint8]]], list[bytes]]:
+        """Residues that follow each other, in such numbers, and what is fresh among them: seeds, of which so many bytes
+        are named below zero, and the first bytes of each polynomial."""
+        parts, fresh = [], []
         for count in counts:
-            residues = unpack(primes, self.view, (count,))
-            self._add(np.mod(residues, np.array(moduli)[:, None]).astype(np.uint64), moduli)
-            self.fresh += [bytes(self.view[_HEAD])] if count >= DEGREE else []
-            self.view = self.view[packed_size(primes, count) :]
+            size = -count if count < 0 else self.size(count)
+            if count < 0 or count >= DEGREE:
+                fresh.append(bytes(view[: min(size, 64)]))
+            if count > 0:
+                parts.append(_residues(self.read(view, count), self.moduli))
+            view = view[size:]
+        return parts, fresh
 
-    def _add(self, residues: NDArray[np.uint64], moduli: list[int]) -> None:
-        self._fractions.append((residues / np.array(moduli, np.float64)[:, None]).ravel())
-        self._low.append((residues & np.uint64(255)).astype(np.uint8).ravel())
+    def sealed(self, where: RingLayout, blocks: int) -> list[int]:
+        """Return what `split` takes, of sample blocks that are sealed together."""
+        counts = []
+        for outputs in where.outputs:
+            count = where.points * (outputs.stop - outputs.start)
+            counts += [count, -polynomial_ring.SEED_BYTES] * blocks if self.on_seal else [-SEED, count * blocks]
+        return counts
 
-    def body(self, *header: Any) -> Body:
-        """Return what was taken as the body of a ciphertext."""
-        return Body("ciphertext", header, np.concatenate(self._fractions), np.concatenate(self._low), tuple(self.fresh))
-
-
-_HEAD, _LAST = slice(64), slice(-polynomial_ring.SEED_BYTES, None)  # bytes of a polynomial, and its seed
-
-
-def _sealed(data: bytes) -> Body:
-    _, _, *sizes = SEALED.unpack_from(data)
-    own, residues = parameters(), Residues(data, SEALED.size)
-    while residues.view:
-        residues.take(own.ring.primes, own.ring.degree, _LAST, own.sealed_size)
-    return residues.body("SLG2", *sizes)
-
-
-def _blinded(data: bytes) -> Body:
-    _, _, n, c, s, p, d = BLINDED.unpack_from(data)
-    own, residues = parameters(), Residues(data, BLINDED.size)
-    where = own.layout(n, c, s, p)
-    for count in _answered(where, checked(where, d), own.ring.degree):
-        residues.take(own.ring.primes, count, _HEAD if count == own.ring.degree else None)
-    return residues.body("SLB3", n, c, s, p, d)
+    def answer(self, where: RingLayout, d: int) -> list[int]:
+        """Return what `split` takes, of an answer about d columns: c1, then wanted coefficients of c0."""
+        groups = bfv_product.blocks(where, d, 1) if self.on_seal else column_groups(where, d)
+        sizes = [(1 if self.on_seal else some.stop - some.start, part.stop - part.start) for some, part in groups]
+        widths = [outputs.stop - outputs.start for outputs in where.outputs]
+        return [x for width in widths for b, f in sizes for x in (b * DEGREE, f * width)]
 
 
-def _answered(where: Layout, width: int, degree: int) -> list[int]:
-    """How many residues stand together in an answer about columns: a polynomial, then those wanted of another."""
-    blocks = [(a, b) for a in range(where.output_blocks) for b in range(where.column_blocks(width))]
-    return [count for a, b in blocks for count in (degree, len(where.wanted(width, b, a)))]
+def _wire(own: Any) -> _Wire:
+    ring = getattr(own, "ring", None) if isinstance(own, Parameters) else getattr(own, "bfv", None)
+    if ring is not None:
+        primes = ring.primes
+        return _Wire(
+            primes,
+            lambda count: polynomial_ring.packed_size(primes, count),
+            lambda view, count: polynomial_ring.unpack(view, primes, count),
+            True,
+        )
+    column = np.array(own.primes.values)[:, None]
+    return _Wire(
+        [int(p) for p in own.primes.values],
+        lambda count: packed_size(own.primes, count),
+        lambda view, count: np.mod(unpack(own.primes, view, (count,)), column).astype(np.uint64),
+        False,
+    )
 
 
 def _parse_opened(data: bytes) -> Body:
     _, _, count, checks = OPENED.unpack_from(data)
     values = np.frombuffer(data, "<i4", count + checks, offset=OPENED.size)
-    own: FixedPoint = parameters() if data[:4] == b"SLO3" else gradient.GradientParameters()
-    fractions = (values / own.levels) % 1.0
+    fractions = (values / _gradients()[data[:4] == b"SLO4"].levels) % 1.0
     fresh = (data[OPENED.size :],) if count > 1 else ()
     return Body("opened", (data[:4].decode(), count), fractions, (values & 255).astype(np.uint8), fresh)
 
 
-def _summed(data: bytes) -> Body:
-    _, _, m, terms, summed, noises, bound = _SUM.unpack_from(data)
-    (primes, degree), residues = _sum_primes(), Residues(data, _SUM.size)
-    fresh = cycle((None, _HEAD))
-    while residues.view:
-        residues.take(primes, degree, next(fresh))
-    return residues.body("SLS1", m, terms, summed, noises, bound)
+def _gradient(data: bytes, wire: _Wire) -> Body:
+    """Take apart a sealed residual, or the blinded product."""
+    asks = data[2:3] == b"G"
+    _, _, n, c, r, s, last = (SEALED if asks else BLINDED).unpack_from(data)
+    where, view = named("audit", n, c, r, s), memoryview(data)[(SEALED if asks else BLINDED).size :]
+    counts = [] if asks else wire.answer(where, checked(where, last))
+    left = len(view) // wire.size(where.points * c) if asks else 0
+    for start in range(0, left, PIECE):
+        counts += wire.sealed(where, min(PIECE, left - start))
+    parts, fresh = wire.split(view, counts)
+    return _joined("ciphertext", (data[:4].decode(), n, c, r, s, last), parts, fresh)
 
 
-def _parse_shared(data: bytes) -> Body:
+def _shared(data: bytes, parameters: Callable[[int], Any]) -> Body:
     """Take apart a query about shares, or the answer to one; its length tells of which ring it is."""
-    asks = data[:4] == b"SSV1"
-    head = bfv_product.SEALED if asks else bfv_product.REPLY
-    _, _, *sizes = head.unpack_from(data)
-    residues = Residues(data, head.size)
+    asks = data[2:3] == b"V"
+    _, _, *sizes = (shares.SEALED if asks else shares.REPLY).unpack_from(data)
+    view = memoryview(data)[(shares.SEALED if asks else shares.REPLY).size :]
     for bits in _RINGS:
-        own = _share_parameters(bits)
-        primes, degree = own.bfv.primes, bfv_product.DEGREE
-        if asks:
-            where = own.layout(*sizes)
-            counts = [degree] * (where.sample_blocks * where.output_blocks)
-            pieces = [own.sealed_size] * len(counts)
-        else:
-            c, s, p, d = sizes
-            counts = _answered(own.layout(s, c, s, p), d, degree)
-            pieces = [polynomial_ring.packed_size(primes, count) for count in counts]
-        if sum(pieces) == len(residues.view):
-            for count, size in zip(counts, pieces, strict=True):
-                residues.take(primes, count, (_LAST if asks else _HEAD) if count == degree else None, size)
-            return residues.body(data[:4], *sizes)
+        own = parameters(bits)
+        n, c, r, s = sizes if asks else (sizes[2], *sizes[:3])
+        where, wire = own.layout(n, c, r, s), _wire(own)
+        if len(view) != (own.query_size(where) if asks else own.reply_size(where, sizes[3])):
+            continue
+        if not asks:
+            counts = wire.answer(where, sizes[3])
+        elif wire.on_seal:
+            counts = wire.sealed(where, where.sample_blocks)
+        else:  # one seed for all
+            counts = [-SEED, where.points * where.sample_blocks * c]
+        parts, fresh = wire.split(view, counts)
+        return _joined("ciphertext", (data[:4], *sizes), parts, fresh)
     raise ValueError("of no ring")
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=3)
 def _share_parameters(bits: int) -> bfv_product.BfvParameters:
     return bfv_product.BfvParameters(bits)
 
 
-def _on_the_kernel(data: bytes) -> Body:
-    """Take apart a query about shares on the kernel, or the answer to one; its length tells of which ring it is."""
-    asks = data[:4] == b"SKV2"
-    head = kernel.SEALED if asks else kernel.REPLY
-    _, _, *sizes = head.unpack_from(data)
-    residues = Residues(data, head.size + SEED if asks else head.size)
-    for bits in _KERNEL_RINGS:
-        own = kernel.ShareParameters(bits)
-        n, c, r, s = sizes if asks else (sizes[2], *sizes[:3])
-        where = own.layout(n, c, r, s)
-        counts = [where.points * where.sample_blocks * c] if asks else _residues_of_answer(where, sizes[3])
-        if sum(packed_size(own.primes, count) for count in counts) == len(residues.view):
-            residues.take_small(own.primes, *counts)
-            if asks:
-                residues.fresh = [data[head.size :][:SEED]]
-            return residues.body(data[:4], *sizes)
-    raise ValueError("of no ring")
+def _summed(data: bytes) -> Body:
+    _, _, m, terms, summed, noises, bound = _SUM.unpack_from(data)
+    primes = _sum_primes()
+    size = polynomial_ring.packed_size(primes, DEGREE)
+    parts, fresh = [], []
+    for index, start in enumerate(range(_SUM.size, len(data), size)):
+        parts.append(_residues(polynomial_ring.unpack(data[start:], primes, DEGREE), primes))
+        if index % 2:
+            fresh.append(data[start : start + 64])
+    return _joined("ciphertext", ("SLS2", m, terms, summed, noises, bound), parts, fresh)
 
 
-def _residues_of_answer(where: RingLayout, d: int) -> list[int]:
-    """How many residues stand together in an answer on the kernel about d columns: c1, then wanted ones of c0."""
-    widths = [outputs.stop - outputs.start for outputs in where.outputs]
-    groups = [(blocks.stop - blocks.start, part.stop - part.start) for blocks, part in column_groups(where, d)]
-    return [x for width in widths for b, f in groups for x in (b * DEGREE, f * width)]
-
-
-def _gradient_on_the_kernel(data: bytes) -> Body:
-    """Split a sealed residual on the kernel, or the blinded product, into groups."""
-    own, asks = gradient.GradientParameters(), data[:4] == b"SGG2"
-    head = SEALED if asks else BLINDED
-    _, _, n, c, r, s, last = head.unpack_from(data)
-    where, residues = named(gradient.ENGINE, n, c, r, s), Residues(data, head.size)
-    if not asks:
-        residues.take_small(own.primes, *_residues_of_answer(where, checked(where, last)))
-        return residues.body("SGB2", n, c, r, s, last)
-    seeds = []
-    while residues.view:
-        blocks = min(gradient.PIECE, len(residues.view) // packed_size(own.primes, where.points * c))
-        for outputs in where.outputs:
-            seeds.append(bytes(residues.view[:SEED]))
-            residues.view = residues.view[SEED:]
-            residues.take_small(own.primes, where.points * (outputs.stop - outputs.start) * blocks)
-    residues.fresh = seeds
-    return residues.body("SGG2", n, c, r, s, last)
-
-
-_KEYS = (b"SVPK", b"SLK2", b"SLA2", b"SSK1", b"SKK2", b"SGK2")
+_KEYS = (b"SVPK", b"SLK3", b"SLA3", b"SSK1", b"SKK2", b"SGK2")
 _READERS: dict[bytes, Callable[[bytes], Body]] = {
-    b"SLG2": _sealed,
-    b"SLB3": _blinded,
-    b"SLS1": _summed,
-    **dict.fromkeys((b"SLO3", b"SGO1"), _parse_opened),
-    **dict.fromkeys((b"SGG2", b"SGB2"), _gradient_on_the_kernel),
-    **dict.fromkeys((b"SSV1", b"SSR1"), _parse_shared),
-    **dict.fromkeys((b"SKV2", b"SKR2"), _on_the_kernel),
+    b"SLS2": _summed,
+    **dict.fromkeys((b"SGO1", b"SLO4"), _parse_opened),
+    **dict.fromkeys((b"SGG2", b"SGB2"), lambda data: _gradient(data, _wire(_gradients()[0]))),
+    **dict.fromkeys((b"SLG3", b"SLB4"), lambda data: _gradient(data, _wire(_gradients()[1]))),
+    **dict.fromkeys((b"SKV2", b"SKR2"), lambda data: _shared(data, shares.ShareParameters)),
+    **dict.fromkeys((b"SSV2", b"SSR2"), lambda data: _shared(data, _share_parameters)),
 }
 
 
 @lru_cache(maxsize=1)
-def _sum_primes() -> tuple[list[int], int]:
-    from securevfl.crypto.lattice.lattice_sum import _BITS, _DEGREE
-    from securevfl.crypto.lattice.polynomial_ring import Ring
+def _sum_primes() -> list[int]:
+    from securevfl.crypto.lattice.lattice_sum import LatticeSum
 
-    ring = Ring(_DEGREE, _BITS)
-    return ring.primes, ring.degree
+    return LatticeSum()._ring.primes
 
 
 def opened_numbers(body: Body) -> int | None:
@@ -319,6 +296,6 @@ def opened_numbers(body: Body) -> int | None:
     match body.header:
         case ("SVPC", packing.MessageKind.OPENED, _, c, d, _, count):
             return int(count) - CHECKS * c if count == c * (d + CHECKS) else int(count)
-        case ("SLO3" | "SGO1", count):
+        case ("SLO4" | "SGO1", count):
             return int(count)
     return None

@@ -15,7 +15,7 @@ import tenseal.sealapi as seal
 from securevfl.crypto.kernel.ciphertexts import NOISE_STD, RingLayout, pack, packed_size, uniform, unpack
 from securevfl.crypto.kernel.residues import DEGREE, multiplied, multiplier, transform
 from securevfl.crypto.kernel.shares import REPLY, SEALED, SECONDS, KernelShares, ShareParameters
-from securevfl.crypto.lattice.bfv import BfvIO
+from securevfl.crypto.lattice.polynomial_ring import SealIO
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import common_coin
 
@@ -33,12 +33,12 @@ class Reference:
         parms.set_plain_modulus(2**bits)
         self.context = seal.SEALContext(parms, True, seal.SEC_LEVEL_TYPE.TC128)
         assert self.context.parameters_set()
-        self.io, self.level = BfvIO(self.context), self.context.first_parms_id()
+        self.io, self.level = SealIO(self.context), self.context.first_parms_id()
         keys = seal.EncryptionParameters(seal.SCHEME_TYPE.CKKS)  # where ciphertexts have the primes of a key
         keys.set_poly_modulus_degree(DEGREE)
         keys.set_coeff_modulus([*parms.coeff_modulus(), spare])
         self.keys = seal.SEALContext(keys, True, seal.SEC_LEVEL_TYPE.NONE)
-        self.keys_io = BfvIO(self.keys)
+        self.keys_io = SealIO(self.keys)
 
     def ciphertext(self, polynomials):
         """A ciphertext from (2, P, N) coefficients about zero."""
@@ -57,7 +57,9 @@ class Reference:
     def decrypted(self, decryptor, polynomials):
         plain = seal.Plaintext()
         decryptor.decrypt(self.ciphertext(polynomials), plain)
-        return self.io.coefficients(plain, DEGREE)
+        out = np.zeros(DEGREE, np.uint64)
+        out[: plain.coeff_count()] = self.io.plain_residues(plain, (1, plain.coeff_count()))[0]
+        return out
 
 
 @pytest.fixture(scope="module", params=[40, 48, 56])
@@ -149,7 +151,7 @@ def test_the_kernel_decrypts_what_seal_encrypts(reference):
     cipher = seal.Ciphertext()
     seeded = seal.Encryptor(reference.context, secret).encrypt_symmetric(reference.io.plaintext(m))
     residues, seed = reference.io.seeded_residues(seeded, (len(primes), DEGREE))
-    cipher = reference.io.seeded_coefficients(reference.level, residues, seed)
+    cipher = reference.io.seeded(reference.level, residues, seed)
     c0, c1 = reference.io.residues(cipher, (2, len(primes), DEGREE)).astype(float)
     holder = ternary_holder(reference, secret)
     second = transform(primes, DEGREE).forward(primes.reduce(c1.copy())[..., None])
@@ -161,7 +163,7 @@ def test_the_kernel_decrypts_what_seal_encrypts(reference):
 def ternary_holder(reference, secret):
     """A holder on the kernel with SEAL's secret key, from its values at SEAL's points."""
     shape = len(reference.primes) + 1, DEGREE
-    values = reference.io.secret_residues(secret, shape)
+    values = reference.io.plain_residues(secret, shape)
     whole = reference.keys_io.ciphertext(reference.keys.first_parms_id(), np.stack([values, values]), ntt=True)
     seal.Evaluator(reference.keys).transform_from_ntt_inplace(whole)
     row = reference.keys_io.residues(whole, (2, *shape))[0, 0].astype(np.int64)

@@ -10,14 +10,13 @@ import pytest
 import tenseal.sealapi as seal
 
 from securevfl.base.tall import Here, Sparse, Tall
-from securevfl.crypto.kernel import gradient
+from securevfl.crypto.kernel import gradient, row_products
 from securevfl.crypto.kernel.ciphertexts import choose, dither, named, uniform, unpack
 from securevfl.crypto.kernel.gradient import GradientParameters, KernelGradient
 from securevfl.crypto.kernel.residues import DEGREE, multiplied, summed, transform
+from securevfl.crypto.kernel.row_products import BLINDED, SEALED, g_scale
 from securevfl.crypto.lattice.lattice_product import LatticeScheme
-from securevfl.crypto.lattice.layout import BLINDED, SEALED
 from securevfl.crypto.lattice.polynomial_ring import SealIO
-from securevfl.crypto.lattice.row_products import g_scale
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.scheme import Shape
 from securevfl.errors import ConfigError, CryptoError, KeyMismatch, RangeError, ShapeMismatch
@@ -35,8 +34,8 @@ EVALUATOR = SCHEME.evaluator(HOLDER.public)
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gradient, "PIECE", 2)
-    monkeypatch.setattr(gradient, "TILE", 1 << 14)
+    monkeypatch.setattr(row_products, "PIECE", 2)
+    monkeypatch.setattr(row_products, "TILE", 1 << 14)
 
 
 def through(matrix, g, pieces, *, room=1 << 30, encode=True, holder=HOLDER, evaluator=EVALUATOR):
@@ -169,7 +168,7 @@ def test_messages_that_are_not_what_they_should_be_are_refused() -> None:
     prepared, sealed = EVALUATOR.prepare(J), HOLDER.encrypt(g, bound=1.0)
     blinded, mask = EVALUATOR.blind(EVALUATOR.transpose_product(prepared, sealed))
     shape = Shape(N, 2, D)
-    for wrong in (sealed[:-1], sealed + b"\0", sealed[: SEALED.size], b"SLG2" + sealed[4:], sealed[:40]):
+    for wrong in (sealed[:-1], sealed + b"\0", sealed[: SEALED.size], b"SLG3" + sealed[4:], sealed[:40]):
         with pytest.raises(CryptoError):
             EVALUATOR.transpose_product(prepared, wrong)
     for wrong in (blinded[:-1], blinded + b"\0", blinded[: BLINDED.size], blinded[:-3] + b"\xff" * 3):
@@ -188,7 +187,7 @@ def test_messages_that_are_not_what_they_should_be_are_refused() -> None:
         key = sealed[4:20]
         with pytest.raises(CryptoError):
             EVALUATOR.transpose_product(prepared, SEALED.pack(b"SGG2", key, n, c, r, s, 1.0) + sealed[SEALED.size :])
-    for public in (HOLDER.public[:-1], b"SLK2" + HOLDER.public[4:], b""):
+    for public in (HOLDER.public[:-1], b"SLK3" + HOLDER.public[4:], b""):
         with pytest.raises(CryptoError):
             SCHEME.evaluator(public)
     with pytest.raises(RangeError):
@@ -249,9 +248,7 @@ class Reference:
         return io.residues(back, (2, len(PRIMES), DEGREE))[0].astype(np.int64)
 
     def secret(self, io, values):
-        from securevfl.crypto.lattice.bfv import BfvIO
-
-        return BfvIO(self.context).secret_key(values)
+        return SealIO(self.context).secret_key(values)
 
 
 def coefficients(layout, values):

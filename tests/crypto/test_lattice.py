@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import gc
 import math
 import os
@@ -14,9 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securevfl.crypto.lattice.lattice_product import LatticeScheme
-from securevfl.crypto.lattice.layout import BLINDED, OPENED, SEALED, Parameters
-from securevfl.crypto.lattice.row_products import Mask
+from securevfl.crypto.kernel.row_products import BLINDED, OPENED, SEALED, Mask
+from securevfl.crypto.lattice.lattice_product import PROFILE, LatticeScheme, Parameters
 from securevfl.crypto.scheme import Shape
 from securevfl.errors import ConfigError, CryptoError, KeyMismatch, RangeError
 
@@ -206,7 +206,7 @@ def test_impossible_width_and_weak_ring():
     with pytest.raises(ConfigError):
         LatticeScheme(columns=0)
     with pytest.raises(ConfigError):
-        Parameters(degree=2048)
+        Parameters(dataclasses.replace(PROFILE, bits=(47, 47, 16)))
 
 
 def test_strength_names_ring_level_and_assumption(scheme):

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from securevfl.base.tall import Here, Sparse, Tall
-from securevfl.crypto.lattice import lattice_product
-from securevfl.crypto.lattice.lattice_product import SLOT, LatticeScheme, Sums
-from securevfl.crypto.lattice.layout import SEALED, Parameters
+from securevfl.crypto.kernel import row_products
+from securevfl.crypto.kernel.row_products import SEALED, kept_bytes
+from securevfl.crypto.lattice.lattice_product import LatticeScheme, Parameters, Sums
 from securevfl.crypto.lattice.polynomial_ring import Ring
-from securevfl.crypto.lattice.row_products import kept_bytes
 from securevfl.crypto.scheme import Shape
 from securevfl.errors import CryptoError, RangeError
 
@@ -42,8 +41,8 @@ def through(prepared: object, pieces: list[bytes], *, encode: bool = True) -> np
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lattice_product, "PIECE", 2)
-    monkeypatch.setattr(lattice_product, "CHUNK", 10)
+    monkeypatch.setattr(row_products, "PIECE", 2)
+    monkeypatch.setattr(row_products, "TILE", 1 << 15)
 
 
 def pieces() -> list[bytes]:
@@ -56,7 +55,7 @@ def pieces() -> list[bytes]:
 @pytest.mark.parametrize("matrix", [J, parts(), parts(1, 2500), parts(137, 138, 4999)], ids=["array", "1", "3", "4"])
 def test_pieces_and_parts_give_the_product(matrix: np.ndarray | Tall, encode: bool) -> None:
     sent = pieces()
-    assert len(sent) > 3
+    assert len(sent) > 2
     prepared = EVALUATOR.prepare(matrix)
     for _ in range(2):  # plaintexts encoded now, and kept
         assert np.abs(through(prepared, sent, encode=encode) - J.T @ G).max() < 2e-2
@@ -73,7 +72,7 @@ def test_plaintexts_are_kept_as_far_as_there_is_room(room: int) -> None:
     sent = pieces()
     for _ in range(2):
         assert np.abs(through(prepared, sent) - J.T @ G).max() < 2e-2
-        kept = kept_bytes(matrix.parts[0].stretch, SLOT)  # type: ignore[attr-defined]
+        kept = kept_bytes(matrix.parts[0].stretch)  # type: ignore[attr-defined]
         assert room / 2 <= kept <= room
         assert prepared.nbytes == kept + J.nbytes
 
@@ -112,11 +111,11 @@ def test_sums_and_parameters_travel_between_processes() -> None:
     product = EVALUATOR.transpose_product(prepared, HOLDER.encrypt(G, bound=1.0))
     parameters = Parameters()
     there = pickle.loads(pickle.dumps(product.sums()))
-    shape = (2, len(parameters.ring.primes), parameters.ring.degree)
-    for row, came in zip(product.sums().ciphertexts, there.ciphertexts, strict=True):
-        for one, other in zip(row, came, strict=True):
-            ring = parameters.ring
-            np.testing.assert_array_equal(ring.io.residues(one, shape), ring.io.residues(other, shape))
+    ring = parameters.ring
+    for row, came in zip(product.sums().reduced(), there.reduced(), strict=True):
+        assert list(row) == list(came)
+        for column, one in row.items():
+            np.testing.assert_array_equal(ring.io.residues(one, ring.shape), ring.io.residues(came[column], ring.shape))
     assert pickle.loads(pickle.dumps(parameters)) is pickle.loads(pickle.dumps(parameters))
 
 
@@ -153,8 +152,8 @@ class Bands(Sparse):
 def test_known_zeros_are_not_multiplied_and_change_nothing(
     edges: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encoded, encode = [], Ring.encode
-    monkeypatch.setattr(Ring, "encode", lambda self, rows: encoded.append(len(rows)) or encode(self, rows))
+    encoded, encode = [], Ring.plaintext
+    monkeypatch.setattr(Ring, "plaintext", lambda *given: encoded.append(1) or encode(*given))
     bands = [Bands(start, stop) for start, stop in pairwise([0, *edges, ROWS])]
     dense, g = np.vstack([band.dense for band in bands]), G[:ROWS]
     matrix = Tall([Here(band.start, band) for band in bands], WIDE)
@@ -177,10 +176,10 @@ def test_known_zeros_are_not_multiplied_and_change_nothing(
 def test_sums_with_gaps_travel_and_add_up() -> None:
     parameters, (piece, *_) = Parameters(), (piece for piece, _ in WIDE_HOLDER.encrypt_pieces(G[:900], bound=1.0))
     prepared = WIDE_EVALUATOR.prepare(BROAD[:900], room=0)
-    (row,) = WIDE_EVALUATOR.transpose_product(prepared, piece)._coming[0].result().ciphertexts
+    (row,) = WIDE_EVALUATOR.transpose_product(prepared, piece)._coming[0].result().reduced()
     assert len(row) > 2
-    one = pickle.loads(pickle.dumps(Sums(parameters, [[None, *row[1:]]])))
-    assert one.ciphertexts[0][0] is None
-    one.add(Sums(parameters, [[row[0], *[None] * (len(row) - 1)]]))
-    assert one.ciphertexts[0][0] is row[0]
-    assert None not in one.ciphertexts[0]
+    one = pickle.loads(pickle.dumps(Sums(parameters, [{k: term for k, term in row.items() if k}])))
+    assert 0 not in one.reduced()[0]
+    one.add(Sums(parameters, [{0: row[0]}]))
+    assert one.reduced()[0][0] is row[0]
+    assert set(one.reduced()[0]) == set(row)

@@ -11,10 +11,16 @@ import numpy as np
 import pytest
 import tenseal.sealapi as seal
 
+from securevfl.crypto.kernel.ciphertexts import named
+from securevfl.crypto.kernel.row_products import BLINDED, FISHER, MOST, OPENED, OPENINGS, SEALED, SLOT
 from securevfl.crypto.lattice import polynomial_ring
-from securevfl.crypto.lattice.lattice_product import LatticeEvaluator, LatticeHolder, LatticeScheme, unsealed
-from securevfl.crypto.lattice.layout import BLINDED, FISHER, MOST, OPENED, OPENINGS, PROFILE, SEALED, Parameters
-from securevfl.crypto.lattice.polynomial_ring import dither_residues
+from securevfl.crypto.lattice.lattice_product import (
+    PROFILE,
+    LatticeEvaluator,
+    LatticeHolder,
+    LatticeScheme,
+    Parameters,
+)
 from securevfl.crypto.prg import random_words
 from securevfl.crypto.scheme import Shape
 
@@ -37,19 +43,18 @@ def small(residues, p):
     return np.where(centred > p // 2, centred - p, centred).astype(float)
 
 
-def coefficients(ring, level, ntt):
-    """Coefficients (primes, N) of one polynomial given by its NTT values."""
-    cipher = ring.io.ciphertext(level, np.stack([ntt, ntt]), ntt=True)
-    return ring.first_coefficients(cipher, np.arange(ring.degree))
+def transformed(ring, rows, ntt):
+    """One polynomial (primes, N) in NTT form, or back in coefficients."""
+    cipher = ring.io.ciphertext(ring.level, np.stack([rows, rows]), ntt=not ntt)
+    (ring.evaluator.transform_to_ntt_inplace if ntt else ring.evaluator.transform_from_ntt_inplace)(cipher)
+    return ring.io.residues(cipher, ring.shape)[0]
 
 
 def reply(parameters, blinded, count):
     """c1 and the wanted coefficients of c0 of the only ciphertext in a reply."""
     primes, view = parameters.ring.primes, memoryview(blinded)[BLINDED.size :]
-    size = polynomial_ring.packed_size(primes, parameters.ring.degree)
-    return polynomial_ring.unpack(view, primes, parameters.ring.degree), polynomial_ring.unpack(
-        view[size:], primes, count
-    )
+    size = polynomial_ring.packed_size(primes, 4096)
+    return polynomial_ring.unpack(view, primes, 4096), polynomial_ring.unpack(view[size:], primes, count)
 
 
 def crt(residues, primes):
@@ -58,22 +63,43 @@ def crt(residues, primes):
     return [sum(int(r) * t for r, t in zip(column, terms, strict=True)) % q for column in residues.T]
 
 
+def times_secret(parameters, holder, second):
+    """c1 s (primes, N) for c1 in coefficients: SEAL's values of both, multiplied here."""
+    ring = parameters.ring
+    rows = zip(transformed(ring, second, True), holder._own.residues, ring.primes, strict=False)
+    values = [[int(a) * int(b) % p for a, b in zip(one, other, strict=True)] for one, other, p in rows]
+    return transformed(ring, np.array(values, np.uint64), False)
+
+
 def decrypted(parameters, holder, blinded, where):
     """What the key holder can compute: w = c0 + c1 s at the wanted positions, exactly."""
-    ring, primes = parameters.ring, parameters.ring.primes
+    ring = parameters.ring
     second, first = reply(parameters, blinded, len(where))
-    plain = seal.Plaintext()
-    holder._decryptor.decrypt(ring.ciphertext(parameters.ring.level, np.zeros_like(second), second), plain)
-    ntt = ring.io.plain_residues(plain, (len(primes), ring.degree))
-    product = coefficients(ring, parameters.ring.level, ntt)[:, where]
-    return crt((product + first) % np.array(primes, np.uint64)[:, None], primes)
+    return crt((times_secret(parameters, holder, second)[:, where] + first) % ring.column, ring.primes)
+
+
+def opened_exactly(parameters, holder, cipher):
+    """c0 + c1 s, exactly, of a ciphertext in coefficients."""
+    ring = parameters.ring
+    c0, c1 = ring.io.residues(cipher, ring.shape)
+    return crt((times_secret(parameters, holder, c1) + c0) % ring.column, ring.primes)
+
+
+def flat(ring, cipher):
+    """A product, in coefficients."""
+    out = seal.Ciphertext()
+    ring.evaluator.transform_from_ntt(cipher, out)
+    return out
 
 
 class NoZero(LatticeEvaluator):
     """Trap 1: sends the product without an encryption of zero."""
 
-    def _rerandomised(self, cipher):
-        return cipher
+    def _zero(self):
+        ring = self._parameters.ring
+        residues = np.zeros(ring.shape, np.uint64)
+        residues[1, :, 0] = 1  # SEAL refuses c1 = 0
+        return ring.io.ciphertext(ring.level, residues, ntt=False)
 
 
 def quotient(parameters, evaluator_type):
@@ -84,15 +110,19 @@ def quotient(parameters, evaluator_type):
     sealed = holder.encrypt(np.full((16, 1), 0.5), bound=1.0)
     prepared = evaluator.prepare(J)
     blinded, _ = evaluator.blind(evaluator.transpose_product(prepared, sealed))
-    own = unsealed(parameters, sealed[SEALED.size : SEALED.size + parameters.sealed_size])
-    c1 = ring.second_polynomial(own)[0]
-    answer = reply(parameters, blinded, 4)[0][0]
+    layout = named("", *SEALED.unpack_from(sealed)[2:-1])
+    own = ring.unsealed(layout, 1, sealed[SEALED.size :])
+    c1 = ring.io.residues(own, ring.shape)[1][0]
+    second = reply(parameters, blinded, 4)[0].copy()
+    if evaluator_type is NoZero:
+        second[:, 0] = (second[:, 0] + ring.column[:, 0] - np.uint64(1)) % ring.column[:, 0]
+    answer = transformed(ring, second, True)[0]
     ratio = [int(a) * pow(int(b), -1, p) % p for a, b in zip(answer, c1, strict=True)]
-    rows = np.zeros((len(ring.primes), ring.degree), np.uint64)
+    rows = np.zeros(ring.shape[1:], np.uint64)
     rows[0] = np.array(ratio, np.uint64)
-    got = small(coefficients(ring, ring.level, rows)[0], p)
-    (plain,) = prepared.J.parts[0].stretch.kept["lattice plaintexts"].get(0)
-    truth = small(coefficients(ring, ring.level, ring.io.plain_residues(plain, (len(ring.primes), 4096)))[0], p)
+    got = small(transformed(ring, rows, False)[0], p)
+    ((plain, _),) = prepared.J.parts[0].stretch.kept[SLOT].groups[0][0]
+    truth = small(transformed(ring, ring.io.plain_residues(plain, (len(ring.primes), 4096)), False)[0], p)
     return got, truth
 
 
@@ -116,17 +146,21 @@ def test_same_product_blinded_twice_shares_nothing(parameters):
 class WideMask(LatticeEvaluator):
     """Trap 2: a mask that is only 30 bits wider than the result."""
 
-    def _uniform(self, count):
-        return dither_residues(self._parameters.ring.primes, self._parameters.profile.k + 15, count)
+    def _uniform(self, prg, shape):
+        words = random_words(math.prod(shape)).reshape(shape).astype(object)
+        words = (words << 23) + (random_words(math.prod(shape)).reshape(shape) >> np.uint64(41)).astype(
+            object
+        )  # 87 bits
+        return np.stack([(words % p).astype(np.uint64) for p in self._parameters.ring.primes])
 
 
 class FloatMask(LatticeEvaluator):
     """Trap 2: a mask of floats, whose low bits are zero."""
 
-    def _uniform(self, count):
+    def _uniform(self, prg, shape):
         p, step = self._parameters.ring.primes, 2**40
-        words = random_words(count) % np.uint64(2 ** (math.prod(p).bit_length() - 41))
-        return np.array([[int(w) * step % q for w in words] for q in p], np.uint64)
+        words = random_words(math.prod(shape)) % np.uint64(2 ** (math.prod(p).bit_length() - 41))
+        return np.array([[int(w) * step % q for w in words] for q in p], np.uint64).reshape(-1, *shape)
 
 
 def chi_square(values, bins=16):
@@ -143,7 +177,7 @@ def seen_by_holder(parameters, evaluator_type, columns=3000):
     product = evaluator.transpose_product(prepared, sealed)
     layout = product.scale.layout
     blinded, _ = evaluator.blind(product)
-    w = decrypted(parameters, holder, blinded, layout.wanted(product.scale.width, 0, 0))
+    w = decrypted(parameters, holder, blinded, layout.wanted[: product.scale.width])
     q = math.prod(parameters.ring.primes)
     return chi_square(np.array([x * 16 // q for x in w])), chi_square(np.array([(x >> 32) % 16 for x in w]))
 
@@ -177,8 +211,8 @@ def test_cross_terms_never_leave(parameters):
 class NoDither(LatticeHolder):
     """Trap 3: drops the low bits without a dither before them."""
 
-    def _dither(self, count):
-        return np.zeros((len(self._parameters.ring.primes), count), np.uint64)
+    def _dither(self, prg, shape):
+        return np.zeros((len(self._parameters.ring.primes), *shape), np.uint64)
 
 
 class Aimed(LatticeEvaluator):
@@ -186,9 +220,10 @@ class Aimed(LatticeEvaluator):
 
     target: list[int]
 
-    def _uniform(self, count):
+    def _uniform(self, prg, shape):
         q, edge = self._parameters.modulus, 2 ** (self._parameters.profile.drop - 1)
-        return np.array([[(edge - t) % q % p for t in self.target] for p in self._parameters.ring.primes], np.uint64)
+        rows = [[(edge - t) % q % p for t in self.target] for p in self._parameters.ring.primes]
+        return np.array(rows, np.uint64).reshape(-1, *shape)
 
 
 def signs_of_noise(holder_type, columns=2048):
@@ -204,12 +239,10 @@ def signs_of_noise(holder_type, columns=2048):
         evaluator.prepare(rng.normal(size=(1, columns))), holder.encrypt(np.full((1, 1), 0.5), bound=1.0)
     )
     width = product.scale.width
-    where = product.scale.layout.wanted(width, 0, 0)
     # The integers of g and J, which the attacker is supposed to know, come from a decryption of the product.
-    plain = seal.Plaintext()
-    holder._decryptor.decrypt(product.sums().ciphertexts[0][0], plain)
     ring, primes = parameters.ring, parameters.ring.primes
-    exact = crt(coefficients(ring, ring.level, ring.io.plain_residues(plain, (2, 4096)))[:, where], primes)
+    whole = opened_exactly(parameters, holder, flat(ring, product.sums().reduced()[0][0]))
+    exact = [whole[at] for at in product.scale.layout.wanted[:width]]
     noise = [int(x) for x in np.rint(rng.normal(size=width) * 2.0**47)]
     evaluator.target = [(x - e) % math.prod(primes) for x, e in zip(exact, noise, strict=True)]
     blinded, _ = evaluator.blind(product)
@@ -236,7 +269,7 @@ def added(holder_type, columns=4000):
     J = np.random.default_rng(2).normal(size=(1, columns))
     product = evaluator.transpose_product(evaluator.prepare(J), holder.encrypt(np.full((1, 1), 0.5), bound=1.0))
     blinded, _ = evaluator.blind(product)
-    w = decrypted(parameters, holder, blinded, product.scale.layout.wanted(product.scale.width, 0, 0))
+    w = decrypted(parameters, holder, blinded, product.scale.layout.wanted[: product.scale.width])
     q, step = parameters.modulus, 2**parameters.profile.drop
     w = [x - q if x > q // 2 else x for x in w]
     values = opened_values(holder, blinded, columns)
@@ -291,9 +324,9 @@ def test_the_distance_of_many_openings_is_within_the_bound():
 
 
 def test_a_run_is_as_close_to_one_without_noise_as_stated():
-    assert PROFILE.distance_bits(4096, OPENINGS) >= 40
-    assert PROFILE.distance_bits(4096, 1) >= 49
-    assert PROFILE.distance_bits(4096, 4 * OPENINGS) == pytest.approx(PROFILE.distance_bits(4096, OPENINGS) - 1)
+    assert PROFILE.distance_bits(OPENINGS) >= 40
+    assert PROFILE.distance_bits(1) >= 49
+    assert PROFILE.distance_bits(4 * OPENINGS) == pytest.approx(PROFILE.distance_bits(OPENINGS) - 1)
 
 
 def test_noise_of_a_reply_is_within_the_bound_that_the_dither_is_sized_for():
@@ -302,11 +335,11 @@ def test_noise_of_a_reply_is_within_the_bound_that_the_dither_is_sized_for():
     ring, q = parameters.ring, math.prod(parameters.ring.primes)
     prepared = evaluator.prepare(np.random.default_rng(3).normal(size=(64, 64)))
     product = evaluator.transpose_product(prepared, holder.encrypt(np.zeros((64, 1)), bound=1.0))
-    plain = seal.Plaintext()
-    holder._decryptor.decrypt(evaluator._rerandomised(product.sums().ciphertexts[0][0]), plain)
-    values = crt(coefficients(ring, ring.level, ring.io.plain_residues(plain, (2, 4096))), ring.primes)
+    total = evaluator._zero()
+    ring.evaluator.add_inplace(total, flat(ring, product.sums().reduced()[0][0]))
+    values = opened_exactly(parameters, holder, total)
     noise = np.array([float(x - q if x > q // 2 else x) for x in values])
-    stated = parameters.profile.noise(4096)
+    stated = parameters.profile.noise
     assert 0.5 * stated < noise.std() < 1.1 * stated
 
 
@@ -332,7 +365,8 @@ def test_zeros_in_j_change_no_step(parameters, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(parameters.ring, "evaluator", counting)
             blinded, mask = evaluator.blind(evaluator.transpose_product(prepared, sealed))
-        steps.append((counting.calls, len(blinded)))
+        heavy = [name for name in counting.calls if name != "add_inplace"]
+        steps.append((heavy.count("multiply_plain"), len(blinded)))
         result = evaluator.unblind(holder.open(blinded, Shape(5000, 1, 6)), mask)
     assert steps[0] == steps[1] == steps[2]
     assert not result.any()
@@ -341,9 +375,12 @@ def test_zeros_in_j_change_no_step(parameters, monkeypatch):
 def test_seal_itself_stumbles_over_a_zero_block():
     parameters = PARAMETERS
     holder, _ = pair(parameters)
-    own = unsealed(parameters, holder.encrypt(np.ones((4, 1)), bound=1.0)[SEALED.size :])
+    ring, sealed = parameters.ring, holder.encrypt(np.ones((4, 1)), bound=1.0)
+    own = ring.unsealed(named("", *SEALED.unpack_from(sealed)[2:-1]), 1, sealed[SEALED.size :])
+    nothing = ring.io.plaintext(np.zeros(4096, np.uint64))
+    ring.evaluator.transform_to_ntt_inplace(nothing, ring.level)
     with pytest.raises(RuntimeError, match="transparent"):
-        parameters.ring.evaluator.multiply_plain(own, parameters.ring.encode(np.zeros((1, 4096)))[0], seal.Ciphertext())
+        ring.evaluator.multiply_plain(own, nothing, seal.Ciphertext())
 
 
 def test_every_encryption_is_fresh(parameters):

@@ -8,26 +8,27 @@ from __future__ import annotations
 
 import math
 import os
-import struct
 
 import gmpy2
 import numpy as np
 import pytest
 
-from securevfl.crypto.lattice import bfv_product, polynomial_ring
+from securevfl.crypto.kernel import shares
+from securevfl.crypto.kernel.ciphertexts import NOISE_STD
+from securevfl.crypto.kernel.shares import REPLY, SEALED
+from securevfl.crypto.lattice import polynomial_ring
 from securevfl.crypto.lattice.bfv_product import (
     BfvParameters,
     LatticeShareEvaluator,
     LatticeShareHolder,
-    PreparedPlaintexts,
 )
-from securevfl.crypto.lattice.polynomial_ring import NOISE_STD
 from securevfl.crypto.share_ring import common_coin
 
 PARAMETERS = BfvParameters(56)
 BFV, N = PARAMETERS.bfv, 4096
 P0, P1 = BFV.primes
 Q, T = P0 * P1, 2**56
+POLYNOMIAL = polynomial_ring.packed_size(BFV.primes, N)
 
 
 def coin():
@@ -66,44 +67,41 @@ def negacyclic(a, b):
 
 def from_ntt(rows):
     """Coefficients modulo Q of a polynomial given by its NTT values modulo both primes."""
-    cipher = BFV.products.io.ciphertext(BFV.products.level, np.stack([rows, rows]), ntt=True)
+    cipher = BFV.io.ciphertext(BFV.level, np.stack([rows, rows]), ntt=True)
     BFV.evaluator.transform_from_ntt_inplace(cipher)
-    return crt(BFV.products.io.residues(cipher, (2, 2, N))[0])
+    return crt(BFV.io.residues(cipher, (2, 2, N))[0])
 
 
 def to_ntt(residues):
-    cipher = BFV.products.io.ciphertext(BFV.products.level, np.stack([residues, residues]), ntt=False)
+    cipher = BFV.io.ciphertext(BFV.level, np.stack([residues, residues]), ntt=False)
     BFV.evaluator.transform_to_ntt_inplace(cipher)
-    return BFV.products.io.residues(cipher, (2, 2, N))[0]
+    return BFV.io.residues(cipher, (2, 2, N))[0]
 
 
 class KnowingHolder(LatticeShareHolder):
     """A holder that keeps what SEAL hides: its secret key as coefficients."""
 
     def __init__(self, parameters, mine):
-        original, kept = BFV.holding.io.secret_key, []
-        BFV.holding.io.secret_key = lambda residues: kept.append(residues) or original(residues)
-        try:
-            super().__init__(parameters, mine)
-        finally:
-            del BFV.holding.io.secret_key
-        self.secret = from_ntt(kept[0][:2])
+        super().__init__(parameters, mine)
+        self.secret = from_ntt(self._own.residues[:2])
+
+
+def layout_of(sealed):
+    return PARAMETERS.layout(*SEALED.unpack_from(sealed)[2:])
 
 
 def query(sealed):
     """The first ciphertext of a query, residues (2, primes, N) in coefficients."""
-    part = sealed[bfv_product.SEALED.size :][: PARAMETERS.sealed_size]
-    up = BFV.sealed(polynomial_ring.unpack(part, BFV.primes, N), part[-64:])
+    layout = layout_of(sealed)
+    up = BFV.unsealed(layout, layout.c, sealed[SEALED.size :][: BFV.sealed_size(layout, layout.c)])
     BFV.evaluator.transform_from_ntt_inplace(up)
-    return BFV.products.io.residues(up, (2, 2, N))
+    return BFV.io.residues(up, (2, 2, N))
 
 
 def answer(reply, wanted):
     """c1 (primes, N) and the wanted coefficients of c0 (primes, wanted) of the only ciphertext of a reply."""
-    view = memoryview(reply)[bfv_product.REPLY.size :]
-    return polynomial_ring.unpack(view, BFV.primes, N), polynomial_ring.unpack(
-        view[PARAMETERS.polynomial :], BFV.primes, wanted
-    )
+    view = memoryview(reply)[REPLY.size :]
+    return polynomial_ring.unpack(view, BFV.primes, N), polynomial_ring.unpack(view[POLYNOMIAL:], BFV.primes, wanted)
 
 
 def test_secret_and_noise_are_what_they_should_be():
@@ -124,11 +122,14 @@ def test_secret_and_noise_are_what_they_should_be():
 def noise_of(holder, sealed, V):
     """e of the only ciphertext of a query, which its holder can compute."""
     c0, c1 = (crt(each) for each in query(sealed))
-    n, c = V.shape
-    layout = PARAMETERS.layout(n, c, *struct.unpack_from("<II", sealed, 28))
-    message = bfv_product.messages(layout, V).ravel().tolist()
+    layout = layout_of(sealed)
+    message = np.zeros((layout.points, layout.r), np.uint64)
+    message[:, : layout.c] = layout.messages(V[None], slice(0, 1))[0, ..., 0]
     product = negacyclic(c1, holder.secret)
-    return [centred((x + y - (2 * Q * m + T) // (2 * T)) % Q) for x, y, m in zip(c0, product, message, strict=True)]
+    return [
+        centred((x + y - (2 * Q * m + T) // (2 * T)) % Q)
+        for x, y, m in zip(c0, product, message.ravel().tolist(), strict=True)
+    ]
 
 
 # --- no encryption of zero on a reply --------------------------------------------------------------------------------
@@ -140,7 +141,7 @@ class NoZero(LatticeShareEvaluator):
     def _zero(self):
         residues = np.zeros((2, 2, N), np.uint64)
         residues[1, :, 0] = 1  # SEAL refuses c1 = 0
-        return BFV.products.io.ciphertext(BFV.products.level, residues, ntt=False)
+        return BFV.io.ciphertext(BFV.level, residues, ntt=False)
 
 
 class GivenSecond(LatticeShareEvaluator):
@@ -161,7 +162,7 @@ class ZeroKey(LatticeShareHolder):
     def __init__(self, parameters, mine):
         super().__init__(parameters, mine)
         self.public = self.public[:5] + bytes(len(self.public) - 5)
-        self._key = bfv_product._fingerprint(mine, self.public)
+        self._key = shares._fingerprint(mine, self.public)
 
 
 def quotient(evaluator_type, holder_type=LatticeShareHolder):
@@ -179,8 +180,7 @@ def quotient(evaluator_type, holder_type=LatticeShareHolder):
         for a, b, p in zip(over, under, BFV.primes, strict=True)
     ]
     found = np.array([centred(x) for x in from_ntt(np.array(rows, np.uint64))], object)
-    s = PARAMETERS.layout(64, 1, *struct.unpack_from("<II", sealed, 28)).s
-    truth = bfv_product.plaintexts(PARAMETERS.layout(64, 1, s, 1), W)[0, 0]
+    truth = layout_of(sealed).plaintexts(W, slice(0, 1))[:, 0, 0]
     return float((found[: len(truth)] == truth).mean())
 
 
@@ -208,10 +208,9 @@ def test_no_two_replies_share_a_polynomial():
 class MaskModuloT(LatticeShareEvaluator):
     """Masks with round(q/t m), m uniform modulo t: hides the value, not the noise below it."""
 
-    def _uniform(self, count):
-        m = words(count)
-        x = [(2 * Q * int(each) + T) // (2 * T) % Q for each in m]
-        return np.array([[each % p for each in x] for p in BFV.primes], np.uint64)
+    def _uniform(self, prg, shape):
+        x = [(2 * Q * int(each) + T) // (2 * T) % Q for each in words(*shape).ravel()]
+        return np.array([[each % p for each in x] for p in BFV.primes], np.uint64).reshape(-1, *shape)
 
 
 def by_noise(evaluator_type, visits=60):
@@ -226,9 +225,9 @@ def by_noise(evaluator_type, visits=60):
     for _ in range(visits):
         V = words(2, 1)
         sealed = holder.encrypt(V, columns=16)
-        layout = PARAMETERS.layout(2, 1, *struct.unpack_from("<II", sealed, 28))
+        layout = layout_of(sealed)
         e = np.array(noise_of(holder, sealed, V), float)
-        where = layout.wanted(16, 0, 0)
+        where = layout.wanted[:16]
         c1, c0 = answer(evaluator.product(prepared, sealed)[0], len(where))
         product = negacyclic(crt(c1), holder.secret)
         for at, first in zip(where, crt(c0), strict=True):
@@ -236,7 +235,7 @@ def by_noise(evaluator_type, visits=60):
             values.append(float(centred((w - (2 * Q * ((2 * T * w + Q) // (2 * Q)) + T) // (2 * T)) % Q)))
             equations.append([e[at - k] if at >= k else -e[N + at - k] for k in range(layout.s * 16)])
     found = np.rint(np.linalg.lstsq(np.array(equations), np.array(values), rcond=None)[0])
-    truth = bfv_product.plaintexts(layout, W)[0, 0][: layout.s * 16]
+    truth = layout.plaintexts(W, slice(0, 1))[: layout.s * 16, 0, 0]
     return float((found == truth).mean())
 
 
@@ -252,7 +251,7 @@ def test_what_the_holder_decrypts_is_uniform_modulo_q():
     sealed = holder.encrypt(np.full((1, 1), 3, np.uint64), columns=3000)
     reply, _ = evaluator.product(evaluator.prepare(np.ones((1, 3000), int)), sealed)
     c1, c0 = answer(reply, 3000)
-    where = PARAMETERS.layout(1, 1, 1, 1).wanted(3000, 0, 0)
+    where = range(3000)
     product = negacyclic(crt(c1), holder.secret)
     seen = [(first + product[at]) % Q for at, first in zip(where, crt(c0), strict=True)]
     for part in ([x * 16 // Q for x in seen], [x * T % Q * 16 // Q for x in seen]):
@@ -261,13 +260,6 @@ def test_what_the_holder_decrypts_is_uniform_modulo_q():
 
 
 # --- zeros -----------------------------------------------------------------------------------------------------------
-
-
-class UnitInZeros(PreparedPlaintexts):
-    """Counts the unit that stands in for a block of zeros."""
-
-    def encoded(self, layout):
-        return [[(plain, True) for plain, _ in row] for row in super().encoded(layout)]
 
 
 def test_a_unit_in_a_block_of_zeros_ruins_the_product_and_ours_is_thrown_away(monkeypatch):
@@ -280,7 +272,8 @@ def test_a_unit_in_a_block_of_zeros_ruins_the_product_and_ours_is_thrown_away(mo
         return np.abs(PARAMETERS.ring.signed(own + holder.open(reply))).max()
 
     assert largest() <= 1
-    monkeypatch.setattr(bfv_product, "PreparedPlaintexts", UnitInZeros)
+    inner = BFV.inner
+    monkeypatch.setattr(BFV, "inner", lambda ups, plains: inner(ups, [(plain, True) for plain, _ in plains]))
     assert largest() > 2**40
 
 
@@ -317,7 +310,7 @@ def test_zeros_in_w_change_no_step_but_a_sum(monkeypatch):
 def test_cross_terms_never_leave():
     holder, evaluator = pair()
     reply, _ = evaluator.product(evaluator.prepare(np.ones((9, 5), int)), holder.encrypt(words(9, 1), columns=5))
-    assert len(reply) == bfv_product.REPLY.size + polynomial_ring.packed_size(BFV.primes, N + 5)
+    assert len(reply) == REPLY.size + polynomial_ring.packed_size(BFV.primes, N + 5)
 
 
 def test_a_crafted_reply_gives_the_holder_a_share_and_its_sender_nothing():
@@ -325,7 +318,7 @@ def test_a_crafted_reply_gives_the_holder_a_share_and_its_sender_nothing():
     holder, evaluator = pair()
     sealed = holder.encrypt(words(4, 1), columns=4)
     reply, _ = evaluator.product(evaluator.prepare(np.ones((4, 4), int)), sealed)
-    head, size = bfv_product.REPLY.size, PARAMETERS.polynomial
+    head, size = REPLY.size, POLYNOMIAL
     for value in (0, Q // 8):
         residues = np.full((2, N), 0, np.uint64)
         residues[:, 0] = [value % p for p in BFV.primes]

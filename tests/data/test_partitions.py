@@ -13,7 +13,7 @@ from pyarrow import parquet
 
 import securevfl as vfl
 from securevfl.base.tall import Tall
-from securevfl.crypto.kernel import gradient
+from securevfl.crypto.kernel import row_products
 from securevfl.data import store
 from securevfl.data.partitions import PartitionedParty, PartitionedTable, partition_party
 from securevfl.data.scaling import Scaling, moments
@@ -71,7 +71,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gradient, "PIECE", 2)
+    monkeypatch.setattr(row_products, "PIECE", 2)
 
 
 def job(residual: Engine | str, **keys: Any) -> vfl.Job:

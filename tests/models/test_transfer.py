@@ -100,8 +100,8 @@ def test_rows_of_pairs_are_zero_where_neither_unit_is_moved(hidden: tuple[int, .
 
 
 def test_products_are_of_pieces_that_may_have_entries(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoded, encode = [], Ring.encode
-    monkeypatch.setattr(Ring, "encode", lambda self, rows: encoded.append(len(rows)) or encode(self, rows))
+    encoded, encode = [], Ring.plaintext
+    monkeypatch.setattr(Ring, "plaintext", lambda *given: encoded.append(1) or encode(*given))
     rows, d = np.random.default_rng(8).normal(size=(250, COLUMNS)), 24
     network = made(d, (), rows)
     U = network.forward(rows)

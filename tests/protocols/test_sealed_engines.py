@@ -42,7 +42,7 @@ def magics(engine: Engine) -> set[bytes]:
 
 def test_products_are_of_the_library_that_the_job_names() -> None:
     assert magics(vfl.Ckks()) == {b"SGG2"}
-    assert magics(vfl.Ckks(library="seal")) == {b"SLG2"}
+    assert magics(vfl.Ckks(library="seal")) == {b"SLG3"}
 
 
 @pytest.mark.slow

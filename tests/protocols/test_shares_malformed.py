@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.crypto.lattice import bfv_product
+from securevfl.crypto.kernel import shares
 from securevfl.crypto.transfers import ot_rows
 from securevfl.errors import CryptoError, KeyMismatch, ProtocolError, RangeError, SecureVFLError
 from securevfl.runtime.channel import Channel
@@ -28,7 +28,7 @@ def cut(data: bytes) -> bytes:
 
 def ones(data: bytes) -> bytes:
     """Residues beyond every prime, behind the header."""
-    head = bfv_product.REPLY.size
+    head = shares.REPLY.size
     return data[:head] + b"\xff" * (len(data) - head)
 
 
@@ -38,14 +38,14 @@ def other_key(data: bytes) -> bytes:
 
 def other_rows(data: bytes) -> bytes:
     """A query that names a row more than it has."""
-    magic, key, n, c, s, p = bfv_product.SEALED.unpack_from(data)
-    return bfv_product.SEALED.pack(magic, key, n + 1, c, s, p) + data[bfv_product.SEALED.size :]
+    magic, key, n, c, r, s = shares.SEALED.unpack_from(data)
+    return shares.SEALED.pack(magic, key, n + 1, c, r, s) + data[shares.SEALED.size :]
 
 
 def other_columns(data: bytes) -> bytes:
     """An answer that names more columns than it has."""
-    magic, key, c, s, p, d = bfv_product.REPLY.unpack_from(data)
-    return bfv_product.REPLY.pack(magic, key, c, s, p, d + 4096) + data[bfv_product.REPLY.size :]
+    magic, key, c, r, s, d = shares.REPLY.unpack_from(data)
+    return shares.REPLY.pack(magic, key, c, r, s, d + 4096) + data[shares.REPLY.size :]
 
 
 def odd(data: bytes) -> bytes:

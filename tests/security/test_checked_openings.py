@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
+from securevfl.crypto.kernel import row_products
 from securevfl.crypto.kernel.gradient import KernelGradientHolder
-from securevfl.crypto.lattice import row_products
-from securevfl.crypto.lattice.lattice_product import LatticeHolder, LatticeScheme
-from securevfl.crypto.lattice.layout import LEAST, MOST, OPENED, Parameters, choose
-from securevfl.crypto.lattice.row_products import checked
+from securevfl.crypto.kernel.row_products import LEAST, MOST, OPENED, checked
+from securevfl.crypto.lattice.lattice_product import LatticeHolder, LatticeScheme, Parameters
 from securevfl.crypto.paillier.paillier_product import CHECKS, PaillierChecks, PaillierHolder
 from securevfl.crypto.scheme import Shape
 from securevfl.errors import ProtocolError
@@ -178,4 +177,4 @@ def test_a_change_passes_a_test_as_rarely_as_stated(times: int) -> None:
 
 @pytest.mark.parametrize(("n", "d", "checks"), [(256, 15, 17), (256, 100, 20), (4096, 100, 12), (22_500, 12, 3)])
 def test_there_are_as_many_checks_as_the_table_says(n: int, d: int, checks: int) -> None:
-    assert LEAST <= checked(choose(4096, n, 1, d), d) - d == checks <= MOST
+    assert LEAST <= checked(Parameters().choose(n, 1, d + LEAST, 1), d) - d == checks <= MOST

@@ -13,7 +13,6 @@ from pathlib import Path
 import gmpy2
 import numpy as np
 import pytest
-import tenseal.sealapi as seal
 from gmpy2 import mpz
 
 import securevfl as vfl
@@ -21,10 +20,10 @@ from securevfl.crypto.kernel import gradient
 from securevfl.crypto.kernel.ciphertexts import packed_size
 from securevfl.crypto.kernel.gradient import KernelGradient, KernelGradientHolder
 from securevfl.crypto.kernel.residues import DEGREE
-from securevfl.crypto.lattice import lattice_product, lattice_sum, polynomial_ring
-from securevfl.crypto.lattice.lattice_product import LatticeEvaluator, LatticeHolder, unsealed
+from securevfl.crypto.kernel.row_products import BLINDED, SEALED, _fingerprint
+from securevfl.crypto.lattice import lattice_sum, polynomial_ring
+from securevfl.crypto.lattice.lattice_product import LatticeEvaluator, LatticeHolder, LatticeScheme, Parameters
 from securevfl.crypto.lattice.lattice_sum import LatticeSum, LatticeSumHolder
-from securevfl.crypto.lattice.layout import BLINDED, PUBLIC, SEALED, Parameters, fingerprint
 from securevfl.crypto.paillier import packing
 from securevfl.crypto.paillier.packing import Header, MessageKind, layout, numbers, pack, read, unpack, write
 from securevfl.crypto.paillier.paillier_keys import PublicKey, SecretKey, noise
@@ -70,12 +69,16 @@ def quotient(holder: LatticeHolder, evaluator: LatticeEvaluator, J: np.ndarray) 
     sealed = holder.encrypt(np.full((n, 1), 0.5), bound=1.0)
     product = evaluator.transpose_product(evaluator.prepare(J), sealed)
     blinded, _ = evaluator.blind(product)
-    reply = polynomial_ring.unpack(memoryview(blinded)[BLINDED.size :], ring.primes, ring.degree)[0]
-    own = ring.second_polynomial(unsealed(PARAMETERS, sealed[SEALED.size : SEALED.size + PARAMETERS.sealed_size]))[0]
-    ratio = np.zeros((2, len(ring.primes), ring.degree), np.uint64)
-    ratio[:, 0] = [int(a) * pow(int(b), -1, p) % p for a, b in zip(reply, own, strict=True)]
+    second = polynomial_ring.unpack(memoryview(blinded)[BLINDED.size :], ring.primes, DEGREE)
+    flat = ring.io.ciphertext(ring.level, np.stack([second, second]), ntt=False)
+    ring.evaluator.transform_to_ntt_inplace(flat)
+    own = ring.unsealed(product.scale.layout, 1, sealed[SEALED.size :][: ring.sealed_size(product.scale.layout, 1)])
+    over, under = (ring.io.residues(each, ring.shape)[1][0] for each in (flat, own))
+    ratio = np.zeros(ring.shape, np.uint64)
+    ratio[:, 0] = [int(a) * pow(int(b), -1, p) % p for a, b in zip(over, under, strict=True)]
     cipher = ring.io.ciphertext(ring.level, ratio, ntt=True)
-    values = ring.first_coefficients(cipher, np.arange(ring.degree))[0].astype(np.int64)
+    ring.evaluator.transform_from_ntt_inplace(cipher)
+    values = ring.io.residues(cipher, ring.shape)[0][0].astype(np.int64)
     centred = np.where(values > p // 2, values - p, values).astype(float)
     s = product.scale.layout.s
     return np.array([[centred[j * s + s - 1 - i] for j in range(d)] for i in range(n)])
@@ -94,9 +97,8 @@ class NamesBoth(LatticeHolder):
 
     def __init__(self, parameters: Parameters, columns: int, openings: int = 1) -> None:
         super().__init__(parameters, columns, openings)
-        half = polynomial_ring.packed_size(parameters.ring.key_primes, parameters.ring.degree)
-        self.public = PUBLIC.pack(b"SLK2") + bytes(2 * half)
-        self._fingerprint = fingerprint(self.public)
+        self.public = b"SLK3" + bytes(2 * parameters.key_size)
+        self._fingerprint = _fingerprint(self.public)
 
 
 class TakesBoth(LatticeEvaluator):
@@ -105,17 +107,10 @@ class TakesBoth(LatticeEvaluator):
     def __init__(self, parameters: Parameters, public: bytes) -> None:
         ring = parameters.ring
         super().__init__(parameters, LatticeHolder(parameters, 1).public)
-        body = memoryview(public)[PUBLIC.size :]
-        half = len(body) // 2
-        rows = np.stack(
-            [polynomial_ring.unpack(part, ring.key_primes, ring.degree) for part in (body[:half], body[half:])]
-        )
-        key = ring.io._members(ring.context.key_parms_id(), True, 2, rows.shape) + polynomial_ring._array(
-            rows, ring.io._version
-        )
-        loaded = polynomial_ring._load(seal.PublicKey, ring.context, key, ring.io._version, "public key")
-        self._encryptor = seal.Encryptor(ring.context, loaded)
-        self._fingerprint = fingerprint(public)
+        body, half = memoryview(public)[4:], parameters.key_size
+        b, a = (polynomial_ring.unpack(part, ring.key_primes, DEGREE) for part in (body[:half], body[half:]))
+        self._encryptor = ring.encryptor(b, a)
+        self._fingerprint = _fingerprint(public)
 
 
 def test_a_chosen_second_half_of_the_key_would_give_j_away() -> None:
@@ -125,9 +120,9 @@ def test_a_chosen_second_half_of_the_key_would_give_j_away() -> None:
 
 def test_a_key_that_names_both_halves_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     holder = NamesBoth(PARAMETERS, 4)
-    with pytest.raises(CryptoError, match=r"SLK2 message has \d+ bytes, expected 57412"):
+    with pytest.raises(CryptoError, match=r"SLK3 message has \d+ bytes, expected 57380"):
         LatticeEvaluator(PARAMETERS, holder.public)
-    monkeypatch.setattr(lattice_product, "LatticeHolder", NamesBoth)
+    monkeypatch.setattr(LatticeScheme, "holders", NamesBoth)
     assert Blinded not in left_by_shop(trains(vfl.Ckks(library="seal")))
 
 
@@ -143,7 +138,7 @@ def test_a_key_on_the_kernel_that_names_both_halves_is_refused(monkeypatch: pyte
     holder = NamesBothOnKernel(gradient.GradientParameters(), 4)
     with pytest.raises(CryptoError, match=r"SGK2 message has \d+ bytes, expected 49188"):
         KernelGradient().evaluator(holder.public)
-    monkeypatch.setattr(gradient, "KernelGradientHolder", NamesBothOnKernel)
+    monkeypatch.setattr(KernelGradient, "holders", NamesBothOnKernel)
     assert Blinded not in left_by_shop(trains(vfl.Ckks()))
 
 
@@ -152,15 +147,12 @@ class ChoosesB(LatticeHolder):
 
     def __init__(self, b: np.ndarray) -> None:
         super().__init__(PARAMETERS, 4)
-        ring = PARAMETERS.ring
-        self.public = (
-            PUBLIC.pack(b"SLK2") + polynomial_ring.pack(b, ring.key_primes) + self.public[-polynomial_ring.SEED_BYTES :]
-        )
-        self._fingerprint = fingerprint(self.public)
+        self.public = self.public[: -PARAMETERS.key_size] + polynomial_ring.pack(b, PARAMETERS.ring.key_primes)
+        self._fingerprint = _fingerprint(self.public)
 
 
 def chosen_b(kind: str) -> np.ndarray:
-    primes, degree = PARAMETERS.ring.key_primes, PARAMETERS.ring.degree
+    primes, degree = PARAMETERS.ring.key_primes, DEGREE
     if kind == "random":
         return np.stack([np.random.default_rng(1).integers(p, size=degree, dtype=np.uint64) for p in primes])
     value = {"zero": 0, "one": 1, "minus one": -1}[kind]
@@ -187,8 +179,8 @@ def assert_reply_is_uniform(holder: LatticeHolder, evaluator: LatticeEvaluator) 
         evaluator.prepare(np.ones((1, columns))), holder.encrypt(np.ones((1, 1)), bound=1.0)
     )
     body, width = memoryview(evaluator.blind(product)[0])[BLINDED.size :], product.scale.width
-    second = polynomial_ring.unpack(body, ring.primes, ring.degree)
-    first = polynomial_ring.unpack(body[polynomial_ring.packed_size(ring.primes, ring.degree) :], ring.primes, width)
+    second = polynomial_ring.unpack(body, ring.primes, DEGREE)
+    first = polynomial_ring.unpack(body[polynomial_ring.packed_size(ring.primes, DEGREE) :], ring.primes, width)
     for row, p in [*zip(second, ring.primes, strict=True), *zip(first, ring.primes, strict=True)]:
         for bins in (row * 16 // np.uint64(p), row & np.uint64(15)):
             counts = np.bincount(bins.astype(int), minlength=16)
@@ -203,18 +195,18 @@ def test_a_chosen_key_for_sums_shows_the_holder_no_more_than_the_sum(kind: str) 
     assert isinstance(holder, LatticeSumHolder)
     ring = scheme._ring
     rows = [
-        np.zeros(ring.degree, np.uint64)
+        np.zeros(DEGREE, np.uint64)
         if kind == "zero"
-        else np.random.default_rng(2).integers(p, size=ring.degree, dtype=np.uint64)
+        else np.random.default_rng(2).integers(p, size=DEGREE, dtype=np.uint64)
         for p in ring.key_primes
     ]
-    seed = holder.public[-polynomial_ring.SEED_BYTES :]
-    adder = scheme.adder(b"SLA2" + polynomial_ring.pack(np.stack(rows), ring.key_primes) + seed)
+    key = polynomial_ring.pack(np.stack(rows), ring.key_primes)
+    adder = scheme.adder(holder.public[: -len(key)] + key)
     v = np.linspace(-1, 1, 50)
     totals = [adder.add(*(adder.encrypt(x, bound=2.0, terms=2) for x in (v + shift, -shift))) for shift in (0 * v, v)]
     assert totals[0] != totals[1]
     if kind == "zero":  # the totals open without any key, and read the same sum
-        opened = [ring.first_coefficients(lattice_sum._ciphertext(ring, total, 0), np.arange(50)) for total in totals]
+        opened = [lattice_sum._residues(ring, total, 0)[0][:, :50] for total in totals]
         shift = lattice_sum._parse(ring, totals[0], adder._fingerprint).shift
         first, second = (np.rint(values / 2.0**shift) for values in opened)
         assert np.abs(first - second).max() <= 1  # three roundings

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
+from securevfl.crypto.kernel.ciphertexts import RingLayout
+from securevfl.crypto.kernel.residues import DEGREE
+from securevfl.crypto.kernel.row_products import BLINDED, OPENED, SEALED, checked, g_scale
 from securevfl.crypto.lattice import polynomial_ring
-from securevfl.crypto.lattice.lattice_product import LatticeHolder, unsealed
-from securevfl.crypto.lattice.layout import BLINDED, OPENED, SEALED, Parameters
+from securevfl.crypto.lattice.lattice_product import LatticeHolder, Parameters
 from securevfl.crypto.lattice.polynomial_ring import Ring
-from securevfl.crypto.lattice.row_products import checked, g_scale
 from securevfl.crypto.paillier.paillier_keys import SecretKey
 from securevfl.crypto.paillier.paillier_product import PaillierEvaluator, PaillierHolder
 from securevfl.crypto.scheme import Shape
@@ -115,21 +116,18 @@ DIGITS = 12  # ternary coefficients of the key in one opened value
 def crafted(ring: Ring, key: bytes, shape: Shape, s: int, offset: int) -> bytes:
     """A reply with c0 = 0 and c1 = A sum_i 3^i x^(offset + i): coefficient P of c1 s holds s_(P - offset - i) A 3^i."""
     step = PARAMETERS.modulus // 3**DIGITS
-    c1 = np.zeros((len(ring.primes), ring.degree), np.uint64)
+    c1 = np.zeros(ring.shape[1:], np.uint64)
     for i in range(DIGITS):
-        sign = 1 if offset + i < ring.degree else -1
-        c1[:, (offset + i) % ring.degree] = [sign * step * 3**i % p for p in ring.primes]
-    flat = ring.io.ciphertext(ring.level, np.stack([c1, c1]), ntt=False)
-    ring.evaluator.transform_to_ntt_inplace(flat)
-    second = ring.second_polynomial(flat)
+        sign = 1 if offset + i < DEGREE else -1
+        c1[:, (offset + i) % DEGREE] = [sign * step * 3**i % p for p in ring.primes]
     zeros = np.zeros((len(ring.primes), width(shape, s)), np.uint64)
-    header = BLINDED.pack(b"SLB3", key, shape.rows, shape.outputs, s, 1, shape.columns)
-    return header + polynomial_ring.pack(second, ring.primes) + polynomial_ring.pack(zeros, ring.primes)
+    header = BLINDED.pack(b"SLB4", key, shape.rows, shape.outputs, 1, s, shape.columns)
+    return header + polynomial_ring.pack(c1, ring.primes) + polynomial_ring.pack(zeros, ring.primes)
 
 
 def width(shape: Shape, s: int) -> int:
     """Values in an opening: those of the columns, and of the checks beside them."""
-    return checked(PARAMETERS.layout(shape.rows, shape.outputs, s, 1), shape.columns)
+    return checked(RingLayout(shape.rows, shape.outputs, 1, s), shape.columns)
 
 
 def digits(values: np.ndarray) -> np.ndarray:
@@ -149,8 +147,8 @@ def test_a_crafted_ciphertext_takes_the_key_of_an_epoch_in_as_many_values_as_the
     holder = LatticeHolder(PARAMETERS, shape.columns)
     g = np.random.default_rng(0).uniform(-1, 1, (256, 1))
     sealed = holder.encrypt(g, bound=1.0)
-    key, _, _, s, _, _ = SEALED.unpack_from(sealed)[1:]
-    secret = np.zeros(ring.degree, int)
+    key, _, _, _, s, _ = SEALED.unpack_from(sealed)[1:]
+    secret = np.zeros(DEGREE, int)
     places = np.arange(width(shape, s)) * s + s - 1
     offsets = range(0, s, DIGITS)
     for offset in offsets:
@@ -159,7 +157,7 @@ def test_a_crafted_ciphertext_takes_the_key_of_an_epoch_in_as_many_values_as_the
         for place, row in zip(places, found, strict=True):
             for i, digit in enumerate(row):
                 at = place - offset - i
-                secret[at % ring.degree] = digit if at >= 0 else -digit
+                secret[at % DEGREE] = digit if at >= 0 else -digit
     assert len(offsets) * len(places) == 352
     assert g_from_key(sealed, secret, g.shape) == pytest.approx(g, abs=1e-6)
 
@@ -167,32 +165,31 @@ def test_a_crafted_ciphertext_takes_the_key_of_an_epoch_in_as_many_values_as_the
 def g_from_key(sealed: bytes, secret: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     """c0 + c1 s of each ciphertext, by the attacker's own arithmetic."""
     n, c = shape
-    *_, s, p, bound = SEALED.unpack_from(sealed)
-    scale = g_scale(PARAMETERS, PARAMETERS.layout(n, c, s, p), bound)
-    starts = range(SEALED.size, len(sealed), PARAMETERS.sealed_size)
-    found = [message(sealed[at : at + PARAMETERS.sealed_size], secret)[:s] for at in starts]
+    *_, r, s, bound = SEALED.unpack_from(sealed)
+    layout = RingLayout(n, c, r, s)
+    scale, size = g_scale(PARAMETERS, layout, bound), PARAMETERS.sealed_size(layout, c, 1)
+    found = [message(layout, sealed[at : at + size], secret)[:s] for at in range(SEALED.size, len(sealed), size)]
     return np.concatenate(found)[:n, None] / scale
 
 
-def message(sealed: bytes, secret: np.ndarray) -> np.ndarray:
+def message(layout: RingLayout, sealed: bytes, secret: np.ndarray) -> np.ndarray:
     """The coefficients of one ciphertext's message, about zero."""
-    ring = PARAMETERS.ring
-    residues = ring.io.residues(unsealed(PARAMETERS, sealed), (2, len(ring.primes), ring.degree))
-    (plain,) = ring.encode(secret[None].astype(float))
-    s = ring.io.plain_residues(plain, (len(ring.primes), ring.degree))
+    ring, primes = PARAMETERS.ring, PARAMETERS.ring.primes
+    small = np.mod(secret, np.array(primes)[:, None]).astype(np.uint64)
+    key = ring.io.ciphertext(ring.level, np.stack([small, small]), ntt=False)
+    ring.evaluator.transform_to_ntt_inplace(key)
+    residues, s = (ring.io.residues(each, ring.shape) for each in (ring.unsealed(layout, 1, sealed), key))
     total = np.array(
         [
             [(int(a) + int(b) * int(x)) % p for a, b, x in zip(c0, c1, row, strict=True)]
-            for c0, c1, row, p in zip(*residues, s, ring.primes, strict=True)
+            for c0, c1, row, p in zip(*residues, s[0], primes, strict=True)
         ],
         np.uint64,
     )
     both = ring.io.ciphertext(ring.level, np.stack([total, total]), ntt=True)
-    q = PARAMETERS.modulus
-    terms = [q // p * pow(q // p, -1, p) for p in ring.primes]
-    coefficients = ring.first_coefficients(both, np.arange(ring.degree)).T
-    values = [sum(int(r) * t for r, t in zip(column, terms, strict=True)) % q for column in coefficients]
-    return np.array([float(v - q if v > q // 2 else v) for v in values])
+    ring.evaluator.transform_from_ntt_inplace(both)
+    values = ring.numbers(ring.io.residues(both, ring.shape)[0])
+    return np.array([float(v - ring.q if v > ring.q // 2 else v) for v in values])
 
 
 @pytest.mark.parametrize("width", [256, 4096])

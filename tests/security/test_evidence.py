@@ -11,9 +11,9 @@ from sklearn.metrics import roc_auc_score
 import securevfl as vfl
 from securevfl.audit.attacks.opened_gradients import subset
 from securevfl.consent.booking import leaks
-from securevfl.crypto.lattice import row_products
+from securevfl.crypto.kernel import row_products
+from securevfl.crypto.kernel.row_products import OPENED
 from securevfl.crypto.lattice.lattice_product import LatticeScheme
-from securevfl.crypto.lattice.layout import OPENED
 from securevfl.crypto.paillier.packing import _HEAD as HEAD
 from securevfl.crypto.scheme import Shape
 from securevfl.data.evidence import BinRows, Woe

@@ -20,8 +20,8 @@ from securevfl.base.arrays import Floats
 from securevfl.crypto.kernel import ciphertexts
 from securevfl.crypto.kernel.ciphertexts import Answering, choose
 from securevfl.crypto.kernel.gradient import KernelGradient
+from securevfl.crypto.kernel.row_products import OPENED
 from securevfl.crypto.kernel.shares import KernelShares, PreparedWords
-from securevfl.crypto.lattice.layout import OPENED
 from securevfl.crypto.paillier.paillier_product import CHECKS, PaillierEvaluator
 from securevfl.crypto.prg import KEY_BYTES, Prg
 from securevfl.crypto.scheme import KeyHolder, LinearScheme, Shape

@@ -6,7 +6,8 @@ import re
 import pytest
 
 import securevfl as vfl
-from securevfl.crypto.lattice.layout import MOST, OPENINGS, PROFILE
+from securevfl.crypto.kernel.row_products import MOST, OPENINGS
+from securevfl.crypto.lattice.lattice_product import PROFILE
 from securevfl.crypto.paillier.paillier_product import CHECKS
 from securevfl.protocols.engines import Engine
 from securevfl.protocols.residuals.sealed_residual import SealedResidual
@@ -43,7 +44,7 @@ def test_explain_prints_the_distance_of_the_run_of_a_key_and_of_a_value() -> Non
     assert checks_of(text) == 4 * batches * MOST
     values += checks_of(text)  # each is an opening like the others
     assert (run, key, one) == pytest.approx(
-        [PROFILE.distance_bits(4096, count) for count in (values, values // 4, 1)], abs=0.06
+        [PROFILE.distance_bits(count) for count in (values, values // 4, 1)], abs=0.06
     )
     assert run == pytest.approx(one - math.log2(values) / 2, abs=0.1)  # many openings add up by squares
 

@@ -13,8 +13,8 @@ import pytest
 
 import securevfl as vfl
 from securevfl.base.arrays import Floats
+from securevfl.crypto.kernel import row_products
 from securevfl.crypto.kernel.gradient import KernelGradientHolder
-from securevfl.crypto.lattice import row_products
 from securevfl.families import player
 from securevfl.families.player import BatchPlayer, RoundedOutputs, step_for
 from securevfl.protocols import link

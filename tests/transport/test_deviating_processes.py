@@ -51,7 +51,7 @@ ALTERS = """
 import numpy as np
 from securevfl.crypto.kernel.gradient import KernelGradientHolder
 from securevfl.crypto.lattice.lattice_product import LatticeHolder
-from securevfl.crypto.lattice.layout import OPENED
+from securevfl.crypto.kernel.row_products import OPENED
 from securevfl.protocols.residuals.sealed_residual import SealedActive
 
 publish = SealedActive.publish

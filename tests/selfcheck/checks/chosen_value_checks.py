@@ -13,9 +13,9 @@ import gmpy2
 from gmpy2 import mpz
 
 from securevfl.audit.transcripts import Outcome
+from securevfl.crypto.kernel.residues import DEGREE
 from securevfl.crypto.lattice import polynomial_ring
-from securevfl.crypto.lattice.lattice_product import LatticeScheme
-from securevfl.crypto.lattice.layout import PUBLIC, Parameters
+from securevfl.crypto.lattice.lattice_product import LatticeScheme, Parameters
 from securevfl.crypto.paillier.paillier_keys import ROOTS, PublicKey, SecretKey
 from securevfl.crypto.paillier.paillier_product import PaillierHolder, PaillierScheme
 from securevfl.crypto.scheme import KeyHolder
@@ -27,9 +27,8 @@ _BITS = 2048
 
 def lattice_key() -> Outcome:
     """Check that a public key that names its second half is refused: the evaluator expands that half from a seed."""
-    ring = Parameters().ring
-    half = polynomial_ring.packed_size(ring.key_primes, ring.degree)
-    magic = LatticeScheme().keygen().public[: PUBLIC.size]
+    half = polynomial_ring.packed_size(Parameters().ring.key_primes, DEGREE)
+    magic = LatticeScheme().keygen().public[:4]
     return _refused("a lattice key with both halves", lambda: LatticeScheme().evaluator(magic + bytes(2 * half)))
 
 

@@ -21,8 +21,11 @@ import numpy as np
 from securevfl.audit.statistics import Battery
 from securevfl.audit.transcripts import Outcome
 from securevfl.base.arrays import Floats
-from securevfl.crypto.lattice import bfv_product, polynomial_ring
-from securevfl.crypto.lattice.bfv_product import LatticeShares
+from securevfl.crypto.kernel.residues import DEGREE
+from securevfl.crypto.kernel.shares import REPLY
+from securevfl.crypto.lattice.bfv_product import BfvParameters, LatticeShares
+from securevfl.crypto.lattice.bfv_product import blocks as _ciphertexts
+from securevfl.crypto.lattice.polynomial_ring import packed_size
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing, Words, common_coin
 from securevfl.crypto.transfers import ot_rows
@@ -59,13 +62,13 @@ def replies() -> Outcome:
 
 def _polynomials(scheme: LatticeShares, reply: bytes) -> Iterator[bytes]:
     """Yield the first bytes of the second polynomial of each ciphertext of a reply."""
-    parameters = bfv_product.BfvParameters(scheme.bits)
-    primes, head = parameters.bfv.primes, bfv_product.REPLY.unpack_from(reply)
-    c, s, p, d = head[2:]
-    at = bfv_product.REPLY.size
-    for _, _, where in bfv_product._blocks(parameters.layout(s, c, s, p), d):
+    parameters = BfvParameters(scheme.bits)
+    c, r, s, d = REPLY.unpack_from(reply)[2:]
+    at = REPLY.size
+    for outputs, columns in _ciphertexts(parameters.layout(s, c, r, s), d):
         yield reply[at : at + 64]
-        at += parameters.polynomial + polynomial_ring.packed_size(primes, len(where))
+        count = (outputs.stop - outputs.start) * (columns.stop - columns.start)
+        at += packed_size(parameters.bfv.primes, DEGREE) + packed_size(parameters.bfv.primes, count)
 
 
 @contextmanager

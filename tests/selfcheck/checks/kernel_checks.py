@@ -27,7 +27,7 @@ from securevfl.base.arrays import Floats
 from securevfl.crypto.kernel import ciphertexts, gradient, residues, shares
 from securevfl.crypto.kernel.ciphertexts import RingLayout
 from securevfl.crypto.kernel.residues import DEGREE, Primes, Transform
-from securevfl.crypto.lattice.layout import FISHER, OPENINGS
+from securevfl.crypto.kernel.row_products import FISHER, OPENINGS
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing, common_coin
 from securevfl.errors import CryptoError
@@ -226,7 +226,7 @@ def opened() -> Outcome:
     width = min(
         2 * max(1.0, float(np.std([float(number) for number in sums]))), 2.0**k
     )  # of each of three uniform summands
-    if (far := width / (parameters.profile.noise(DEGREE) * math.sqrt(2 * FISHER * OPENINGS))) < 2.0**_DISTANCE:
+    if (far := width / (parameters.profile.noise * math.sqrt(2 * FISHER * OPENINGS))) < 2.0**_DISTANCE:
         said = f"2^-{math.log2(far):.1f} of its openings without noise, 2^-{_DISTANCE} is promised"
         outcome.add("size", "holder", f"dithers bring a run within {said}")
     evaluator: Any = gradient.KernelGradient().evaluator(holder.public)

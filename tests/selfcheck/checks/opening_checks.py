@@ -19,9 +19,8 @@ import numpy as np
 from securevfl.audit.transcripts import Outcome
 from securevfl.crypto.kernel import gradient
 from securevfl.crypto.kernel.gradient import KernelGradient
-from securevfl.crypto.lattice.lattice_product import LatticeScheme
-from securevfl.crypto.lattice.layout import OPENED, Parameters
-from securevfl.crypto.lattice.row_products import DEVIATIONS
+from securevfl.crypto.kernel.row_products import DEVIATIONS, OPENED
+from securevfl.crypto.lattice.lattice_product import LatticeScheme, Parameters
 from securevfl.crypto.paillier.packing import layout
 from securevfl.crypto.paillier.paillier_product import CHECKS as PAILLIER_CHECKS
 from securevfl.crypto.paillier.paillier_product import PaillierScheme

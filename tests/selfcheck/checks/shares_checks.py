@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 
 from securevfl.audit.statistics import Battery, uniform
 from securevfl.audit.transcripts import Outcome
-from securevfl.crypto.lattice import bfv_product
-from securevfl.crypto.lattice.bfv_product import LatticeShares
+from securevfl.crypto.kernel.shares import REPLY
+from securevfl.crypto.lattice.bfv_product import BfvParameters, LatticeShares
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing, Words, common_coin
 from securevfl.crypto.transfers import ot_rows
@@ -114,14 +114,14 @@ def answered() -> Outcome:
     evaluator: Any = scheme.evaluator(holder.public, coins[0])
     V = ShareRing(48).uniform(Prg.fresh("audit"), (40, 1))
     prepared, sealed = evaluator.prepare(np.eye(40, 8, dtype=np.int64)), holder.encrypt(V, columns=8)
-    size = bfv_product.REPLY.size
+    size = REPLY.size
     one, other = (evaluator.product(prepared, sealed)[0][size : size + 4096] for _ in range(2))
     if one == other:
         outcome.add("fresh", "holder", "two answers to one query have a polynomial in common, so it can be divided by")
-    parameters = bfv_product.BfvParameters(48)
+    parameters = BfvParameters(48)
     primes = [int(p) for p in parameters.bfv.primes]
     q = primes[0] * primes[1]
-    masks = evaluator._uniform(2000)
+    masks = evaluator._uniform(Prg.fresh("audit"), (2000,))
     inverse = pow(primes[0], -1, primes[1])
     whole = [int(a) + primes[0] * ((int(b) - int(a)) * inverse % primes[1]) for a, b in masks.T]
     below = np.array([x * 2**48 % q / q for x in whole])

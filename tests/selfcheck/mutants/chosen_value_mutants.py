@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
-from unittest import mock
 
-import numpy as np
-import tenseal.sealapi as seal
-
+from securevfl.crypto.kernel.residues import DEGREE
 from securevfl.crypto.lattice import polynomial_ring
-from securevfl.crypto.lattice.polynomial_ring import Ring
+from securevfl.crypto.lattice.lattice_product import LatticeEvaluator
 from securevfl.crypto.paillier import paillier_keys
 from securevfl.crypto.paillier.paillier_keys import noise
 from securevfl.crypto.paillier.paillier_product import PaillierEvaluator
@@ -19,33 +14,13 @@ from securevfl.crypto.scheme import Shape
 from selfcheck.mutants.mutant import Mutant, patched
 
 
-@contextmanager
-def _both_halves() -> Iterator[None]:
-    """Write a lattice key as (b, a), as SEAL saves it."""
-
-    def size(self: Any) -> int:
-        return 2 * polynomial_ring.packed_size(self.key_primes, self.degree)
-
-    def write(self: Any, encryptor: Any) -> bytes:
-        zero = seal.Ciphertext()
-        encryptor.encrypt_zero_symmetric(self.context.key_parms_id(), zero)
-        return polynomial_ring.pack(self.io.residues(zero, (2, len(self.key_primes), self.degree)), self.key_primes)
-
-    def read(self: Any, data: bytes) -> Any:
-        half = len(data) // 2
-        rows = np.stack(
-            [polynomial_ring.unpack(part, self.key_primes, self.degree) for part in (data[:half], data[half:])]
-        )
-        io = self.io
-        body = io._members(self.context.key_parms_id(), True, 2, rows.shape) + polynomial_ring._array(rows, io._version)
-        return polynomial_ring._load(seal.PublicKey, self.context, body, io._version, "public key")
-
-    with (
-        mock.patch.object(Ring, "public_size", property(size)),
-        mock.patch.object(Ring, "public_bytes", write),
-        mock.patch.object(Ring, "public_key", read),
-    ):
-        yield
+def _takes_both(self: Any, parameters: Any, public: bytes) -> None:
+    """Read a lattice key as (b, a), both of the holder's choosing."""
+    ring, body = parameters.ring, public[4:]
+    parts = body[: len(body) // 2], body[len(body) // 2 :]
+    first, second = (polynomial_ring.unpack(part, ring.key_primes, DEGREE) for part in parts)
+    self._parameters, self._engine, self._fingerprint = parameters, parameters.engine, bytes(16)
+    self._encryptor = ring.encryptor(first, second)
 
 
 def _holds(n: Any, roots: Any) -> bool:
@@ -67,7 +42,7 @@ MUTANTS = [
         "the second half of a public key is taken from its holder",
         "lattice keys come as seeds",
         "refusal",
-        _both_halves,
+        patched((LatticeEvaluator, "__init__", _takes_both)),
     ),
     Mutant(
         "Paillier: modulus not proved",

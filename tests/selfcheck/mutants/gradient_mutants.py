@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from securevfl.crypto.kernel import ciphertexts, gradient
+from securevfl.crypto.kernel import ciphertexts, gradient, row_products
 from securevfl.crypto.kernel.gradient import KernelGradientEvaluator, KernelGradientHolder
-from securevfl.crypto.lattice.row_products import RowEvaluator
+from securevfl.crypto.kernel.row_products import RowEvaluator
 from selfcheck.mutants.kernel_mutants import no_zero, one_prime_short
 from selfcheck.mutants.mutant import Mutant, patched
 
@@ -116,6 +116,6 @@ MUTANTS = [
         "a ciphertext of another key is taken",
         "engine ckks",
         "refusal",
-        patched((gradient, "header", _any_key)),
+        patched((row_products, "header", _any_key)),
     ),
 ]

@@ -11,11 +11,10 @@ from unittest import mock
 import numpy as np
 
 from securevfl.crypto import scheme, share_ring
-from securevfl.crypto.kernel import gradient
+from securevfl.crypto.kernel import row_products
 from securevfl.crypto.kernel import shares as kernel_shares
-from securevfl.crypto.lattice import bfv, lattice_product, row_products
 from securevfl.crypto.lattice.bfv_product import LatticeShareEvaluator
-from securevfl.crypto.lattice.polynomial_ring import Ring, SealIO
+from securevfl.crypto.lattice.polynomial_ring import Ring
 from securevfl.crypto.masking import KeyPair
 from securevfl.crypto.paillier import packing, paillier_product, paillier_sum
 from securevfl.crypto.transfers import ot_rows
@@ -38,13 +37,13 @@ _product, _zero = LatticeShareEvaluator.product, LatticeShareEvaluator._zero
 
 def _one_reply(self: Any, prepared: Any, sealed: bytes) -> Any:
     bfv = self._parameters.bfv
-    self._kept_zero = bfv.products.io.residues(_zero(self), (2, len(bfv.primes), 4096))
+    self._kept_zero = bfv.io.residues(_zero(self), bfv.shape)
     return _product(self, prepared, sealed)
 
 
 def _kept(self: Any) -> Any:
-    products = self._parameters.bfv.products
-    return products.io.ciphertext(products.level, self._kept_zero, ntt=False)
+    bfv = self._parameters.bfv
+    return bfv.io.ciphertext(bfv.level, self._kept_zero, ntt=False)
 
 
 _read = edited(packing, "read", ("key != fingerprint", "key[:8] != fingerprint[:8]"))
@@ -89,12 +88,6 @@ _LOST: list[tuple[str, str, Patch]] = [
 
 
 _BLOCKS, _DIGESTS, _DERIVED = "several blocks of transfers", "whole digests of messages", "derived values"
-
-
-def _residues(ring: Ring, secret: Any) -> bytes:
-    parms = ring.context.key_context_data().parms()
-    shape = (len(parms.coeff_modulus()), parms.poly_modulus_degree())
-    return bytes(SealIO(ring.context).plain_residues(secret, shape).tobytes())
 
 
 def _beside_parts(owner: Any, name: str, secret: Callable[..., bytes]) -> Callable[[], AbstractContextManager[None]]:
@@ -201,7 +194,7 @@ MUTANTS = [
         "messages of an engine name their key, and half of the name is compared",
         "whole digests of lattice keys",
         "bound",
-        patched(*((module, "header", _half_header) for module in (gradient, row_products, lattice_product))),
+        patched((row_products, "header", _half_header)),
     ),
     Mutant(
         "keys of Paillier by 8 bytes",
@@ -234,18 +227,11 @@ MUTANTS = [
         ),
     ),
     Mutant(
-        "lattice shares: key written to a file",
-        "the secret key of a shared product under SEAL is saved beside a part",
+        "lattice: key written to a file",
+        "the secret key of a product or a sum under SEAL is saved beside a part",
         "secret keys stay home",
         "keys",
-        _beside_parts(bfv.Bfv, "keypair", lambda given, made: bytes(made[0].tobytes())),
-    ),
-    Mutant(
-        "lattice sums: key written to a file",
-        "the secret key of an encrypted sum is saved beside a part",
-        "secret keys stay home",
-        "keys",
-        _beside_parts(Ring, "secret_key", lambda given, made: _residues(given[0], made)),
+        _beside_parts(Ring, "keypair", lambda given, made: bytes(made[0].tobytes())),
     ),
     *(
         Mutant(f"{what} without {lost}", f"{what}: nothing follows from {lost}", _DERIVED, "bound", patched(patch))

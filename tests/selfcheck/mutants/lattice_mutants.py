@@ -10,10 +10,12 @@ from unittest import mock
 import numpy as np
 import tenseal.sealapi as seal
 
-from securevfl.crypto.kernel import residues
-from securevfl.crypto.lattice import lattice_product, polynomial_ring
-from securevfl.crypto.lattice.lattice_product import LatticeEvaluator, LatticeHolder, LatticeScheme
+from securevfl.crypto.kernel import row_products
+from securevfl.crypto.kernel.row_products import RowScheme
+from securevfl.crypto.lattice import polynomial_ring
+from securevfl.crypto.lattice.lattice_product import LatticeEvaluator, LatticeHolder
 from securevfl.crypto.lattice.lattice_sum import LatticeAdder
+from securevfl.crypto.lattice.polynomial_ring import Ring
 from securevfl.crypto.paillier import packing
 from securevfl.errors import RangeError
 from selfcheck.mutants.mutant import Mutant, patched
@@ -25,27 +27,29 @@ def _lattice_data_scale(self: Any, g: Any, *, bound: float) -> bytes:
     return _lattice_encrypt(self, g, bound=float(np.abs(g).max()) or 1.0)
 
 
-ON_SEAL = (residues, "fault", lambda: "the engine that a mutant does not change")  # so that runs use SEAL
-
-
 def _any_header(engine: str, shape: Any, magic: bytes, message: bytes, key: bytes) -> Any:
     return shape.unpack_from(message)[2:]
 
 
-def _no_zero(self: Any, cipher: Any) -> Any:
-    return cipher
+def _no_zero(self: Any) -> Any:
+    return no_zero(self._parameters.ring)
 
 
-def _no_lattice_mask(self: Any, count: int) -> Any:
-    return np.zeros((len(self._parameters.ring.primes), count), np.uint64)
+def no_zero(ring: Ring) -> Any:
+    """Return what hides nothing, in place of an encryption of zero: a ciphertext of which c1 = 0 is refused."""
+    residues = np.zeros(ring.shape, np.uint64)
+    residues[1, :, 0] = 1
+    return ring.io.ciphertext(ring.level, residues, ntt=False)
 
 
-def _narrow_lattice_mask(self: Any, count: int) -> Any:
-    return polynomial_ring.dither_residues(self._parameters.ring.primes, 85, count)
+def _none(self: Any, prg: Any, shape: Any) -> Any:
+    return np.zeros((len(self._parameters.ring.primes), *shape), np.uint64)
 
 
-def _no_dither(self: Any, count: int) -> Any:
-    return np.zeros((len(self._parameters.ring.primes), count), np.uint64)
+def _narrow_lattice_mask(self: Any, prg: Any, shape: Any) -> Any:
+    high, low = (prg.array(shape, np.uint64).astype(object) for _ in range(2))
+    whole = (high << 21) + (low >> 43)  # 85 bits
+    return np.stack([np.asarray(whole % p, np.uint64) for p in self._parameters.ring.primes])
 
 
 @contextmanager
@@ -75,8 +79,7 @@ def _kept_key() -> Iterator[None]:
 
     with (
         mock.patch.object(recorded_runs, "_rotates", _true),
-        mock.patch.object(LatticeScheme, "rotates", property(_not_rotating)),
-        mock.patch.object(*ON_SEAL),
+        mock.patch.object(RowScheme, "rotates", property(_not_rotating)),
     ):
         yield
 
@@ -105,39 +108,9 @@ def _weak_rings() -> Iterator[None]:
             return context(parms, expand, seal.SEC_LEVEL_TYPE.NONE)
 
     with (
-        mock.patch.object(polynomial_ring, "MAX_BITS_128", dict.fromkeys((1024, 2048, 4096, 8192), 400)),
+        mock.patch.object(polynomial_ring, "MOST_MODULUS", 400),
         mock.patch.object(polynomial_ring, "seal", Loose()),
     ):
-        yield
-
-
-@contextmanager
-def _seal_key_on_disk() -> Iterator[None]:
-    """Write the SEAL secret key beside every saved part."""
-    from securevfl.training.model_part import ModelPart
-
-    made: list[Any] = []
-    generator, save = seal.KeyGenerator, ModelPart.save
-
-    class Keeping:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(seal, name)
-
-        def KeyGenerator(self, context: Any) -> Any:
-            found = generator(context)
-            made.append((found.secret_key(), context))
-            return found
-
-    def save_more(self: Any, path: Any) -> None:
-        from securevfl.crypto.lattice.polynomial_ring import SealIO
-
-        save(self, path)
-        for secret, context in made[-1:]:
-            parms = context.key_context_data().parms()
-            shape = (len(parms.coeff_modulus()), parms.poly_modulus_degree())
-            path.with_suffix(".key").write_bytes(SealIO(context).plain_residues(secret, shape).tobytes())
-
-    with mock.patch.object(lattice_product, "seal", Keeping()), mock.patch.object(ModelPart, "save", save_more):
         yield
 
 
@@ -156,21 +129,14 @@ MUTANTS = [
         "c1 of the reply is c1(g) J, from which the holder divides J out",
         "engine ckks on SEAL",
         "fresh",
-        patched((LatticeEvaluator, "_rerandomised", _no_zero)),
+        patched((LatticeEvaluator, "_zero", _no_zero)),
     ),
     Mutant(
         "lattice: no mask",
         "the holder opens J^T g itself",
         "engine ckks on SEAL",
         "uniform",
-        patched((LatticeEvaluator, "_uniform", _no_lattice_mask)),
-    ),
-    Mutant(
-        "lattice: no mask, seen by the simulator",
-        "as above",
-        "simulator residual ckks",
-        "simulator",
-        patched((LatticeEvaluator, "_uniform", _no_lattice_mask), ON_SEAL),
+        patched((LatticeEvaluator, "_uniform", _none)),
     ),
     Mutant(
         "lattice: mask of 85 bits",
@@ -184,7 +150,7 @@ MUTANTS = [
         "openings show the noise, which is linear in the key",
         "engine ckks on SEAL",
         "fresh",
-        patched((LatticeHolder, "_dither", _no_dither)),
+        patched((LatticeHolder, "_dither", _none)),
     ),
     Mutant(
         "lattice: masks serve twice",
@@ -205,7 +171,7 @@ MUTANTS = [
         "a ciphertext of another key is taken",
         "engine ckks on SEAL",
         "refusal",
-        patched((lattice_product, "header", _any_header)),
+        patched((row_products, "header", _any_header)),
     ),
     Mutant(
         "lattice: one key for all epochs", "the key holder never makes a new key", "residual ckks", "keys", _kept_key
@@ -223,13 +189,6 @@ MUTANTS = [
         "key sizes",
         "size",
         _weak_rings,
-    ),
-    Mutant(
-        "lattice: key written to a file",
-        "the SEAL secret key is saved beside a part",
-        "secret keys stay home",
-        "keys",
-        _seal_key_on_disk,
     ),
     Mutant(
         "errors that show a value",

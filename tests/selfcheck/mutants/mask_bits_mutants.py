@@ -10,7 +10,7 @@ import numpy as np
 
 from securevfl.crypto.lattice import lattice_product
 from securevfl.crypto.lattice.lattice_product import LatticeEvaluator
-from securevfl.crypto.lattice.polynomial_ring import dither_residues, mulmod, uniform_residues
+from securevfl.crypto.lattice.polynomial_ring import uniform
 from securevfl.crypto.paillier import paillier_product
 from securevfl.crypto.paillier.packing import layout
 from securevfl.crypto.paillier.paillier_product import CHECKS, PaillierEvaluator
@@ -39,21 +39,22 @@ def _one_chunk(self: Any, out: Any, *, number: int | None = None) -> None:
     raw[:] = np.resize(first.view(np.uint8), len(raw))
 
 
-def _coarse_dither(primes: Any, bits: int, count: int) -> Any:
-    rows = dither_residues(primes, bits - 40, count)
-    return np.stack([mulmod(row, 2**40 % p, p) for row, p in zip(rows, primes, strict=True)])
+_dither = lattice_product.dither
 
 
-def _short_dither(primes: Any, bits: int, count: int) -> Any:
-    return dither_residues(primes, bits - 7, count)
+def _coarse_dither(prg: Any, primes: Any, bits: int, shape: Any) -> Any:
+    rows = _dither(prg, primes, bits - 24, shape).astype(object)
+    return np.stack([np.asarray((row << 24) % p, np.uint64) for row, p in zip(rows, primes, strict=True)])
 
 
-def _hollow_mask(self: Any, count: int) -> Any:
-    return uniform_residues(self._parameters.ring.primes, count) & np.uint64(~0xFFFF0000 & 2**64 - 1)
+def _short_dither(prg: Any, primes: Any, bits: int, shape: Any) -> Any:
+    return _dither(prg, primes, bits - 24, shape)
 
 
-def _unfilled(primes: Any, count: int) -> Any:
-    return np.zeros((len(primes), count), np.uint64) if count == 4096 else uniform_residues(primes, count)
+def _hollow_mask(self: Any, prg: Any, shape: Any) -> Any:
+    primes = self._parameters.ring.primes
+    mask = uniform(prg, primes, int(np.prod(shape))) & np.uint64(~0xFFFF0000 & 2**64 - 1)
+    return mask.reshape(len(primes), *shape)
 
 
 def _short_mask(limit: int) -> int:
@@ -98,10 +99,10 @@ MUTANTS = [
     ),
     Mutant(
         "lattice: dither on a grid",
-        "the dither is a multiple of 2^40, so that openings say 2^40 times more of the noise",
+        "the dither is a multiple of 2^24, so that openings say 2^24 times more of the noise",
         "bits of lattice masks",
         "bits",
-        patched((lattice_product, "dither_residues", _coarse_dither)),
+        patched((lattice_product, "dither", _coarse_dither)),
     ),
     Mutant(
         "lattice: hollow mask",
@@ -111,18 +112,11 @@ MUTANTS = [
         patched((LatticeEvaluator, "_uniform", _hollow_mask)),
     ),
     Mutant(
-        "lattice: unsent coefficients not filled",
-        "what is decoded beside the wanted coefficients is noise, which is linear in the key",
-        "bits of lattice masks",
-        "bits",
-        patched((lattice_product, "uniform_residues", _unfilled)),
-    ),
-    Mutant(
-        "lattice: dither 7 bits short",
-        "openings say 128 times more of the noise than is promised",
+        "lattice: dither 24 bits short",
+        "openings say 2^24 times more of the noise than is promised",
         "bits of lattice masks",
         "size",
-        patched((lattice_product, "dither_residues", _short_dither)),
+        patched((lattice_product, "dither", _short_dither)),
     ),
     Mutant(
         "Paillier: mask 20 bits short",

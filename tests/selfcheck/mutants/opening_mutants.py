@@ -7,8 +7,8 @@ from typing import Any
 import gmpy2
 import numpy as np
 
-from securevfl.crypto.lattice import row_products
-from securevfl.crypto.lattice.row_products import tolerance
+from securevfl.crypto.kernel import row_products
+from securevfl.crypto.kernel.row_products import tolerance
 from securevfl.crypto.paillier import paillier_product
 from securevfl.crypto.paillier.paillier_product import PaillierChecks
 from securevfl.families.player import RoundedOutputs

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tenseal.sealapi as seal
 
+from securevfl.crypto.kernel.ciphertexts import RingLayout
 from securevfl.crypto.lattice.lattice_product import LatticeEvaluator
 from securevfl.crypto.lattice.lattice_sum import LatticeAdder
 from securevfl.crypto.paillier.paillier_keys import SecretKey
@@ -41,32 +42,31 @@ def _same_halves() -> Any:
     return secret, np.unpackbits(np.frombuffer(secret, np.uint8), bitorder="little").astype(bool).tolist()
 
 
-def _zero_turned(self: Any, cipher: Any) -> Any:
+_zero = LatticeEvaluator._zero
+
+
+def _zero_turned(self: Any) -> Any:
     """One encryption of zero a key; each reply takes it times x^k for a random k."""
     ring = self._parameters.ring
     if not hasattr(self, "_kept"):
-        self._kept = seal.Ciphertext()
-        self._encryptor.encrypt_zero(ring.level, self._kept)
-        self._kept.scale = 1.0
-    monomial = np.zeros((1, ring.degree))
-    monomial[0, int.from_bytes(os.urandom(16), "little") % ring.degree] = 1.0
-    turned, total = seal.Ciphertext(), seal.Ciphertext()
-    ring.evaluator.multiply_plain(self._kept, ring.encode(monomial)[0], turned)
-    ring.evaluator.add(cipher, turned, total)
-    return total
+        self._kept = _zero(self)
+        ring.evaluator.transform_to_ntt_inplace(self._kept)
+    monomial, turned = np.zeros(4096), seal.Ciphertext()
+    monomial[int.from_bytes(os.urandom(16), "little") % 4096] = 1.0
+    plain, _ = ring.plaintext(RingLayout(1, 1, 1, 1), monomial)
+    ring.evaluator.multiply_plain(self._kept, plain, turned)
+    ring.evaluator.transform_from_ntt_inplace(turned)
+    return turned
 
 
 _reply = LatticeEvaluator.blind
 
 
-def _zero_of_reply(self: Any, cipher: Any) -> Any:
-    ring, total = self._parameters.ring, seal.Ciphertext()
+def _zero_of_reply(self: Any) -> Any:
+    ring = self._parameters.ring
     if self._kept is None:
-        self._kept = seal.Ciphertext()
-        self._encryptor.encrypt_zero(ring.level, self._kept)
-        self._kept.scale = 1.0
-    ring.evaluator.add(cipher, self._kept, total)
-    return total
+        self._kept = ring.io.residues(_zero(self), ring.shape)
+    return ring.io.ciphertext(ring.level, self._kept, ntt=False)
 
 
 def _reply_with_one_zero(self: Any, product: Any) -> Any:
@@ -139,14 +139,14 @@ MUTANTS = [
         "one encryption of zero a key, times a random monomial for each reply",
         "lattice replies are unrelated",
         "related",
-        patched((LatticeEvaluator, "_rerandomised", _zero_turned)),
+        patched((LatticeEvaluator, "_zero", _zero_turned)),
     ),
     Mutant(
         "lattice: one encryption of zero a reply",
         "all ciphertexts of a reply share one, so that differences are those of the products",
         "lattice replies are unrelated",
         "related",
-        patched((LatticeEvaluator, "blind", _reply_with_one_zero), (LatticeEvaluator, "_rerandomised", _zero_of_reply)),
+        patched((LatticeEvaluator, "blind", _reply_with_one_zero), (LatticeEvaluator, "_zero", _zero_of_reply)),
     ),
     Mutant(
         "lattice sums: one encryption of zero a sum",

@@ -23,6 +23,7 @@ from securevfl.protocols.shares.share_products import Products
 from securevfl.protocols.shares.visits import Delta
 from securevfl.protocols.shares.work_ahead import Ahead, OnDisk, SpentNames
 from securevfl.training.checkpoint import Checkpoints
+from selfcheck.mutants.lattice_mutants import no_zero
 from selfcheck.mutants.mutant import Mutant, Stand, edited, patched
 
 _second, _keys, _measure = BfvParameters.second, Products.keys, SharesPlayer.measure
@@ -30,18 +31,15 @@ _steps, _make = Numbers.steps, Ahead.make
 
 
 def _no_zero(self: Any) -> Any:
-    bfv = self._parameters.bfv
-    residues = np.zeros((2, len(bfv.primes), 4096), np.uint64)
-    residues[1, :, 0] = 1  # a ciphertext of which c1 = 0 is refused
-    return bfv.products.io.ciphertext(bfv.products.level, residues, ntt=False)
+    return no_zero(self._parameters.bfv)
 
 
-def _modulo_t(self: Any, count: int) -> Any:
+def _modulo_t(self: Any, prg: Any, shape: Any) -> Any:
     primes, t = [int(p) for p in self._parameters.bfv.primes], 1 << self._parameters.ring.bits
     q = primes[0] * primes[1]
-    words = self._parameters.ring.uniform(Prg.fresh("a mask modulo t"), count)
-    whole = [(2 * q * int(word) + t) // (2 * t) % q for word in words]
-    return np.array([[x % p for x in whole] for p in primes], np.uint64)
+    words = self._parameters.ring.uniform(Prg.fresh("a mask modulo t"), shape)
+    whole = [(2 * q * int(word) + t) // (2 * t) % q for word in words.ravel()]
+    return np.array([[x % p for x in whole] for p in primes], np.uint64).reshape(-1, *shape)
 
 
 def _given(self: Any, coin: bytes) -> Any:
