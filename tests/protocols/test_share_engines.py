@@ -56,8 +56,7 @@ def test_either_library_trains_the_same_model(game):
 )
 def test_a_machine_whose_blas_is_odd_is_told_of_the_other_library(game, monkeypatch, protocol):
     monkeypatch.setattr(residues, "fault", lambda: "odd; install another")
-    for cached in (engines._kernel,):
-        cached.cache_clear()
+    engines._lattice.cache_clear()
     keys = {"accepts": ["columns"], "optimizer": vfl.FedSGD(lr=0.3), "protocol": protocol, "epochs": 1}
     with pytest.raises(ConfigError, match=r'odd; install another, or name the other library: library = "seal"'):
         vfl.simulate(vfl.Job(model=vfl.Logistic(), batch_size="all", **keys), game[1], workers=1)

@@ -45,8 +45,8 @@ def test_prepared_batches_say_what_they_weigh(scheme: LinearScheme) -> None:
 def train(prepared: list[int], monkeypatch: pytest.MonkeyPatch) -> Run:
     prepare = PaillierScheme.evaluator
 
-    def counted(self: PaillierScheme, *given: object) -> object:
-        evaluator = prepare(self, *given)  # type: ignore[arg-type]
+    def counted(self: PaillierScheme, *given: object, **keys: object) -> object:
+        evaluator = prepare(self, *given, **keys)  # type: ignore[arg-type]
         inner = evaluator.prepare
 
         def once(J: np.ndarray, *, room: int) -> object:
