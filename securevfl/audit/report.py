@@ -26,7 +26,7 @@ from datetime import UTC, datetime
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.audit import simulators, simulators_run
+from securevfl.audit import simulators
 from securevfl.audit.attacks import ATTACKS, load_more
 from securevfl.audit.attacks.base import Attack, By, Score
 from securevfl.audit.findings import Audit, Inference
@@ -82,7 +82,7 @@ def run_audit(
     for protocol in job.method.protocols(job, roles):
         outcome = outcome.merge(simulators.views(protocol, parties=len(roles.cast)))
     if job.method.replayed:
-        outcome = outcome.merge(simulators_run.views(short_job, short_parties))
+        outcome = outcome.merge(simulators.run_views(short_job, short_parties))
     known = known_run(job, [active, *passives])
     inferences, failed = _attacks(job, known, seeds, say, (asked, brought))
     leaking = leaks(asked, known_run(asked, brought).sizes)

@@ -113,8 +113,6 @@ for command in (
 ):
     app.command()(options.expanded(command))
 
-Page = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page for a browser here.")]
-
 
 def _version(wanted: bool) -> None:
     if wanted:
@@ -188,7 +186,7 @@ def train(
     report_json: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write job, metrics, history and costs here.")
     ] = None,
-    html: Page = None,
+    html: options.Html = None,
     save: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write each party's own part of the model to DIR/NAME.json.")
     ] = None,
@@ -265,7 +263,7 @@ def compare(
         str | None, typer.Option(metavar="NAME", help="Who you are, where the others are on machines of their own.")
     ] = None,
     peers: options.PeersByJob = None,
-    html: Page = None,
+    html: options.Html = None,
     ledger: Annotated[
         Path | None,
         typer.Option(
@@ -359,7 +357,9 @@ def _load(path: Path) -> Job:
 
 @app.command()
 @options.expanded
-def audit(job_file: options.JobFile, tables: options.SidesOptions = options.SidesOptions(), html: Page = None) -> None:
+def audit(
+    job_file: options.JobFile, tables: options.SidesOptions = options.SidesOptions(), html: options.Html = None
+) -> None:
     """Check, simulate and attack a job on its tables; exit code 1 if anything exceeds what is declared and accepted.
 
     A party alone gives its own table, and --size for every other party: in their place stand columns of noise, and

@@ -290,18 +290,20 @@ def converse(
                 reason = _reason(error, resumes)
                 if channel is not None and ledger is not None and code_of(error) in OF_DATA:
                     error = _entered(error, ledger, others)
-                done = _stop(
-                    error,
-                    reason,
-                    post,
-                    channel,
-                    others,
-                    kept,
-                    resumes=resumes,
-                    standing=math.isinf(wait) and channel is None,
-                )
-                if done is not None:
+                if channel is not None:
+                    channel.abort(others, error, resumes=resumes)
+                elif isinstance(error, PeerLost | KeyboardInterrupt | OSError | StorageError):
+                    post.stop(error, resumes=resumes)
+                alone = channel is None and isinstance(error, TransportError) and not post.unfinished
+                if kept is not None and alone and (done := kept()) is not None:
+                    eventlog.warn(me, "unconfirmed", {"reason": reason})
                     return done
+                # who waits for whoever comes ends by being stopped, which is nothing to be told of
+                standing = math.isinf(wait) and channel is None
+                if isinstance(error, SecureVFLError | OSError) or (
+                    isinstance(error, KeyboardInterrupt) and not standing
+                ):
+                    eventlog.warn(me, "stopped", {"error": type(error).__name__, "reason": reason})
                 if isinstance(error, OSError):
                     raise StorageError(error.filename or "the disk", error) from error
                 if _lost(error):
@@ -331,34 +333,6 @@ def _reason(error: BaseException, resumes: bool) -> str:
     if isinstance(error, KeyboardInterrupt):
         return f"its operator has stopped it; {again}"
     return str(error) if isinstance(error, SecureVFLError | OSError) else type(error).__name__
-
-
-def _stop(
-    error: BaseException,
-    reason: str,
-    post: Post,
-    channel: Channel | None,
-    others: Sequence[str],
-    kept: Callable[[], T | None] | None,
-    *,
-    resumes: bool,
-    standing: bool,
-) -> T | None:
-    """Tells the others that this party stops, by a code; the outcome where one is kept and nobody was met.
-
-    standing: it waits for whoever comes, so that being stopped is how it ends and nothing to be told of.
-    """
-    if channel is not None:
-        channel.abort(others, error, resumes=resumes)
-    elif isinstance(error, PeerLost | KeyboardInterrupt | OSError | StorageError):
-        post.stop(error, resumes=resumes)
-    alone = channel is None and isinstance(error, TransportError) and not post.unfinished
-    done = kept() if kept is not None and alone else None
-    if done is not None:
-        eventlog.warn(post.me, "unconfirmed", {"reason": reason})
-    elif isinstance(error, SecureVFLError | OSError) or (isinstance(error, KeyboardInterrupt) and not standing):
-        eventlog.warn(post.me, "stopped", {"error": type(error).__name__, "reason": reason})
-    return done
 
 
 def _entered(error: BaseException, ledger: DisclosureLedger, others: Sequence[str]) -> BaseException:

@@ -8,6 +8,7 @@ from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
 
+from securevfl.base.arrays import Floats
 from securevfl.consent.consent_sheet import Sheet, check_settled
 from securevfl.data.party import Party
 from securevfl.disclosure.ledger import DisclosureLedger
@@ -17,7 +18,7 @@ from securevfl.job import Job
 from securevfl.organisations.conversation import Venue, check_among, converse
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
-from securevfl.runtime.clock import Kind, Stage
+from securevfl.runtime.clock import Books, Kind, Stage
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart, Standing
 from securevfl.training.session import make_ahead, run_key, take_part
@@ -98,7 +99,11 @@ def join(
         part.save(save)
     if before is not None:
         before.clear()
-    _finished(part) if part.standing is Standing.NEW else eventlog.warn(part.name, "is over", {"model": part.standing})
+    if part.standing is Standing.NEW:
+        facts = {"rounds": part.rounds, "messages_sent": part.books.messages_sent()}
+        eventlog.emit(part.name, "finished", facts | _spent(part.path, part.books))
+    else:
+        eventlog.warn(part.name, "is over", {"model": part.standing})
     return part
 
 
@@ -161,22 +166,16 @@ def check_role(job: Job, party: Party, peers: Peers) -> None:
 
 
 def _round(channel: Channel, on_round: Callable[[int, int], None] | None, done: int, of: int) -> None:
-    path = channel.clock.path()
-    facts = {"round": done, "of": of, "seconds": float(path.sum()), "waited": float(path[:, Kind.COMMUNICATION].sum())}
-    eventlog.emit(channel.me, "round", facts | {"bytes_sent": channel.books.bytes_sent()})
+    facts = {"round": done, "of": of} | _spent(channel.clock.path(), channel.books)
+    eventlog.emit(channel.me, "round", facts)
     if on_round is not None:
         on_round(done, of)
 
 
-def _finished(part: ModelPart) -> None:
-    facts = {
-        "rounds": part.rounds,
-        "seconds": float(part.path.sum()),
-        "waited": float(part.path[:, Kind.COMMUNICATION].sum()),
-        "bytes_sent": part.books.bytes_sent(),
-        "messages_sent": part.books.messages_sent(),
-    }
-    eventlog.emit(part.name, "finished", facts)
+def _spent(path: Floats, books: Books) -> dict[str, str | int | float]:
+    """Return what a run has cost so far, for its events."""
+    waited = float(path[:, Kind.COMMUNICATION].sum())
+    return {"seconds": float(path.sum()), "waited": waited, "bytes_sent": books.bytes_sent()}
 
 
 # Does the work that a training needs ahead of it, with the other parties on their own machines: a night's work, say.

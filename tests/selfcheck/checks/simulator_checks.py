@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from securevfl.audit import simulators_run
-from securevfl.audit.simulators import residual_views, sum_views
+from securevfl.audit.simulators import residual_views, run_views, sum_views
 from securevfl.audit.transcripts import Outcome
 from securevfl.data import datasets
 from securevfl.job import Job
@@ -51,7 +50,7 @@ def residual_checks() -> dict[str, Check]:
 
 def _check(parties: int, **keys: Any) -> Outcome:
     tables = [party.take(np.arange(_ROWS, dtype=np.intp)) for party in datasets.breast_cancer(parties=parties)]
-    return simulators_run.views(
+    return run_views(
         Job(protocol=Protocol(shares=Shares(chunk=10)), batch_size="all", test_fraction=0.25, **keys), tables
     )
 
