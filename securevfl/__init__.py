@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # the one list of public names: type checkers see it here, an
     from securevfl.families.fdml.local_noise import LocalNoise as LocalNoise
     from securevfl.families.fdml.stored_sum import StoredMasks as StoredMasks
     from securevfl.families.fdml.stored_sum import StoredOpen as StoredOpen
-    from securevfl.families.fdskl.doubly_stochastic import FDSKL as FDSKL
+    from securevfl.families.fdskl.fdskl import FDSKL as FDSKL
     from securevfl.families.fdskl.kernel_model import Kernel as Kernel
     from securevfl.families.transfer.transfer_model import Transfer as Transfer
     from securevfl.job import Job as Job

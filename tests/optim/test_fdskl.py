@@ -11,7 +11,7 @@ import securevfl as vfl
 from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Schedule
 from securevfl.errors import ConfigError, PartiesError
-from securevfl.families.fdskl.doubly_stochastic import SAMPLE, blocks
+from securevfl.families.fdskl.fdskl import SAMPLE, blocks
 from securevfl.families.fdskl.kernel_model import Expansion, Frequencies, Kernel, cosines
 from securevfl.models.losses import LOSSES
 from securevfl.protocols.declared import Phases

@@ -8,7 +8,7 @@ import pytest
 import securevfl as vfl
 from securevfl.base.arrays import Floats
 from securevfl.errors import DivergenceError
-from securevfl.families.fdskl.doubly_stochastic import FDSKL, blocks
+from securevfl.families.fdskl.fdskl import FDSKL, blocks
 from securevfl.families.fdskl.kernel_model import Expansion, Frequencies, Kernel, cosines
 from securevfl.protocols.residuals.base import Batch
 
