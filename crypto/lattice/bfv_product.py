@@ -30,12 +30,12 @@ from securevfl.crypto.kernel.shares import (
 from securevfl.crypto.lattice.polynomial_ring import (
     SEED_BYTES,
     SPECIAL_NOISE,
+    Hiding,
     Residues,
     Ring,
     RingKey,
     pack,
     packed_size,
-    uniform,
     unpack,
 )
 from securevfl.crypto.prg import Prg
@@ -151,14 +151,13 @@ class PreparedPlaintexts(PreparedFactor):
         return made
 
 
-class LatticeShareEvaluator(RingEvaluator):
+class LatticeShareEvaluator(Hiding, RingEvaluator):
     """The party that owns W, on SEAL."""
 
     _parameters: BfvParameters
 
     def _has_public(self, first: memoryview, coin: bytes) -> None:
-        bfv = self._parameters.bfv
-        self._encryptor = bfv.encryptor(unpack(first, bfv.key_primes, DEGREE), self._parameters.second(coin))
+        self._has_key(self._parameters.bfv, first, self._parameters.second(coin))
 
     def _prepared(self, W: Integers, once: bool) -> PreparedPlaintexts:
         return PreparedPlaintexts(self._parameters, W)
@@ -183,13 +182,6 @@ class LatticeShareEvaluator(RingEvaluator):
 
     def _share(self, mask: Residues) -> Words:
         return self._parameters.bfv.nearest(mask)
-
-    def _zero(self) -> Any:
-        return self._parameters.bfv.zero(self._encryptor)
-
-    def _uniform(self, prg: Prg, shape: tuple[int, int]) -> Residues:
-        moduli = self._parameters.bfv.primes
-        return uniform(prg, moduli, math.prod(shape)).reshape(len(moduli), *shape)
 
 
 class LatticeShares(RingShares):

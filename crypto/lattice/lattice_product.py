@@ -26,13 +26,12 @@ from securevfl.crypto.kernel.row_products import Profile, RowEvaluator, RowHolde
 from securevfl.crypto.lattice.bfv_product import blocks
 from securevfl.crypto.lattice.polynomial_ring import (
     SPECIAL_NOISE,
+    Hiding,
     Residues,
     Ring,
     RingKey,
     pack,
     packed_size,
-    uniform,
-    unpack,
 )
 from securevfl.crypto.prg import Prg
 
@@ -184,14 +183,13 @@ class LatticeHolder(RowHolder):
         return dither(prg, self._parameters.ring.primes, self._parameters.profile.k, shape)
 
 
-class LatticeEvaluator(RowEvaluator):
+class LatticeEvaluator(Hiding, RowEvaluator):
     """The party that owns J, and hides its products by SEAL."""
 
     _parameters: Parameters
 
     def _has_public(self, first: memoryview, seed: bytes) -> None:
-        ring = self._parameters.ring
-        self._encryptor = ring.encryptor(unpack(first, ring.key_primes, DEGREE), self._parameters.second(seed))
+        self._has_key(self._parameters.ring, first, self._parameters.second(seed))
 
     def _answer(
         self, layout: RingLayout, total: dict[int, Any], d: int, width: int, prg: Prg
@@ -201,13 +199,6 @@ class LatticeEvaluator(RowEvaluator):
             mask = self._uniform(prg, (columns.stop - columns.start, width))
             fractions = (ring.numbers(mask) / ring.q).astype(np.float64)
             yield ring.answer(layout, total.get(place), self._zero(), mask), columns, fractions
-
-    def _zero(self) -> Any:
-        return self._parameters.ring.zero(self._encryptor)
-
-    def _uniform(self, prg: Prg, shape: tuple[int, int]) -> Residues:
-        moduli = self._parameters.ring.primes
-        return uniform(prg, moduli, math.prod(shape)).reshape(len(moduli), *shape)
 
 
 class LatticeScheme(RowScheme):

@@ -406,6 +406,21 @@ class RingKey(Secret):
         return out
 
 
+class Hiding:
+    """The evaluator's end of a key (b, a) of SEAL: what hides products before they leave."""
+
+    def _has_key(self, ring: Ring, first: memoryview, second: Residues) -> None:
+        self._ring = ring
+        self._encryptor = ring.encryptor(unpack(first, ring.key_primes, DEGREE), second)
+
+    def _zero(self) -> Any:
+        return self._ring.zero(self._encryptor)
+
+    def _uniform(self, prg: Prg, shape: tuple[int, int]) -> Residues:
+        moduli = self._ring.primes
+        return uniform(prg, moduli, math.prod(shape)).reshape(len(moduli), *shape)
+
+
 def _context(scheme: Any, moduli: Any, bits: int | None) -> Any:
     parms = seal.EncryptionParameters(scheme)
     parms.set_poly_modulus_degree(DEGREE)
