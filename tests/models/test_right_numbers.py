@@ -18,7 +18,7 @@ from securevfl.errors import DataNotice, LabelError
 from securevfl.models.losses import CAP
 from securevfl.training import session
 
-N = 3000
+N = 1500
 DRAW = np.random.default_rng(7)
 OWN, OTHER = DRAW.normal(size=(N, 3)), DRAW.normal(size=(N, 3))
 OTHER[:, 0] += 0.6 * OWN[:, 0]
@@ -68,11 +68,11 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
     "ckks": {"protocol": "ckks", "accepts": SEALED},
     "shares": {},
 }
-BAR = 0.05  # standard errors
+BAR = 0.035  # standard errors
 # Sums are rounded at random on shares and under CKKS: a coefficient is normal over runs, of a deviation that
 # `securevfl.models.rounded_sums` foresees. Its bound is 7 of these (P < 6 x 2.6e-12 a case) and what is left of
 # stopping, at least the bar.
-LEFT = 0.02
+LEFT = 0.014
 LOSS = 0.005  # of the optimum's deviance
 
 
