@@ -1,6 +1,6 @@
 """The bytes of a message taken apart: public header, residues with their moduli, and what must never occur twice.
 
-Engines write versioned headers (`crypto.paillier.packing`, `crypto.lattice.layout`,
+Engines write versioned headers (`crypto.paillier.packing`, `crypto.kernel.row_products`, `crypto.kernel.shares`,
 `crypto.lattice.lattice_sum`); they come off first, so that statistics see residues alone. Bytes of another format are
 taken as little-endian words of eight bytes.
 """

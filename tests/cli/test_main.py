@@ -208,9 +208,9 @@ def test_a_report_is_strict_json() -> None:
     ledger.sent(Stage.TRAIN, "Part", 10)
     ledger.sent(Stage.TRAIN, "Part", 5)
     ledger.sent(Stage.SETUP, "Hello", 1)
-    assert _by_stage(ledger.traffic, lambda tally: (tally.amount, tally.count)) == {
-        "train": {"Part": (15, 2)},
-        "setup": {"Hello": (1, 1)},
+    assert _by_stage(ledger.traffic, lambda tally: {"bytes": tally.amount}) == {
+        "train": {"Part": {"bytes": 15, "count": 2}},
+        "setup": {"Hello": {"bytes": 1, "count": 1}},
     }
 
 

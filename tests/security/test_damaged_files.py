@@ -203,14 +203,13 @@ def test_a_part_whose_weights_were_changed_predicts_nothing(part: ModelPart, tmp
 
 WRITERS = re.compile(r"\b(write_whole|writing_whole|write_checked|write_checked_json|append_whole)\(")
 FOR_OTHERS = {  # what is written to be shown, or to be handed on: pages, tables, exports, kits
-    *("cli/audit", "cli/looks_commands", "cli/looks_commands", "cli/looks_commands"),
-    *("cli/part_command", "cli/predictions", "cli/reference", "organisations/kit", "training/comparison"),
+    *("cli/main", "cli/part_command", "cli/party_options", "cli/predictions", "organisations/kit"),
+    "training/comparison",
     *("training/onnx_export", "training/run", "training/run_page", "training/scorecard", "base/files"),
 }
 TESTED = {  # by this file, or by the one that is named
     *("training/model_part", "training/checkpoint", "families/shares/shares_player", "data/load"),
-    *("protocols/shares/work_ahead", "organisations/align", "disclosure/ledger"),
-    *("disclosure/row_sets", "protocols/shares/work_ahead"),
+    *("protocols/shares/work_ahead", "organisations/align", "disclosure/ledger", "disclosure/row_sets"),
 }
 OTHERWISE = {
     "protocols/shares/score_ledger": "tests/protocols/test_score_ledger.py",
