@@ -44,7 +44,10 @@ class Battery:
 def uniform(battery: Battery, name: str, fractions: Floats, low: NDArray[np.uint8]) -> None:
     """Add tests that `fractions` are uniform on [0, 1) and the bytes `low` on 0..255, bit by bit too."""
     if len(fractions) >= FEWEST:
-        battery.add(f"{name}: KS on residues", float(stats.kstest(fractions, "uniform").pvalue))
+        # as scipy's kstest, which takes ten times as long for a million numbers
+        ranked, steps = np.sort(fractions), np.arange(len(fractions) + 1) / len(fractions)
+        distance = max((steps[1:] - ranked).max(), (ranked - steps[:-1]).max())
+        battery.add(f"{name}: KS on residues", float(stats.kstwo.sf(distance, len(fractions))))
         cells = min(256, len(fractions) // _CELL)
         counts = np.bincount((fractions * cells).astype(int).clip(0, cells - 1), minlength=cells)
         battery.add(f"{name}: chi-square on residues", float(stats.chisquare(counts).pvalue))
