@@ -203,8 +203,8 @@ def test_a_part_whose_weights_were_changed_predicts_nothing(part: ModelPart, tmp
 
 WRITERS = re.compile(r"\b(write_whole|writing_whole|write_checked|write_checked_json|append_whole)\(")
 FOR_OTHERS = {  # what is written to be shown, or to be handed on: pages, tables, exports, kits
-    *("cli/main", "cli/part_command", "cli/party_options", "cli/predictions", "organisations/kit"),
-    "training/comparison",
+    *("cli/looks_commands", "cli/main", "cli/part_command", "cli/party_options", "cli/predictions"),
+    *("organisations/kit", "training/comparison"),
     *("training/onnx_export", "training/run", "training/run_page", "training/scorecard", "base/files"),
 }
 TESTED = {  # by this file, or by the one that is named
