@@ -35,7 +35,7 @@ class Counting(Executor):
         self.inner, self.done = inner, Counter()
 
     def submit(self, fn, /, *args, **kwargs):
-        call = args[0]._call if args else fn
+        call = args[0]._work if args else fn
         while hasattr(call, "func"):
             call = call.func
         self.done[call.__name__] += 1

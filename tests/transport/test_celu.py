@@ -8,6 +8,7 @@ import pytest
 import securevfl as vfl
 
 
+@pytest.mark.exact_outputs
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("residual", "count", "hub", "kills", "bound"),

@@ -18,7 +18,7 @@ from securevfl.disclosure.ledger import DisclosureLedger, told_to
 from securevfl.errors import TransportError
 from securevfl.organisations.align import align_privately
 from securevfl.organisations.conversation import Venue, converse
-from securevfl.organisations.scoring import Wanted, terms
+from securevfl.organisations.scoring import ScoreAsker, Wanted, terms
 from securevfl.protocols.declared import sizes
 from tests.forked import Forked
 from tests.transport.conftest import PROCESS
@@ -166,6 +166,7 @@ def test_a_guest_that_says_one_id_and_asks_about_all_is_told_of_none(meet: Any, 
     part, told = run.parts["bank"], list[Any]()
 
     def deviate(channel: Any) -> None:
+        ScoreAsker(part, channel, DisclosureLedger(meeting.kit("bank") / "ledger", "bank"))
         for name in part.parties[1:]:
             channel.send(name, Wanted(1), told=sizes(channel, name))
         guesses = list(range(len(PARTIES[0])))

@@ -9,6 +9,7 @@ import securevfl as vfl
 from securevfl.training.model_part import ModelPart
 
 
+@pytest.mark.exact_outputs
 @pytest.mark.slow
 def test_processes_weigh_columns_as_simulate_does(meet: Any, running: list[Any]) -> None:
     woe = {"woe": {"bins": 2, "rows": 60}}

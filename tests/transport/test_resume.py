@@ -44,6 +44,7 @@ def through(processes: dict[str, Any], within: float = 240) -> None:
     ],
     ids=["open", "masked through a hub", "paillier", "ckks over trees", "kernel"],
 )
+@pytest.mark.exact_outputs
 @pytest.mark.long
 def test_killed_and_started_again(
     meet: Any,

@@ -455,6 +455,9 @@ def _nothing() -> Seen:
     raise AssertionError("a model keeps its inputs")
 
 
+MUCH = 1 << 18  # numbers of a table
+
+
 @dataclass
 class _Training:
     """What a player needs while it trains."""
@@ -464,6 +467,11 @@ class _Training:
     side: Side
     visits: list[Visit]
     rows: tuple[int, ...]
+
+    def give_back(self) -> None:
+        """Return freed memory to the system where there is much of it: of few numbers that costs more than it gives."""
+        if self.data.rows * self.data.columns > MUCH:
+            give_back()
 
 
 class SharesPlayer(Player):
@@ -503,7 +511,7 @@ class SharesPlayer(Player):
         with one_thread():
             self._measures.check(data, start)
             training = self._begin(data)
-            give_back()  # what reading the table took
+            training.give_back()  # what reading the table took
             try:
                 while start < len(training.visits):
                     yield from self._stretch(training, start)
@@ -529,7 +537,7 @@ class SharesPlayer(Player):
             raise ConfigError(f"{self._seat.me}: a folder for work done ahead was expected; name one")
         with one_thread():
             training = self._begin(data)
-            give_back()
+            training.give_back()
             try:
                 for first, part in chunks_of(training.visits, 0, self._epochs_ahead):
                     self._make(training, first, part)
@@ -599,7 +607,7 @@ class SharesPlayer(Player):
                         channel.note(Began(part[number - first].index))
                 else:
                     ahead.store.drop(chunk)
-                    give_back()
+                    training.give_back()
                     self._measures.count_far(training.data, self._state, part[-1])
                     continue
                 break

@@ -14,8 +14,10 @@ from securevfl.protocols.declared import verdict
 from securevfl.protocols.shares import column_products, group_counts
 from securevfl.protocols.shares.opened_scores import Scores
 from securevfl.protocols.shares.shares_options import Shares
+from securevfl.runtime.channel import Door
 from securevfl.training import session
 from selfcheck.mutants.mutant import Mutant, Patch, edited, patched
+from selfcheck.mutants.protocol_mutants import any_bits
 
 _join = join.join
 _numbers = edited(summed_bits, "summed", ("int(held / bits)", "int(held)"))
@@ -74,6 +76,7 @@ MUTANTS = [
         "counts by group",
         "count",
         _alone,
+        (Door, "check", any_bits),
     ),
     _mutant(
         "counts by group: numbers in place of bits",

@@ -16,6 +16,7 @@ from securevfl.protocols.residuals.sealed_residual import SealedG
 from securevfl.protocols.sums.base import part_of_sum
 from securevfl.protocols.sums.cipher_sum import CipherAdder, CipherHolder, PartialSum
 from securevfl.protocols.sums.direct_sum import DirectSum, DirectSumRole
+from securevfl.runtime.channel import Door
 from selfcheck.mutants.mutant import Mutant, patched
 
 
@@ -75,6 +76,10 @@ def _serves_without_end(self: Any, passive: str, number: int) -> Any:
 
 def _any_shape(self: Any, rows: int, outputs: int, columns: int) -> None:
     """Accept every shape, so that the key holder opens whatever is asked for."""
+
+
+def any_bits(self: Any, message: Any, told: Any) -> None:
+    """Let messages out of more bits than were entered, which the door refuses before any check could see them."""
 
 
 _publish = sealed_residual.SealedActive.publish
@@ -211,7 +216,11 @@ MUTANTS = [
         "a party asks for I^T g and sees every row's residual",
         "residual ckks",
         "output",
-        patched((sealed_residual.SealedPassive, "gradient", _per_sample), (Shape, "check", _any_shape)),
+        patched(
+            (sealed_residual.SealedPassive, "gradient", _per_sample),
+            (Shape, "check", _any_shape),
+            (Door, "check", any_bits),
+        ),
     ),
     Mutant(
         "sealed: openings without a limit",
