@@ -1,5 +1,5 @@
 # make demo    what a bank gains by a shop, what each learns and what it costs; the other modes
-# make test    the test suite, on two cores: three processes, as tests wait a part of their time
+# make test    the test suite, on two cores: four processes, as tests wait a part of their time
 # make quick   one short test of every file, for an inner loop
 # make soak    what the suite leaves out: attacks over twenty seeds, all mutants; new examples for tests of properties
 # make docs    the documentation as pages, in build/site; any warning is an error
@@ -32,10 +32,10 @@ test quick: export PYTHONDONTWRITEBYTECODE =
 test: export BASE ?=
 test: $(VENV)/.installed
 	$(BIN)/python -m compileall -q securevfl crypto protocols tests benchmarks
-	$(BIN)/pytest -n 3 --dist worksteal -m "not slow"
+	$(BIN)/pytest -n 4 --dist worksteal -m "not slow"
 
 quick: $(VENV)/.installed
-	$(BIN)/pytest -n 3 --dist worksteal -m "not slow" --quick
+	$(BIN)/pytest -n 4 --dist worksteal -m "not slow" --quick
 
 soak: $(VENV)/.installed
 	$(BIN)/pytest -n 2 --dist worksteal -m slow

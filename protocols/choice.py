@@ -14,9 +14,8 @@ from securevfl.protocols.residuals.base import ResidualProtocol
 from securevfl.protocols.residuals.open_residual import OpenResidual
 from securevfl.protocols.residuals.sealed_residual import SealedResidual
 from securevfl.protocols.shares.shares_options import Shares
-from securevfl.protocols.sums.base import SumProtocol
+from securevfl.protocols.sums.base import DirectSum, SumProtocol
 from securevfl.protocols.sums.cipher_sum import CipherSum
-from securevfl.protocols.sums.direct_sum import DirectSum
 from securevfl.protocols.sums.pairwise_sum import PairwiseSum
 from securevfl.protocols.sums.tree_sum import TreeSum
 

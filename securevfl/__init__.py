@@ -76,8 +76,8 @@ if TYPE_CHECKING:  # the one list of public names: type checkers see it here, an
     from securevfl.protocols.residuals.open_residual import OpenResidual as OpenResidual
     from securevfl.protocols.residuals.sealed_residual import SealedResidual as SealedResidual
     from securevfl.protocols.shares.shares_options import Shares as Shares
+    from securevfl.protocols.sums.base import DirectSum as DirectSum
     from securevfl.protocols.sums.cipher_sum import CipherSum as CipherSum
-    from securevfl.protocols.sums.direct_sum import DirectSum as DirectSum
     from securevfl.protocols.sums.pairwise_sum import PairwiseSum as PairwiseSum
     from securevfl.protocols.sums.tree_sum import TreeSum as TreeSum
     from securevfl.runtime.clock import Network as Network

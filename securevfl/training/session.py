@@ -200,8 +200,9 @@ class Trainee:
         if self._every and done.number % self._every == 0:
             measured, stop = self._evaluate_and_decide()
             record |= measured
-        facts = {"bytes": self.seat.channel.books.bytes_sent()} | measured
-        eventlog.emit(self.party.name, "at", facts, logging.DEBUG)
+        if eventlog.LOGGER.isEnabledFor(logging.DEBUG):
+            facts = {"bytes": self.seat.channel.books.bytes_sent()} | measured
+            eventlog.emit(self.party.name, "at", facts, logging.DEBUG)
         if self._leads:
             clock = self.seat.channel.clock
             clock.tick(Kind.LOCAL)

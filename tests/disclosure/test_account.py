@@ -21,7 +21,7 @@ from securevfl.families.fdml.pulls import Labels
 from securevfl.families.sizes import known_run, verdicts
 from securevfl.protocols.residuals.open_residual import Residual
 from securevfl.protocols.residuals.sealed_residual import Exchanges, Opened
-from securevfl.protocols.sums.direct_sum import Part
+from securevfl.protocols.sums.base import Part
 from securevfl.runtime.channel import Event
 from securevfl.training.checkpoint import Checkpoints
 from tests.disclosure.door_watch import watched

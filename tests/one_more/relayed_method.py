@@ -32,7 +32,7 @@ from securevfl.protocols.declared import Declared, Reals, Reveal, recast
 from securevfl.protocols.link import AskedRows
 from securevfl.protocols.notes import Summed
 from securevfl.protocols.seat import Seat
-from securevfl.protocols.sums.direct_sum import DirectSum
+from securevfl.protocols.sums.base import DirectSum
 from securevfl.protocols.sums.tree_sum import TreeSum
 from securevfl.runtime.channel import Entry, Telling
 

@@ -12,8 +12,7 @@ from securevfl.families.fdskl import phase_sums
 from securevfl.families.fdskl.phase_sums import PhaseSums
 from securevfl.protocols.declared import Phases
 from securevfl.protocols.seat import Seat
-from securevfl.protocols.sums.base import SumProtocol
-from securevfl.protocols.sums.direct_sum import DirectSum
+from securevfl.protocols.sums.base import DirectSum, SumProtocol
 from securevfl.protocols.sums.pairwise_sum import PairwiseSum
 from securevfl.protocols.sums.tree_sum import TreeSum
 from securevfl.runtime.channel import Channel

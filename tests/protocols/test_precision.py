@@ -12,8 +12,7 @@ from securevfl.errors import ConfigError, FrameError, ProtocolError
 from securevfl.protocols.declared import Reals
 from securevfl.protocols.residuals.open_residual import Residual
 from securevfl.protocols.seat import Seat
-from securevfl.protocols.sums.base import SumProtocol
-from securevfl.protocols.sums.direct_sum import Part
+from securevfl.protocols.sums.base import Part, SumProtocol
 from securevfl.protocols.sums.pairwise_sum import PairMasked
 from securevfl.protocols.sums.tree_sum import MaskedPartial
 from securevfl.runtime.channel import Channel, Event

@@ -22,7 +22,7 @@ from securevfl.families.rounds.rounds import Rounds
 from securevfl.families.transfer.transfer import TransferLearning
 from securevfl.protocols.engines import Engine
 from securevfl.protocols.residuals.sealed_residual import SealedActive
-from securevfl.protocols.sums.direct_sum import Part
+from securevfl.protocols.sums.base import Part
 from securevfl.runtime.channel import Event
 from tests.small_keys import SMALL
 

@@ -13,7 +13,7 @@ import securevfl as vfl
 from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Schedule
 from securevfl.families.fdskl.kernel_model import Frequencies, Kernel
-from securevfl.protocols.sums.direct_sum import PhasePart
+from securevfl.protocols.sums.base import PhasePart
 from securevfl.runtime.channel import Event
 
 ROWS, COLUMNS = 64, 3

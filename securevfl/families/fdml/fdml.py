@@ -34,7 +34,7 @@ from securevfl.protocols.declared import Declared, Reals, Reveal, recast
 from securevfl.protocols.engines import Ckks
 from securevfl.protocols.residuals.open_residual import OpenResidual
 from securevfl.protocols.seat import Seat
-from securevfl.protocols.sums.direct_sum import DirectSum
+from securevfl.protocols.sums.base import DirectSum
 from securevfl.runtime.channel import Group
 
 # What training at everyone's own pace (FDML) adds up to, counted, and what each role can tell from it, in words.

@@ -37,7 +37,7 @@ from securevfl.protocols.declared import Circle, Declared, recast
 from securevfl.protocols.link import AskedRows
 from securevfl.protocols.residuals.base import Batch
 from securevfl.protocols.seat import Seat
-from securevfl.protocols.sums.direct_sum import DirectSum
+from securevfl.protocols.sums.base import DirectSum
 from securevfl.protocols.sums.pairwise_sum import PairwiseSum
 from securevfl.protocols.sums.tree_sum import TreeSum
 

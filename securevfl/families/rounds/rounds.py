@@ -41,7 +41,7 @@ from securevfl.protocols.link import ActiveLink, AskedRows, PassiveLink, predict
 from securevfl.protocols.residuals.open_residual import OpenResidual
 from securevfl.protocols.residuals.sealed_residual import Opened
 from securevfl.protocols.seat import Seat
-from securevfl.protocols.sums.direct_sum import DirectSum
+from securevfl.protocols.sums.base import DirectSum
 from securevfl.protocols.sums.tree_sum import TreeSum
 
 SAMPLE = 1024  # rows that the first weights are drawn from

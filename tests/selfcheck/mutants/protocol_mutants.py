@@ -13,9 +13,8 @@ from securevfl.protocols.declared import Reveal
 from securevfl.protocols.residuals import sealed_residual
 from securevfl.protocols.residuals.open_residual import OpenActive, OpenReply
 from securevfl.protocols.residuals.sealed_residual import SealedG
-from securevfl.protocols.sums.base import part_of_sum
+from securevfl.protocols.sums.base import DirectSum, DirectSumRole, part_of_sum
 from securevfl.protocols.sums.cipher_sum import CipherAdder, CipherHolder, PartialSum
-from securevfl.protocols.sums.direct_sum import DirectSum, DirectSumRole
 from securevfl.runtime.channel import Door
 from selfcheck.mutants.mutant import Mutant, patched
 
