@@ -124,7 +124,6 @@ import os, sys, time
 from pathlib import Path
 import numpy as np
 from securevfl.data.register import PIECE, Register
-from securevfl.disclosure import ledger as module
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import Book, DisclosureLedger, KnownTable, LedgerEntry
 from securevfl.disclosure.row_sets import Members, RowSets
@@ -146,7 +145,8 @@ for k in range(1, TABLES):  # any half of the rows each, and none by itself
     members = RowSets(ledger.rows, book.salt).write(str(k), Members(bits, np.empty(0, np.uint64)))
     book.tables[str(k)] = KnownTable(N // 2, "", members)
 entries = tuple(LedgerEntry(name, name, "", each) for name in book.tables for each in told)
-ledger.path.write_bytes(module._packed(Book("shop", book.salt, {}, book.tables, entries)))
+with ledger._changing() as change:
+    change.book = Book("shop", book.salt, {}, book.tables, entries)
 new = Register(N - 1000, bytes(31) + b"1", None, lambda: (each[:-6] for each in digests()))
 start = time.process_time()
 ledger.book(Register(sum(map(len, new.ids())), new.key, None, new.ids), ("new", ""), told)
