@@ -80,6 +80,7 @@ def test_a_real_table_takes_a_handful_of_rounds() -> None:
     assert row["gap"] < 1e-4
 
 
+@pytest.mark.exact_outputs  # rounded ones move the AUC of epsilon_5k by 0.002 from round to round
 @pytest.mark.slow
 @pytest.mark.realdata
 @pytest.mark.skipif(not REAL.is_dir(), reason="the real tables are not beside the checkout")
