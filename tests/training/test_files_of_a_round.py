@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
+from securevfl.runtime import eventlog
 
 ROOT = Path(vfl.__file__).resolve().parent.parent
 LEAKS = "rank", "fresh_equations", "single_passive", "columns"
@@ -22,6 +24,14 @@ ROUNDS = range(5, 8)  # of which calls are counted: what is done once is over
 # with two parties, and three where there is a tree; a bound is what was reached, to be lowered and not raised
 MOST = {"open": 16, "ckks": 24, "tree": 27, "shares": 17}
 ENTERED = 63  # by one training on shares, from its first call to its last; held as those of a round are
+
+
+@pytest.fixture(autouse=True)
+def _no_log_is_written() -> Iterator[None]:
+    level = eventlog.LOGGER.level
+    eventlog.LOGGER.setLevel(logging.WARNING)
+    yield
+    eventlog.LOGGER.setLevel(level)
 
 
 @pytest.mark.parametrize("setting", MOST)
