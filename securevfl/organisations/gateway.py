@@ -183,6 +183,15 @@ class _Waiting:
     X: Floats
     answer: Future[dict[str, Any]]
 
+    def settle(self, told: dict[str, Any] | Busy) -> None:
+        """Answer, or refuse, unless that was done or the application has given up waiting."""
+        if self.answer.done() or not self.answer.set_running_or_notify_cancel():
+            return
+        if isinstance(told, Busy):
+            self.answer.set_exception(told)
+        else:
+            self.answer.set_result(told)
+
 
 class Gateway:
     """Asks the parties that serve about rows, from any number of threads, in blocks over so many conversations.
@@ -209,6 +218,7 @@ class Gateway:
         self._place = {canonical_id(each): row for row, each in enumerate(rows.ids)}
         self._queue: queue.Queue[_Waiting | None] = queue.Queue(most_waiting)
         self._held_over: list[_Waiting] = []
+        self._entering = threading.Lock()
         self._gathering = threading.Lock()  # one conversation at a time takes rows for its next block
         self._stopping = False
         self._connected = set[int]()
@@ -254,13 +264,13 @@ class Gateway:
                 continue
             waiting.append(_Waiting(key, row["id"], X, Future()))
             answers.append(waiting[-1].answer)
-        for each in waiting:
-            if not self.connected or self._stopping:
-                raise Busy(_AWAY)
-            try:
+        if waiting and (not self.connected or self._stopping):
+            raise Busy(_AWAY)
+        with self._entering:  # all or none: who is told that too many wait has no row asked about
+            if self._queue.maxsize - self._queue.qsize() <= len(waiting):
+                raise Busy("too many rows wait")
+            for each in waiting:
                 self._queue.put_nowait(each)
-            except queue.Full:
-                raise Busy("too many rows wait") from None
         return answers
 
     @property
@@ -289,6 +299,7 @@ class Gateway:
         self._connected.add(number)
         eventlog.emit(self._part.name, "connected", {"rows_a_block": asker.most})
         while (block := self._next_block(asker.most)) is not None:
+            block = [each for each in block if not each.answer.cancelled()]  # whose application still waits
             if not block:
                 asker.stay()
                 continue
@@ -339,7 +350,7 @@ class Gateway:
                     )
                 reasons = {name: codes[at] for name, codes in outcome.reasons.items() if codes[at]}
                 answer |= {"reasons": reasons} if reasons else {}
-            each.answer.set_result(answer)
+            each.settle(answer)
 
     def _refuse_waiting(self) -> None:
         refused, self._held_over = self._held_over, []
@@ -354,7 +365,7 @@ class Gateway:
 
 def _refuse(rows: Sequence[_Waiting]) -> None:
     for each in rows:
-        each.answer.set_exception(Busy(_AWAY))
+        each.settle(Busy(_AWAY))
 
 
 def _numbers(part: ModelPart, columns: Any) -> Floats:

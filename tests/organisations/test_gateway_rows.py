@@ -1,0 +1,119 @@
+"""Rows that applications wait for at a gateway: each is answered or refused once, whoever gives up or goes away."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.errors import TransportError
+from securevfl.organisations import gateway
+from securevfl.organisations.conversation import Venue
+from securevfl.organisations.gateway import Busy, Gateway
+from securevfl.training.new_rows import HeldRows, rows_of_array
+from securevfl.transport.peers import Peers
+
+
+@pytest.fixture(scope="module")
+def part() -> Any:
+    job = vfl.Job(model=vfl.Logistic(), optimizer=vfl.FedBCD(lr=0.3), protocol=vfl.Protocol(residual="open"), epochs=1)
+    return vfl.simulate(job.model_copy(update={"accepts": ("columns",)}), vfl.datasets.breast_cancer()).parts["bank"]
+
+
+@pytest.fixture
+def asked() -> list[list[Any]]:
+    return []
+
+
+@pytest.fixture
+def waiting(part: Any, tmp_path: Path) -> Gateway:
+    """A gateway that has not begun, whose parties are there."""
+    bank = vfl.datasets.breast_cancer()[0]
+    rows = HeldRows.of("bank", rows_of_array(part, bank.X, np.arange(len(bank))))
+    address = {name: f"127.0.0.1:{7000 + at}" for at, name in enumerate(part.parties)}
+    venue = Venue(Peers(active="bank", passives=part.parties[1:], address=address), tmp_path)
+    made = Gateway(part, rows, venue, ledger=tmp_path / "bank.ledger", window=0.01, most_waiting=8, conversations=1)
+    made._connected.add(0)
+    return made
+
+
+def parties(part: Any, asked: list[list[Any]], gateway_: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parties that answer each block, and with whom the gateway stops after the first."""
+
+    def ask(ids: Any, X: Any) -> Any:
+        asked.append(list(ids))
+        gateway_._stopping = True
+        gateway_._queue.put(None)
+        return SimpleNamespace(f=np.zeros((len(ids), part.outputs)), state=["scored"] * len(ids), reasons={})
+
+    asker = SimpleNamespace(most=4, ask=ask, stay=lambda: None, end=lambda: None)
+    monkeypatch.setattr(gateway, "ScoreAsker", lambda *given: asker)
+
+
+def futures(answers: Any) -> list[Future[Any]]:
+    return [each for each in answers if isinstance(each, Future)]
+
+
+def test_who_gives_up_costs_others_nothing_and_is_not_asked_about(
+    part: Any, waiting: Gateway, asked: list[list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parties(part, asked, waiting, monkeypatch)
+    gone, other = futures(waiting.ask([{"id": 0}, {"id": 1}]))
+    assert gone.cancel()
+    waiting._talk(0, None)  # type: ignore[arg-type]
+    assert asked == [[1]]
+    assert other.result(0)["state"] == "scored"
+
+
+def test_who_gives_up_while_parties_answer_costs_others_nothing(
+    part: Any, waiting: Gateway, asked: list[list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parties(part, asked, waiting, monkeypatch)
+    gone, other = futures(waiting.ask([{"id": 0}, {"id": 1}]))
+    monkeypatch.setattr(gateway, "predicted", lambda *given: gone.cancel() and vfl_predicted(*given))
+    waiting._talk(0, None)  # type: ignore[arg-type]
+    assert asked == [[0, 1]]
+    assert other.result(0)["state"] == "scored"
+
+
+vfl_predicted = gateway.predicted
+
+
+def test_every_row_is_refused_when_parties_go_and_the_gateway_lives(
+    part: Any, waiting: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that has given up and two of one id among them, of which one was held over for the next block."""
+    calls = []
+
+    def away(*given: Any, **keys: Any) -> None:
+        calls.append(len(calls))
+        if len(calls) == 2:
+            waiting._stopping = True
+            return
+        block = waiting._next_block(2)
+        gateway._refuse(block or [])
+        raise TransportError("the parties are away")
+
+    rows = futures(waiting.ask([{"id": 0}, {"id": 1}, {"id": 1}, {"id": 2}, {"id": 3}]))
+    assert rows[0].cancel()
+    monkeypatch.setattr(gateway, "converse", away)
+    monkeypatch.setattr(gateway, "_AGAIN", 0.0)
+    waiting._run(0)
+    assert calls == [0, 1]  # it has tried again
+    assert waiting.waiting <= 1  # the mark of the end
+    for each in rows[1:]:
+        with pytest.raises(Busy):
+            each.result(0)
+
+
+def test_a_request_that_has_no_room_leaves_no_row_behind(waiting: Gateway) -> None:
+    first = futures(waiting.ask([{"id": at} for at in range(5)]))
+    assert waiting.waiting == len(first) == 5
+    with pytest.raises(Busy, match="too many rows wait"):
+        waiting.ask([{"id": at} for at in range(5, 9)])
+    assert waiting.waiting == 5
