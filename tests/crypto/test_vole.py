@@ -91,6 +91,51 @@ def test_both_ends_have_shares_of_products(outcomes: int, monkeypatch: pytest.Mo
     assert abs(bits.mean() - 0.5) < 3.1 / np.sqrt(bits.size)  # 6.2 standard errors
 
 
+def test_no_number_of_a_row_serves_in_two_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under one key of the hash a row of the transfers has a number of its own at either end, in whichever piece."""
+    monkeypatch.setattr(vole, "MOST", 300)
+    numbered, before = list[tuple[int, int]](), set[tuple[int, int]]()
+    make = vole.tweaks
+
+    def noting(first: int, count: int, purpose: int) -> np.ndarray:
+        numbered.extend((purpose, row) for row in range(first, first + count))
+        return make(first, count, purpose)
+
+    monkeypatch.setattr(vole, "tweaks", noting)
+    giver, taker, _ = ends()
+    for number, size in enumerate(sizes(900)):
+        ends_of_piece = []
+        for work in ("giver", "taker"):
+            numbered.clear()
+            if work == "giver":
+                answered, _piece = giver.answer(number, size, taker.ask(number, size, os.urandom(choice_bytes(size))))
+            else:
+                taker.take(number, size, answered)
+            ends_of_piece.append(set(numbered))
+        assert ends_of_piece[0] == ends_of_piece[1]
+        assert ends_of_piece[0]
+        assert not ends_of_piece[0] & before
+        before |= ends_of_piece[0]
+    assert number >= 2
+
+
+def test_no_other_confirmation_passes_however_long() -> None:
+    giver, taker, _ = ends()
+    answered, piece = giver.answer(0, SMALL, taker.ask(0, SMALL, os.urandom(choice_bytes(SMALL))))
+    taken = taker.take(0, SMALL, answered)
+    right = piece.confirm(taken.said)
+    for wrong in (
+        b"",
+        *(right[:length] for length in range(1, len(right))),
+        right + b"\0",
+        bytes(len(right)),
+        right * 2,
+    ):
+        with pytest.raises(CryptoError, match="do not carry one Delta"):
+            taken.check(wrong)
+    taken.check(right)
+
+
 @given(st.integers(1, 1 << 26))
 def test_sizes_hold_to_the_parameters(outcomes: int) -> None:
     pieces = sizes(outcomes)

@@ -115,6 +115,14 @@ def test_parts_lie_in_each_other_and_the_last_visits_go_to_the_largest(epochs: i
     assert all(np.array_equal(visit.rows, own.partition(0)[visit.index]) for visit in visits)
 
 
+def test_names_differ_exactly_where_partitions_do() -> None:
+    """Over rows held out, batches and their number, of which several have as many batches as others have."""
+    made = [schedule(of(IDS), batch=batch, test=test) for batch in (50, 60, 300, 400) for test in (0.0, 0.2, 0.25, 0.3)]
+    for one in made:
+        for other in made:
+            assert (one.name == other.name) == (by_id(one) == by_id(other)), (len(one.test), one.batches, other.batches)
+
+
 def test_parts_are_drawn_by_ids_alone() -> None:
     own, order = grown(of(IDS)), GENERATOR.permutation(N)
     assert by_id(own) == by_id(grown(of(IDS[order])), IDS[order])

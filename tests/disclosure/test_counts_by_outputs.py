@@ -53,6 +53,43 @@ def test_every_count_is_of_all_outputs(protocol: str, optimizer: str, outputs: i
     assert told["bank", "columns", "training"] == trained * 4 * outputs
 
 
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("mode", ["parallel", "sequential"])
+@pytest.mark.parametrize("sums", ["direct", "pairwise", "tree"])
+def test_every_count_of_three_parties_is_of_all_outputs(sums: str, mode: Any, outputs: int) -> None:
+    """Columns of each passive party, alone and in a sum: what is counted about it grows as what it tells does."""
+    X = np.random.default_rng(0).normal(size=(ROWS, 9))
+    y = (X[:, 0] > 0).astype(int) if outputs == 1 else np.digitize(X[:, 0], [-0.4, 0.4])
+    names = ("bank", "shop", "telco")
+    parties = [vfl.Party(name, X[:, 3 * k : 3 * k + 3], None if k else y, aligned=True) for k, name in enumerate(names)]
+    job = vfl.Job(
+        model=vfl.Logistic() if outputs == 1 else vfl.Softmax(),
+        optimizer=vfl.FedBCD(local_steps=2, lr=0.1, mode=mode),
+        protocol=vfl.Protocol(sum=sums, residual="open"),
+        batch_size=40,
+        epochs=4,
+        test_fraction=HELD_OUT,
+        accepts=[*leak_kinds()],
+    )
+    told: Counter[str] = Counter()
+    for entries in (seen.entries for seen in Worlds(job, parties, 0).whole_run[1].values()):
+        for entry in entries:
+            if (entry.to, entry.kind, entry.group) == ("bank", "columns", "training"):
+                for name in entry.about:
+                    told[name] += entry.numbers
+    counts: Counter[str] = Counter()
+    for each in job.method.counts(job, known_run(job, parties).sizes):
+        if (each.learner, each.kind, each.group) == ("bank", "columns", "training"):
+            for name in each.about:
+                counts[name] += each.count
+    trained = round(ROWS * (1 - HELD_OUT))
+    assert counts.keys() >= told.keys() > set()
+    for name, numbers in told.items():
+        alone = numbers if sums == "direct" else numbers / 2  # each of two tells its part, and the sum is one
+        assert counts[name] * trained >= alone, name
+        assert counts[name] % outputs == 0, name
+
+
 @pytest.mark.parametrize("metrics", ["pairs", "sum"])
 def test_entries_have_the_bits_of_all_outputs_where_shares_are_opened(
     metrics: str, monkeypatch: pytest.MonkeyPatch

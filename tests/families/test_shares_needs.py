@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
+from securevfl.families.sizes import known_run
 from securevfl.protocols.shares.work_ahead import InMemory
 
 ROWS = 12_000
@@ -95,3 +96,18 @@ def test_what_has_no_bits_is_refused_by_the_key_to_set() -> None:
     small = vfl.BlockDescent(lr=1e-5)
     sheet = str(vfl.explain(job(optimizer=small), tables((2, 2), rows=20_000)))
     assert re.search(r"would be refused: .*set batch_size to at most [\d,]+ rows, raise optimizer\.lr", sheet)
+
+
+@pytest.mark.parametrize("rarest", [0, 1, 5])
+def test_the_rarest_of_all_labels_is_counted_among_rows_that_are_evaluated(rarest: int) -> None:
+    """Also where none of them is held out; the class that only training rows have is the rarest there."""
+    own = vfl.Job(model=vfl.OneVsRest(), test_fraction=0.3)
+    X = np.random.default_rng(0).normal(size=(900, 4))
+    ids = np.arange(900)
+    register = vfl.Party("bank", X, np.zeros(900), ids=ids).register
+    schedule, labels = own.schedule(register), np.arange(900) % 3
+    labels[schedule.train[:40]] = 3
+    labels[schedule.test] = np.arange(len(schedule.test)) % 3
+    labels[schedule.test[:rarest]] = 3
+    parties = [vfl.Party("bank", X[:, :2], labels, ids=ids), vfl.Party("shop", X[:, 2:], ids=ids)]
+    assert known_run(own, parties).sizes.alike == rarest

@@ -81,6 +81,22 @@ def test_weights_count_as_so_many_rows_in_every_metric(name: str) -> None:
     assert weighted != pytest.approx(metrics.evaluate(loss, f, y, classes), rel=1e-3)
 
 
+@pytest.mark.parametrize("name", LOSSES)
+def test_standard_errors_are_those_of_the_rows_that_weigh(name: str) -> None:
+    """Of every metric of every loss: where nine rows of ten weigh next to nothing it is that of the others alone, some
+    three times as large, to a part that draws of rows make."""
+    loss, draw, rows = LOSSES[name], np.random.default_rng(8), 3000
+    y = draw.integers(0, 3 if not loss.single else 2, rows) if loss.classifies else draw.gamma(2.0, size=rows)
+    classes = loss.classes(y)
+    f = draw.normal(size=(rows, loss.outputs(classes))) * 0.3
+    heavy = np.arange(rows) % 10 == 0
+    alone = metrics.spread(loss, f[heavy], y[heavy], classes, None)
+    weighted = metrics.spread(loss, f, y, classes, np.where(heavy, 1.0, 1e-9))
+    assert weighted.keys() == alone.keys()
+    for metric, error in alone.items():
+        assert 0.5 * error < weighted[metric] < 2.0 * error, metric
+
+
 @pytest.mark.parametrize(("rows", "share"), [(150, 0.3), (6000, 0.3), (6000, 0.02)])
 def test_standard_errors_are_the_deviations_over_other_rows(rows: int, share: float) -> None:
     """Beside the deviations of metrics over 40 tables, a fixed draw, which tell a deviation to a ninth."""

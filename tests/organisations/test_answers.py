@@ -109,7 +109,7 @@ def test_all_that_a_prediction_tells_is_entered_before_it_leaves(outputs: int, c
 def test_all_ids_that_are_asked_about_are_entered_before_any_answer(asked: int, tmp_path: Path) -> None:
     """Of fewer than the table has as of more: that an id is not there is an answer too."""
     trained, ledger = run(1), DisclosureLedger(tmp_path / "shop", "shop")
-    entered = list[int]()
+    entered, again = list[int](), list[int]()
 
     opening = BroughtRows | Serves | TableTags
 
@@ -125,6 +125,8 @@ def test_all_ids_that_are_asked_about_are_entered_before_any_answer(asked: int, 
         held = rows(party, trained.parts["bank"])
         asking = ScoreAsker(trained.parts["bank"], channel, DisclosureLedger(tmp_path / "bank", "bank"))
         outcome = asking.ask(held.ids, held.X)
+        again.append(len(entered))
+        asking.ask([f"new {each}" for each in range(7)], held.X[:7])  # in the same conversation
         asking.end()
         return outcome.answered
 
@@ -136,4 +138,5 @@ def test_all_ids_that_are_asked_about_are_entered_before_any_answer(asked: int, 
     _, shop = tables(1)
     found = run_threads({"bank": partial(ask, bank), "shop": partial(answer, shop)}, WallClock, observe=note)
     assert found["bank"].scored == min(asked, 90)
-    assert set(entered) == {asked}
+    assert set(entered[: again[0]]) == {asked}
+    assert set(entered[again[0] :]) == {asked + 7}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -121,6 +122,22 @@ def test_no_peer_locks_out_another(told: list[tuple[str, int]], tmp_path: Path) 
     ending(ledger, ("bank", "telco"))
     with pytest.raises(LeakageError, match="--forgive bank"):
         ending(ledger, ("bank",))
+
+
+@pytest.mark.parametrize("kind", [tuple, list, set])
+@pytest.mark.parametrize("others", list(itertools.permutations(("telco", "bank", "agency"))))
+def test_in_whatever_order_peers_are_named_their_tries_are_the_same(
+    kind: Any, others: tuple[str, ...], tmp_path: Path
+) -> None:
+    ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
+    for _ in range(3):
+        ledger.tried(kind(others))
+    assert ended(ledger, others) == 3
+    for named in itertools.permutations(others):
+        ledger.tried(named)
+    assert ended(ledger, others) == 9
+    (only,) = ledger.read().tries
+    assert only.peers == tuple(sorted(others))
 
 
 def test_the_owner_forgives_by_a_command(told: list[tuple[str, int]], tmp_path: Path) -> None:
