@@ -65,7 +65,7 @@ def shop(meet: Any, running: list[Any]) -> Any:
     kit = meeting.kit("shop")
     own = "--data", str(kit / "rows.csv"), "--peers", str(kit / "peers.toml"), "--ledger", str(kit / "shop.ledger")
     (kit / "codes.json").write_text(json.dumps({name: f"R{k}" for k, name in enumerate(parties[1].columns)}))
-    own += "--monitor", f"127.0.0.1:{port}", "--patience", "2", "--reasons", "3", "--codes", str(kit / "codes.json")
+    own += "--monitor", f"127.0.0.1:{port}", "--patience", "6", "--reasons", "3", "--codes", str(kit / "codes.json")
     process = command("serve", str(kit / "part.json"), *own)
     running.append(process)
     until(lambda: process.poll() is not None or get(port, "/health")[0] == 200)
