@@ -1,35 +1,37 @@
-"""Every error that securevfl raises on purpose.
+"""All errors that securevfl raises on purpose.
 
     SecureVFLError
     |-- ConfigError         a job or an option that cannot be used
-    |   |-- KeySizeError    a key or ring below 128-bit practice
-    |   |-- PartiesError    one party, two with labels, none with labels, two of one name
-    |   |-- ConsentError    a sheet that its party has not agreed to
-    |   `-- LeakageError    a choice that protects nothing, or a leak the job has not accepted
-    |-- DataError           what a party brings
-    |   |-- TableError      NaN, infinities, strings, constant or empty columns, row counts
-    |   |-- LabelError      labels the loss cannot use
-    |   |   `-- ClassError  a job that names a class which the labels do not have
+    |   |-- KeySizeError    a key or a ring below 128-bit security
+    |   |-- PartiesError    too few parties, or a wrong name, role or number of parties with labels
+    |   |-- ConsentError    a consent sheet that this party has not agreed to
+    |   `-- LeakageError    a disclosure that the job has not accepted, or that a limit forbids
+    |-- DataError           a party's table cannot be used
+    |   |-- TableError      columns, values or row counts
+    |   |-- LabelError      labels that the loss cannot use
+    |   |   `-- ClassError  a class in the job that the labels do not have
     |   `-- IdError         duplicate, missing or unmatched ids
-    |-- ProtocolError       the peer broke the protocol
+    |-- ProtocolError       a peer does not follow the protocol
     |   |-- FrameError      a truncated, altered, replayed or oversized frame
-    |   `-- LimitError      more was asked for than had been agreed
-    |-- TransportError      a peer is away, refused, too late, or has stopped
-    |   |-- PeerLost        a peer that was there is gone, or has started anew; it may come back
-    |   `-- PeerStopped     a peer that says it has stopped, and why, in one of a few words
-    |-- StorageError        a file that cannot be written or read: no room, no permission
-    |-- DivergenceError     a training that moves away from any model
+    |   `-- LimitError      a request for more than was agreed
+    |-- TransportError      a peer is away, refused, late, or has stopped
+    |   |-- PeerLost        the connection to a peer was lost; the peer may return
+    |   `-- PeerStopped     a peer that reports that it has stopped, with one of a few reasons
+    |-- StorageError        a file that cannot be written or read
+    |-- DivergenceError     a training whose loss grows beyond that of a model without weights
     `-- CryptoError         a key, ciphertext or plaintext that cannot be used
-        |-- RangeError      a value outside the agreed fixed-point range
-        |-- KeyMismatch     a ciphertext or key that does not belong together
-        |-- OpeningMismatch opened values that are not those of the product
-        `-- ShapeMismatch   a product of another shape than was agreed
+        |-- RangeError      a value beyond the agreed fixed-point range
+        |-- KeyMismatch     a ciphertext and a key that do not belong together
+        |-- OpeningMismatch decrypted values that fail their check
+        `-- ShapeMismatch   a product of another shape than agreed
 
-    DataNotice              a warning: something of a table is left out
+    DataNotice              a warning: part of a table is left out
 
-A message says who, what was expected, what came and what to do. It never shows a value of anyone's data. Other parties
-do not read it: they are told one of a few codes (`STOPPED`), the same for whatever depends on this party's data, as the
-reason for which a job is refused would tell of labels and columns.
+An error is raised with a problem, a remedy and a code: `TableError("column 'x' is empty", "drop it",
+code="SVFL-TABLE-EMPTY-COLUMN", column="x")`. Without a remedy, the one of the code's entry in
+`securevfl.error_codes.CATALOGUE` is used. No message contains a value of anybody's table. Other parties never read a
+message or a code: they receive one of a few stop reasons (`STOP_REASONS`). The reason is the same for every error that
+depends on this party's table, because the reason for a refusal would reveal facts about labels and columns.
 """
 
 from __future__ import annotations
@@ -37,111 +39,202 @@ from __future__ import annotations
 import errno
 from typing import ClassVar, Literal, get_args
 
-Code = Literal["refused", "consent", "stopped", "storage", "away", "protocol", "diverged", "failed"]
+from securevfl.error_codes import CATALOGUE
 
-# What other parties read when one of them stops, by its code; nothing else of the error reaches them.
-STOPPED: dict[Code, str] = {
-    "refused": "it cannot or may not take part as things stand; its own log says why",
-    "consent": "it has not agreed to its consent sheet; run the same command again at every party once it has",
+StopReason = Literal["refused", "consent", "stopped", "storage", "away", "protocol", "diverged", "failed"]
+
+STOP_REASONS: dict[StopReason, str] = {
+    "refused": "it cannot or may not take part; its own log states the reason",
+    "consent": "it has not agreed to its consent sheet; run the same command again at every party once it has agreed",
     "stopped": "its operator has stopped it; run the same command again at every party",
-    "storage": "a file of its own could not be written or read; start again once that is mended",
-    "away": "a party is away from it, or has stopped; run the same command again at every party",
-    "protocol": "what came to it is not what the protocol has there; do all run the same job and version?",
-    "diverged": "the training moves away from any model; lower lr or scale columns",
-    "failed": "it has failed; its own log says more",
+    "storage": "one of its files could not be written or read; run the same command again once that is repaired",
+    "away": "a party cannot be reached from it or has stopped; run the same command again at every party",
+    "protocol": "it received a message that does not follow the protocol; check that all run the same job and version",
+    "diverged": "the training diverges; lower lr or scale columns",
+    "failed": "it has failed; its own log states the reason",
 }
-assert tuple(STOPPED) == get_args(Code)
+"""What other parties read when one party stops. Nothing else of the error reaches them."""
+assert tuple(STOP_REASONS) == get_args(StopReason)
 
-# Why a party stops may follow from its table or from its ledger, under these codes; under others it follows from its
-# people, its disk or its peers.
-OF_DATA: frozenset[Code] = frozenset({"refused", "protocol", "diverged", "failed"})
+DATA_DEPENDENT_REASONS: frozenset[StopReason] = frozenset({"refused", "protocol", "diverged", "failed"})
+"""Reasons that may depend on a party's table or ledger. All others depend on its operators, its disk or its peers."""
 
 
 class SecureVFLError(Exception):
-    """The base class of all errors that securevfl raises on purpose. `code`: what other parties are told of it."""
+    """Base class of all errors that securevfl raises on purpose.
 
-    code: ClassVar[Code] = "failed"
+    Args:
+        problem: what is wrong, without a final full stop and without any value of a table.
+        remedy: what to do about it; by default the remedy of the code's entry in the catalogue.
+        code: a key of `securevfl.error_codes.CATALOGUE`.
+        fields: facts about the error for programs, such as the name of a column or the number of a row.
+
+    Attributes:
+        stop_reason: what other parties receive when this error ends a run.
+    """
+
+    stop_reason: ClassVar[StopReason] = "failed"
+    default_code: ClassVar[str] = "SVFL-INTERNAL"
+
+    def __init__(
+        self, problem: str = "", remedy: str | None = None, *, code: str | None = None, **fields: object
+    ) -> None:
+        if code is not None and remedy is None:
+            remedy = CATALOGUE[code].remedy
+        super().__init__(problem, remedy)
+        self.problem = problem
+        self.remedy = remedy
+        self.code = code or self.default_code
+        self.fields = fields
+        CATALOGUE[self.code]  # an unknown code is a fault of the caller
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle the error with its fields, whatever the arguments of its subclass are."""
+        return _restored, (type(self), self.problem, self.remedy), self.__dict__
+
+    def __str__(self) -> str:
+        """Return the problem and the remedy as two sentences."""
+        if not self.remedy:
+            return self.problem
+        problem, remedy = self.problem.rstrip("."), self.remedy.rstrip(".")
+        return f"{problem}. {remedy[:1].upper()}{remedy[1:]}."
+
+
+def _restored(kind: type[SecureVFLError], problem: str, remedy: str | None) -> SecureVFLError:
+    """Create an error of a class without its constructor; its fields are restored by pickle."""
+    error = kind.__new__(kind)
+    Exception.__init__(error, problem, remedy)
+    return error
 
 
 class ConfigError(SecureVFLError):
     """A job or an option that cannot be used."""
 
-    code: ClassVar[Code] = "refused"
+    stop_reason: ClassVar[StopReason] = "refused"
+    default_code = "SVFL-JOB-OPTION"
 
 
 class KeySizeError(ConfigError):
-    """A key or ring below 128-bit practice."""
+    """A key or a ring below 128-bit security."""
+
+    default_code = "SVFL-JOB-KEY-SIZE"
 
 
 class PartiesError(ConfigError):
     """The parties of a job do not fit together."""
 
+    default_code = "SVFL-PARTIES-ROLE"
+
 
 class ConsentError(ConfigError):
-    """A consent sheet that its party has not agreed to."""
+    """A consent sheet that this party has not agreed to."""
 
-    code = "consent"
+    stop_reason = "consent"
+    default_code = "SVFL-CONSENT-REFUSED"
 
 
 class LeakageError(ConfigError):
-    """The job would reveal more than it has accepted."""
+    """The job would disclose more than it has accepted, or than a limit allows."""
+
+    default_code = "SVFL-LEAK-NOT-ACCEPTED"
 
 
 class DataError(SecureVFLError):
-    """What a party brings cannot be used."""
+    """A party's table cannot be used."""
 
-    code = "refused"
+    stop_reason = "refused"
+    default_code = "SVFL-TABLE-UNREADABLE"
 
 
 class TableError(DataError):
     """A column or a row count that cannot be used."""
 
+    default_code = "SVFL-TABLE-TYPE"
+
 
 class LabelError(DataError):
-    """The error of labels that the loss cannot use."""
+    """Labels that the loss cannot use."""
+
+    default_code = "SVFL-LABEL-VALUES"
 
 
 class ClassError(LabelError):
     """The job names a class that the labels do not have."""
 
+    default_code = "SVFL-LABEL-CLASSES"
+
 
 class IdError(DataError):
-    """The error of ids that are duplicate, missing or unmatched."""
+    """Duplicate, missing or unmatched ids."""
+
+    default_code = "SVFL-ID-INVALID"
 
 
 class ProtocolError(SecureVFLError):
-    """The error of a peer that broke the protocol."""
+    """A peer does not follow the protocol."""
 
-    code = "protocol"
+    stop_reason = "protocol"
+    default_code = "SVFL-PROTOCOL-MESSAGE"
 
 
 class FrameError(ProtocolError):
     """A truncated, altered, replayed or oversized frame."""
 
+    default_code = "SVFL-FRAME"
+
 
 class LimitError(ProtocolError):
-    """More was asked for than had been agreed."""
+    """A request for more than was agreed."""
+
+    default_code = "SVFL-PROTOCOL-LIMIT"
 
 
 class TransportError(SecureVFLError):
-    """A peer is away, refused, too late, or has stopped. `away`: its name, where it is known, which others may read."""
+    """A peer is away, refused, late, or has stopped.
 
-    code = "away"
+    Args:
+        problem: see `SecureVFLError`.
+        remedy: see `SecureVFLError`.
+        code: see `SecureVFLError`.
+        away: name of that peer if it is known; other parties may read it.
+        fields: see `SecureVFLError`.
+    """
 
-    def __init__(self, message: str = "", *, away: str = "") -> None:
-        super().__init__(message)
+    stop_reason = "away"
+    default_code = "SVFL-PEER-AWAY"
+
+    def __init__(
+        self,
+        problem: str = "",
+        remedy: str | None = None,
+        *,
+        code: str | None = None,
+        away: str = "",
+        **fields: object,
+    ) -> None:
+        super().__init__(problem, remedy, code=code, **fields)
         self.away = away
 
 
 class PeerLost(TransportError):
-    """A peer that was there is gone, or has started anew; it may come back."""
+    """The connection to a peer was lost; the peer may return."""
+
+    default_code = "SVFL-PEER-LOST"
 
 
 class PeerStopped(TransportError):
-    """A peer that says it has stopped, or of which another peer says so: `party`, and by which code, `stopped`."""
+    """A peer that reports, or of which another peer reports, that it has stopped.
 
-    def __init__(self, party: str, stopped: Code, more: str = "") -> None:
-        super().__init__(f"{party} has stopped: {STOPPED[stopped]}{more}")
+    Args:
+        party: the name of the party that stopped first.
+        stopped: its reason.
+        more: text to append to the reason.
+    """
+
+    default_code = "SVFL-PEER-STOPPED"
+
+    def __init__(self, party: str, stopped: StopReason, more: str = "") -> None:
+        super().__init__(f"{party} has stopped: {STOP_REASONS[stopped]}{more}", party=party)
         self.party = party
         self.stopped = stopped
 
@@ -149,52 +242,67 @@ class PeerStopped(TransportError):
 class StorageError(SecureVFLError):
     """A file that cannot be written or read."""
 
-    code = "storage"
+    stop_reason = "storage"
+    default_code = "SVFL-FILE-UNUSABLE"
 
     def __init__(self, path: object, cause: OSError) -> None:
         reason = cause.strerror or type(cause).__name__
-        remedy = "make room" if cause.errno in (errno.ENOSPC, errno.EDQUOT) else "name a place that can be used"
-        super().__init__(f"{path}: a file was expected to be written or read there ({reason}); {remedy}")
+        full = cause.errno in (errno.ENOSPC, errno.EDQUOT)
+        super().__init__(
+            f"{path} cannot be written or read ({reason})",
+            "free space on this disk" if full else "name a path that can be used",
+            code="SVFL-FILE-NO-SPACE" if full else "SVFL-FILE-UNUSABLE",
+            path=str(path),
+        )
 
 
-def code_of(error: BaseException) -> Code:
-    """Return what other parties are told of an error, of this package or not."""
+def stop_reason_of(error: BaseException) -> StopReason:
+    """Return the reason that other parties receive for an error, of this package or not."""
     if isinstance(error, SecureVFLError):
-        return error.code
+        return error.stop_reason
     if isinstance(error, KeyboardInterrupt):
         return "stopped"
     return "storage" if isinstance(error, OSError) else "failed"
 
 
 class DataNotice(UserWarning):
-    """Something of a table is left out of the training; it goes on."""
+    """Part of a table is left out; the training continues."""
 
 
 class DivergenceError(SecureVFLError):
-    """The training moves away from any model; nothing of it is kept."""
+    """The loss of a training grows beyond that of a model without weights; no model is stored."""
 
-    code = "diverged"
+    stop_reason = "diverged"
+    default_code = "SVFL-TRAINING-DIVERGED"
 
 
 class CryptoError(SecureVFLError):
     """A key, ciphertext or plaintext that cannot be used."""
 
-    code: ClassVar[Code] = "protocol"
+    stop_reason: ClassVar[StopReason] = "protocol"
+    default_code = "SVFL-CRYPTO-CIPHERTEXT"
 
 
 class RangeError(CryptoError):
     """A value outside the agreed fixed-point range."""
 
-    code = "refused"
+    stop_reason = "refused"
+    default_code = "SVFL-CRYPTO-RANGE"
 
 
 class KeyMismatch(CryptoError):
     """A ciphertext or key that does not belong together."""
 
+    default_code = "SVFL-CRYPTO-KEY"
+
 
 class OpeningMismatch(CryptoError):
-    """Opened values that are not those of the product: its checks do not fit them."""
+    """Decrypted values that fail the check that accompanies them."""
+
+    default_code = "SVFL-CRYPTO-OPENING"
 
 
 class ShapeMismatch(CryptoError):
-    """A product of another shape than was agreed."""
+    """A product of another shape than agreed."""
+
+    default_code = "SVFL-CRYPTO-SHAPE"

@@ -22,14 +22,14 @@ from securevfl.base.machine import one_heap
 from securevfl.base.roles import Roles
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import (
-    OF_DATA,
+    DATA_DEPENDENT_REASONS,
     ConfigError,
     PartiesError,
     PeerLost,
     SecureVFLError,
     StorageError,
     TransportError,
-    code_of,
+    stop_reason_of,
 )
 from securevfl.protocols.declared import Declared, Reveal, sizes
 from securevfl.runtime import eventlog
@@ -288,7 +288,7 @@ def converse(
                 goodbye = None
             else:
                 reason = _reason(error, resumes)
-                if channel is not None and ledger is not None and code_of(error) in OF_DATA:
+                if channel is not None and ledger is not None and stop_reason_of(error) in DATA_DEPENDENT_REASONS:
                     error = _entered(error, ledger, others)
                 if channel is not None:
                     channel.abort(others, error, resumes=resumes)

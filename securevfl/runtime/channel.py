@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 import numpy as np
 
 from securevfl.crypto.share_ring import ShareRing
-from securevfl.errors import Code, FrameError, PeerStopped, ProtocolError, TransportError, code_of
+from securevfl.errors import FrameError, PeerStopped, ProtocolError, StopReason, TransportError, stop_reason_of
 from securevfl.runtime.clock import Books, Clock, Kind, Stamp
 from securevfl.runtime.codec import Frame, M, Message, decode_frame, decode_message, encode_frame
 
@@ -209,13 +209,13 @@ class Arrival(NamedTuple):
 
 
 class Abort(Telling, frozen=True):
-    """The sender has stopped. Its code is one of a closed set (`securevfl.errors.STOPPED`) and no text of the error.
+    """The sender has stopped. Its reason is one of a closed set (`STOP_REASONS`) and no text of the error.
 
     resumes: whether its state is kept, and the same command goes on from there. party: which party is away from it, or
     under another code, whose code it passes on: so that all read the same reason, whichever word of it comes first.
     """
 
-    code: Code
+    reason: StopReason
     resumes: bool = False
     party: str = ""
 
@@ -225,15 +225,15 @@ class Abort(Telling, frozen=True):
         if isinstance(error, PeerStopped) and error.party in parties:
             return cls(error.stopped, False, error.party)
         away = error.away if isinstance(error, TransportError) else ""
-        code = code_of(error)  # whoever refuses does so again
-        return cls(code, resumes and code != "refused", away if away in parties else "")
+        reason = stop_reason_of(error)  # a party that refuses once refuses again
+        return cls(reason, resumes and reason != "refused", away if away in parties else "")
 
     def error(self, sender: str, peers: Collection[str]) -> PeerStopped:
         """Return the error with which a party ends that reads this of a sender; `peers`: whom it could be about."""
-        if self.code != "away" and self.party in peers:
-            return PeerStopped(self.party, self.code)
+        if self.reason != "away" and self.party in peers:
+            return PeerStopped(self.party, self.reason)
         who = f" ({self.party})" if self.party in peers else ""
-        return PeerStopped(sender, self.code, who + ("; it can go on from its last state" if self.resumes else ""))
+        return PeerStopped(sender, self.reason, who + ("; it can go on from its last state" if self.resumes else ""))
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from securevfl.errors import STOPPED, FrameError, ProtocolError, TransportError
+from securevfl.errors import STOP_REASONS, FrameError, ProtocolError, TransportError
 from securevfl.runtime.channel import Channel, Inbox
 from securevfl.runtime.clock import Books, Kind, Network, Stage, Stamp, VirtualClock
 from securevfl.runtime.codec import Message, encode_frame
@@ -102,7 +102,7 @@ def test_a_party_that_fails_stops_the_others_and_its_error_is_raised() -> None:
         raise ProtocolError("bank: something is wrong")
 
     def shop(ch: Channel) -> None:
-        with pytest.raises(TransportError, match="bank has stopped: what came to it is not what"):
+        with pytest.raises(TransportError, match="bank has stopped: it received a message that does not follow"):
             ch.recv("bank", Ping)
         stopped.set()
 
@@ -124,7 +124,7 @@ def test_an_unexpected_error_is_told_by_a_code_alone() -> None:
 
     with pytest.raises(ValueError, match="balance"):
         run_threads({"bank": bank, "shop": shop}, lambda: VirtualClock(Network()), timeout=5)
-    assert heard == [f"bank has stopped: {STOPPED['failed']}"]
+    assert heard == [f"bank has stopped: {STOP_REASONS['failed']}"]
 
 
 def test_virtual_time_of_two_parties_by_hand() -> None:

@@ -16,7 +16,7 @@ import securevfl as vfl
 from securevfl.cli.main import app
 from securevfl.consent.booking import Booking, Sitting
 from securevfl.disclosure.ledger import TRIES, DisclosureLedger
-from securevfl.errors import OF_DATA, LeakageError, StorageError, code_of
+from securevfl.errors import DATA_DEPENDENT_REASONS, LeakageError, StorageError, stop_reason_of
 from securevfl.families.sizes import known_run
 from securevfl.organisations import conversation
 from securevfl.organisations.conversation import Venue, converse
@@ -38,7 +38,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     def channel(*args: Any, **keys: Any) -> Any:
         def abort(others: Any, error: BaseException, **keys: Any) -> None:
             book = current[0].read()
-            seen.append((code_of(error), sum(each.count for each in book.tries)))
+            seen.append((stop_reason_of(error), sum(each.count for each in book.tries)))
 
         return SimpleNamespace(abort=abort, clock=SimpleNamespace(tick=lambda kind: None))
 
@@ -79,7 +79,7 @@ def test_every_error_that_may_follow_from_data_is_entered_before_it_is_told(
     with pytest.raises(BaseException):  # noqa: B017
         ending(ledger, ("bank",), made(kind))
     ((code, before),) = told
-    assert before == ended(ledger, ("bank",)) == (1 if code in OF_DATA else 0)
+    assert before == ended(ledger, ("bank",)) == (1 if code in DATA_DEPENDENT_REASONS else 0)
 
 
 def test_120_labels_are_not_read_by_refused_tries(told: list[tuple[str, int]], tmp_path: Path) -> None:

@@ -183,8 +183,8 @@ def test_a_job_names_the_positive_class(protocol: object, within: float) -> None
 def test_a_class_that_is_none_is_told_at_home_and_not_to_others() -> None:
     with pytest.raises(errors.ClassError, match="positive: of the classes no, yes was expected, late came") as caught:
         vfl.simulate(job(positive="late"), parties())
-    assert errors.code_of(caught.value) == "refused"
-    assert "yes" not in errors.STOPPED["refused"]
+    assert errors.stop_reason_of(caught.value) == "refused"
+    assert "yes" not in errors.STOP_REASONS["refused"]
     with pytest.raises(errors.ConfigError, match="positive: a loss of two classes was expected, square is none"):
         job(vfl.Square(), positive="yes")
 

@@ -9,7 +9,7 @@ import pytest
 
 import securevfl as vfl
 from securevfl import errors
-from securevfl.errors import STOPPED, Code, SecureVFLError, TransportError
+from securevfl.errors import STOP_REASONS, SecureVFLError, StopReason, TransportError
 from securevfl.organisations.conversation import Venue, converse
 from securevfl.runtime.channel import Abort, Channel, Event
 from securevfl.runtime.clock import WallClock
@@ -76,26 +76,26 @@ def test_no_error_tells_what_it_says(kind: type[BaseException]) -> None:
     print(f"{kind.__name__}: {text}")
     assert says_nothing(text)
     assert says_nothing(sent)
-    assert text.removeprefix("bank has stopped: ") in STOPPED.values()
+    assert text.removeprefix("bank has stopped: ") in STOP_REASONS.values()
 
 
 def test_what_depends_on_a_partys_data_reads_the_same() -> None:
     """Its columns, labels, ids, ledger and ranges: which of them a job fails on is not told."""
     told = {heard(made(kind))[0] for kind in KINDS if issubclass(kind, errors.DataError | errors.RangeError)}
     told |= {heard(made(errors.LeakageError))[0], heard(made(errors.ConfigError))[0]}
-    assert told == {f"bank has stopped: {STOPPED['refused']}"}
+    assert told == {f"bank has stopped: {STOP_REASONS['refused']}"}
 
 
-@pytest.mark.parametrize("code", get_args(Code))
-def test_the_reason_is_the_same_whoever_passes_it_on_first(code: Code) -> None:
+@pytest.mark.parametrize("reason", get_args(StopReason))
+def test_the_reason_is_the_same_whoever_passes_it_on_first(reason: StopReason) -> None:
     """Of three parties one stops, the second stops of it, and its word may reach the third before the first's."""
-    direct = Abort(code).error("shop", ["shop", "telco"])
-    ended = Abort(code).error("shop", ["shop", "bank"])
+    direct = Abort(reason).error("shop", ["shop", "telco"])
+    ended = Abort(reason).error("shop", ["shop", "bank"])
     passed_on = Abort.of(ended, ["shop", "bank"]).error("telco", ["shop", "telco"])
-    if code != "away":
-        assert str(passed_on) == str(direct) == f"shop has stopped: {STOPPED[code]}"
+    if reason != "away":
+        assert str(passed_on) == str(direct) == f"shop has stopped: {STOP_REASONS[reason]}"
     else:  # who waits for a third party says which; what it waits for has no word of its own
-        assert str(passed_on) == f"telco has stopped: {STOPPED['away']} (shop)"
+        assert str(passed_on) == f"telco has stopped: {STOP_REASONS['away']} (shop)"
 
 
 def test_a_party_is_told_of_nobody_but_its_peers() -> None:
@@ -108,11 +108,15 @@ def test_a_party_is_told_of_nobody_but_its_peers() -> None:
 def test_an_abort_has_no_room_for_text() -> None:
     """Its fields are a closed set, a bit, and the name of a party: of another name nothing is sent."""
     hints = get_type_hints(Abort)
-    assert {name: hints[name] for name in Abort.__struct_fields__} == {"code": Code, "resumes": bool, "party": str}
-    assert set(get_args(Code)) == set(STOPPED)
+    assert {name: hints[name] for name in Abort.__struct_fields__} == {
+        "reason": StopReason,
+        "resumes": bool,
+        "party": str,
+    }
+    assert set(get_args(StopReason)) == set(STOP_REASONS)
     assert Abort.of(TransportError(SECRET, away="telco"), ["shop", "telco"]).party == "telco"
     assert not Abort.of(TransportError(SECRET, away=SECRET), ["shop", "telco"]).party
-    assert all(kind.code in STOPPED for kind in KINDS if issubclass(kind, SecureVFLError))
+    assert all(kind.stop_reason in STOP_REASONS for kind in KINDS if issubclass(kind, SecureVFLError))
     with pytest.raises(errors.FrameError):
         decode_message(Abort, encode_message(Abort(SECRET)))  # type: ignore[arg-type]
 

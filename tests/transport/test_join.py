@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import securevfl as vfl
-from securevfl.errors import STOPPED, ConfigError, DivergenceError, PartiesError, TransportError
+from securevfl.errors import STOP_REASONS, ConfigError, DivergenceError, PartiesError, TransportError
 from securevfl.job import Job
 from securevfl.organisations.join import join
 from securevfl.organisations.kit import to_toml, write_kit
@@ -98,7 +98,7 @@ def test_who_was_killed_on_its_way_out_has_its_model(meet: Any) -> None:
     (meeting.kit("shop") / "part.json").unlink()
     half = {name: str(error) for name, error in train(meeting, parties).items()}
     assert "is over here and its model kept, the others have none that goes with it" in half["bank"]
-    assert half["shop"].startswith(f"bank has stopped: {STOPPED['refused']}")
+    assert half["shop"].startswith(f"bank has stopped: {STOP_REASONS['refused']}")
     anew = train(meeting, parties, again=True)
     assert {part.standing for part in anew.values()} == {Standing.NEW}
     assert anew["bank"].run == anew["shop"].run != parts["bank"].run
@@ -156,7 +156,9 @@ def test_an_error_at_one_party_ends_all(meet: Any) -> None:
     assert set(results) == {"bank", "shop", "telco"}
     own = ["500" in str(error) and "align" in str(error) for error in results.values()]
     assert any(own)
-    assert all(mine or STOPPED["refused"] in str(e) for mine, e in zip(own, results.values(), strict=True)), results
+    assert all(mine or STOP_REASONS["refused"] in str(e) for mine, e in zip(own, results.values(), strict=True)), (
+        results
+    )
 
 
 def test_roles_are_checked(meet: Any) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from securevfl.errors import STOPPED, FrameError, PeerLost, TransportError
+from securevfl.errors import STOP_REASONS, FrameError, PeerLost, TransportError
 from securevfl.runtime.channel import Abort
 from securevfl.runtime.codec import FORMAT, encode_frame, encode_message
 from securevfl.transport.relay import MAX_GREETING, Agreed, Greeting, Parcel, read_letter, read_packet
@@ -59,7 +59,7 @@ def test_letters_come_in_their_order(meet: Any) -> None:
     assert post._failure is None
     post._deliver("shop", encode_message(Abort("diverged")))
     assert isinstance(post._failure, TransportError)
-    assert str(post._failure) == f"shop has stopped: {STOPPED['diverged']}"
+    assert str(post._failure) == f"shop has stopped: {STOP_REASONS['diverged']}"
 
 
 def test_a_relay_passes_parcels_on_and_tells_who_is_lost(meet: Any) -> None:

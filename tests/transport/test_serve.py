@@ -15,7 +15,7 @@ import securevfl as vfl
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.limits import Limit
-from securevfl.errors import STOPPED, ConfigError, IdError, LeakageError, PartiesError, TransportError
+from securevfl.errors import STOP_REASONS, ConfigError, IdError, LeakageError, PartiesError, TransportError
 from securevfl.organisations.align import align_privately
 from securevfl.organisations.conversation import Room, Venue, converse
 from securevfl.organisations.predict import Answered, predict_with
@@ -142,7 +142,7 @@ def test_limits_hold_and_the_next_request_is_answered(meet: Any, run: vfl.Run, m
     with serving(meeting, run, 1) as ended:
         with pytest.raises(TransportError, match="has stopped") as refused:
             ask(meeting, run, held(run, "bank", slice(0, 10)))
-        assert STOPPED["refused"] in str(refused.value)
+        assert STOP_REASONS["refused"] in str(refused.value)
         assert ask(meeting, run, held(run, "bank", slice(0, 4)))[0].scored == 4
     first = {name: own[0] for name, own in ended.items()}
     assert [name for name, own in first.items() if own.outcome == "refused"] == ["shop"]
