@@ -1,0 +1,191 @@
+"""Jobs, tables and parties for tests.
+
+Tests state only what is special about them and take everything else from here. `make_job` completes a job,
+`random_parties` and `cancer_parties` make parties, `write_tables` stores them in files, and `raises_code` compares the
+code of an error, which is stable, instead of its wording.
+
+The generated tables contain by default what real tables contain and tests forget: columns of few whole numbers, exact
+zeros, repeated rows and ties.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from numpy.typing import ArrayLike, NDArray
+from pyarrow import csv, parquet
+
+import securevfl as vfl
+from securevfl.errors import SecureVFLError
+
+PARTY_NAMES = ("bank", "shop", "telco", "insurer")
+"""The names of parties in tests; the first one has the labels."""
+
+OPEN_JOB: dict[str, Any] = {
+    "model": "logistic",
+    "optimizer": {"name": "fedbcd", "lr": 0.3},
+    "protocol": "open",
+    "batch_size": 64,
+    "epochs": 2,
+    "test_fraction": 0.25,
+    "accepts": ("columns", "rank"),
+}
+"""A small training in rounds whose residuals are open."""
+
+SHARES_JOB: dict[str, Any] = {
+    "model": "logistic",
+    "optimizer": {"name": "fedsgd", "lr": 0.3},
+    "protocol": {"shares": {"chunk": 2}},
+    "batch_size": 120,
+    "epochs": 4,
+    "test_fraction": 0.3,
+}
+"""A small training on secret shares."""
+
+
+def make_job(base: Mapping[str, Any] = OPEN_JOB, /, **keys: Any) -> vfl.Job:
+    """Return a job with the keys of `base`, replaced and completed by `keys`.
+
+    Values may be option objects (`vfl.FedSGD(lr=0.1)`), names ("logistic") or dictionaries as in a job file.
+    """
+    return vfl.Job(**{**base, **keys})
+
+
+def job_file(path: Path, text: str, **replacements: str) -> Path:
+    """Write a job file and return its path; every word of `replacements` is replaced in the text."""
+    for word, value in replacements.items():
+        text = text.replace(word, value)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def random_blocks(count: int, rows: int, columns: int | Sequence[int] = 3, seed: int = 0) -> list[NDArray[np.float64]]:
+    """Return the columns of `count` parties, each (rows, columns), with one shared factor.
+
+    The first column of each block holds whole numbers from -2 to 2, so that ties, zeros and repeated values occur.
+    """
+    generator = np.random.default_rng([seed, count])
+    widths = [columns] * count if isinstance(columns, int) else list(columns)
+    factor = generator.normal(size=(rows, 1))
+    blocks = [0.5 * factor + generator.normal(size=(rows, width)) for width in widths]
+    for block in blocks:
+        if block.shape[1] > 1:
+            block[:, 0] = np.clip(np.round(block[:, 0]), -2, 2)
+    return blocks
+
+
+def labels_for(blocks: Sequence[NDArray[np.float64]], kind: str | int = 2, seed: int = 0) -> NDArray[Any]:
+    """Return labels (rows,) that depend on the columns of every party.
+
+    Args:
+        blocks: the columns of each party.
+        kind: a number of classes, or "numbers", "counts" or "amounts".
+        seed: of the noise.
+    """
+    generator = np.random.default_rng([seed, 1])
+    score = sum(block.sum(axis=1) / np.sqrt(block.shape[1]) for block in blocks) / np.sqrt(len(blocks))
+    noisy = np.asarray(score + generator.logistic(scale=0.5, size=len(blocks[0])))
+    if kind == "numbers":
+        return noisy
+    if kind == "counts":
+        return generator.poisson(np.exp(np.clip(score / 2, -3, 3)))
+    if kind == "amounts":
+        return np.asarray(np.exp(score / 2 + 0.1 * generator.normal(size=len(noisy))))
+    assert isinstance(kind, int)
+    if kind == 2:
+        return (noisy > np.median(noisy)).astype(int)
+    return np.searchsorted(np.quantile(noisy, np.arange(1, kind) / kind), noisy)
+
+
+def parties_of(
+    blocks: Sequence[ArrayLike],
+    y: ArrayLike | None,
+    *,
+    names: Sequence[str] = PARTY_NAMES,
+    ids: ArrayLike | range | None = None,
+    **options: Any,
+) -> list[vfl.Party]:
+    """Return one party for each block of columns; the first one gets the labels `y` and the options.
+
+    Without `ids`, the rows count as aligned.
+    """
+    shared: dict[str, Any] = {"aligned": True} if ids is None else {"ids": ids}
+    return [
+        vfl.Party(names[k], block, y if k == 0 else None, **shared, **(options if k == 0 else {}))
+        for k, block in enumerate(blocks)
+    ]
+
+
+def random_parties(
+    count: int = 2,
+    rows: int = 240,
+    columns: int | Sequence[int] = 3,
+    labels: str | int = 2,
+    *,
+    names: Sequence[str] = PARTY_NAMES,
+    ids: bool = False,
+    seed: int = 0,
+    **options: Any,
+) -> list[vfl.Party]:
+    """Return parties with generated columns and labels.
+
+    Args:
+        count: number of parties.
+        rows: number of rows.
+        columns: number of columns of each party.
+        labels: kind of the first party's labels, see `labels_for`.
+        names: names of the parties.
+        ids: True if rows have ids from 0 on; otherwise they count as aligned.
+        seed: of everything that is drawn.
+        options: passed to the first party.
+    """
+    blocks = random_blocks(count, rows, columns, seed)
+    numbers = np.arange(rows) if ids else None
+    return parties_of(blocks, labels_for(blocks, labels, seed), names=names, ids=numbers, **options)
+
+
+def cancer_parties(count: int = 2, rows: int | None = None) -> list[vfl.Party]:
+    """Return the breast-cancer table (569 rows, 30 columns), or its first rows, divided among parties."""
+    parties = vfl.datasets.breast_cancer(parties=count)
+    return parties if rows is None else [party.take(np.arange(rows)) for party in parties]
+
+
+def write_table(path: Path, columns: Mapping[str, ArrayLike]) -> Path:
+    """Write columns to a CSV or Parquet file, by the ending of its name, and return the path."""
+    table = pa.table({name: pa.array(np.asarray(values)) for name, values in columns.items()})
+    if path.suffix == ".parquet":
+        parquet.write_table(table, path)
+    else:
+        csv.write_csv(table, path)
+    return path
+
+
+def write_tables(folder: Path, parties: Sequence[vfl.Party], suffix: str = ".csv") -> dict[str, Path]:
+    """Write each party's ids, labels (column y) and columns to a file, and return the files by party."""
+    files = {}
+    for party in parties:
+        ids = np.arange(len(party)) if party.ids is None else np.asarray(party.ids)
+        columns: dict[str, ArrayLike] = {"id": ids}
+        if party.y is not None:
+            columns["y"] = party.y
+        columns |= dict(zip(party.columns, np.asarray(party.X[np.arange(len(party))]).T, strict=True))
+        files[party.name] = write_table(folder / f"{party.name}{suffix}", columns)
+    return files
+
+
+@contextmanager
+def raises_code(
+    kind: type[SecureVFLError], code: str, **fields: object
+) -> Iterator[pytest.ExceptionInfo[SecureVFLError]]:
+    """Check that the block raises an error of this type with this code and, among others, these fields."""
+    with pytest.raises(kind) as caught:
+        yield caught
+    assert caught.value.code == code, f"{caught.value.code} instead of {code}: {caught.value}"
+    for name, value in fields.items():
+        assert caught.value.fields.get(name) == value, f"{name}: {caught.value.fields.get(name)!r} is not {value!r}"
