@@ -56,6 +56,7 @@ class Loss(ABC):
     elementwise: ClassVar[bool] = True  # whether each entry of g follows from that of f and of y alone
     keeps_targets: ClassVar[bool] = False  # whether y is still in the sums that `undo` gives
     guesses: ClassVar[bool] = False  # whether `undo` takes labels for 0 that it cannot tell from it
+    smooth: ClassVar[bool] = False  # whether g has a continuous derivative by f and is not linear
     bound: ClassVar[float] = 1.0  # |g| of one entry never exceeds it
     curvature: ClassVar[float | None] = None  # largest eigenvalue of a row's second derivatives by f (c x c)
     spacing: ClassVar[float] = 1.0  # of a table of g by f: between so near entries it is straight enough
@@ -173,6 +174,7 @@ class LogisticLoss(Loss):
 
     name = "logistic"
     curvature = 0.25
+    smooth = True
 
     def value(self, f: Floats, y: Floats) -> Floats:
         return np.logaddexp(0.0, -y * f)[:, 0]
@@ -276,6 +278,7 @@ class OneVsRestLoss(SoftmaxLoss):
 
     name = "one_vs_rest"
     curvature = 0.25
+    smooth = True
     elementwise = True
 
     def value(self, f: Floats, y: Floats) -> Floats:
@@ -326,7 +329,7 @@ def check_split(loss: Loss, train: NDArray[Any], test: NDArray[Any], classes: ND
 
 AS_IT_IS = (  # of a loss that a number of each row changes
     *("name", "classifies", "single", "elementwise", "bound", "curvature", "spacing", "spread", "estimates", "slack"),
-    *("keeps_targets", "guesses"),
+    *("keeps_targets", "guesses", "smooth"),
 )
 
 

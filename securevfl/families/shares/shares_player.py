@@ -699,7 +699,7 @@ class SharesPlayer(Player):
             def tables(piece: RowBlock) -> LookUp:
                 rated = data.rated_outputs(parts[piece.batch][piece.start : piece.stop], seat.outputs)
                 assert rated is not None, "the active party has labels"
-                return LookUp(numbers, loss.residual, rated, loss.least)
+                return LookUp(numbers, loss.residual, rated, loss.least, smooth=loss.smooth)
 
             side = SharesActive(seat, terms, own, ahead, tables, self._state)
         elif seat.me == self._partner:
