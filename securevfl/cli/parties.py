@@ -30,8 +30,8 @@ def align(
 
     Every party runs this. What was done before a cut or a restart is kept and not done again.
     """
-    from securevfl.data.load import write_rows
     from securevfl.data.readers import id_rule, read_ids
+    from securevfl.data.row_order import write_rows
     from securevfl.disclosure.ledger import DisclosureLedger
     from securevfl.display.progress import progress
     from securevfl.organisations.align import align_privately

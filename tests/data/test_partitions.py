@@ -15,8 +15,9 @@ import securevfl as vfl
 from securevfl.base.tall import Tall
 from securevfl.crypto.kernel import row_products
 from securevfl.data import store
+from securevfl.data.location_scale import moments
 from securevfl.data.partitions import PartitionedParty, PartitionedTable, partition_party
-from securevfl.data.scaling import Scaling, moments
+from securevfl.data.scaling import Scaling
 from securevfl.data.store import open_table, store_table
 from securevfl.errors import ConfigError, DataError, TableError
 from securevfl.protocols.engines import Engine
@@ -130,7 +131,7 @@ def test_the_party_s_own_process_asks_for_few_rows(tables: Path, monkeypatch: py
     for place in ("training.session", "families.sizes"):
         monkeypatch.setattr(f"securevfl.{place}.ROWS", 50)
     monkeypatch.setattr("securevfl.families.rounds.rounds.SAMPLE", 50)
-    monkeypatch.setattr("securevfl.data.drift.OUTSIDE", 50)
+    monkeypatch.setattr("securevfl.data.baseline.OUTSIDE", 50)
     monkeypatch.setattr(PartitionedTable, "__getitem__", counted)
     parted = partition_party("shop", tables / "shop.table", Rooms())
     vfl.simulate(job(vfl.Ckks()), [open_table("bank", tables / "bank.table"), parted])

@@ -14,11 +14,11 @@ from pyarrow import parquet
 
 import securevfl as vfl
 from securevfl import errors
-from securevfl.data import parquet as parquet_source
+from securevfl.data import parquet_source as parquet_source
 from securevfl.data import store
+from securevfl.data.location_scale import moments
 from securevfl.data.party import Party
 from securevfl.data.readers import read_party
-from securevfl.data.scaling import moments
 from securevfl.data.store import StoredTable, open_table, store_table
 
 N, D = 300, 4

@@ -29,8 +29,9 @@ from securevfl.crypto import masking
 from securevfl.crypto.kernel.shares import KernelShares
 from securevfl.crypto.share_ring import ShareRing, common_coin
 from securevfl.data import schedule
+from securevfl.data.external_table import Outside
 from securevfl.data.partitions import partition_party
-from securevfl.data.scaling import Outside, Scaling
+from securevfl.data.scaling import Scaling
 from securevfl.data.store import open_table, store_table
 from securevfl.errors import ConfigError, TableError, TransportError
 from securevfl.families.shares import shares_player

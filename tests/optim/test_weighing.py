@@ -5,7 +5,7 @@ import pytest
 
 import securevfl as vfl
 from securevfl.base import tall
-from securevfl.models.linear import Block, Place
+from securevfl.models.block import Block, Place
 from securevfl.optim.celu import Weighed, cosines
 
 N, D = 40, 5

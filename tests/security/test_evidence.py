@@ -16,8 +16,8 @@ from securevfl.crypto.kernel.row_products import OPENED
 from securevfl.crypto.lattice.lattice_product import LatticeScheme
 from securevfl.crypto.paillier.packing import _HEAD as HEAD
 from securevfl.crypto.scheme import Shape
-from securevfl.data.evidence import BinRows, Woe
 from securevfl.data.party import register_of
+from securevfl.data.woe import BinRows, Woe
 from securevfl.disclosure.exposure import alone, label_entropy
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import LeakageError, LimitError, OpeningMismatch, ProtocolError

@@ -27,7 +27,7 @@ from securevfl.crypto.prg import KEY_BYTES, Prg
 from securevfl.crypto.scheme import KeyHolder, LinearScheme, Shape
 from securevfl.errors import OpeningMismatch, RangeError
 from securevfl.models.losses import LOSSES
-from securevfl.models.row_columns import WeightedLoss
+from securevfl.models.row_weights import WeightedLoss
 from securevfl.protocols.residuals.defences import DEFENCES, Rounding
 from securevfl.protocols.shares import new_sums
 from tests.small_keys import SMALL

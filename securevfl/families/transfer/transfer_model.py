@@ -17,7 +17,8 @@ from pydantic import Field
 from securevfl.base.arrays import Floats, normal_quantile
 from securevfl.base.tall import Sparse
 from securevfl.families.transfer import taylor
-from securevfl.models.base import Model, own_stream
+from securevfl.models.base import Model
+from securevfl.models.inputs import own_stream
 from securevfl.models.loss import Loss
 from securevfl.models.losses import LOSSES
 

@@ -11,7 +11,7 @@ import numpy as np
 from securevfl.crypto import masking, prg
 from securevfl.crypto.transfers import ot_rows
 from securevfl.crypto.transfers.vole import PrfHash
-from securevfl.models import base
+from securevfl.models import inputs
 from securevfl.protocols.alignment.psi_work import AlignmentWork
 from securevfl.transport import seal, session_wire
 from securevfl.transport.seal import Seal
@@ -142,7 +142,7 @@ MUTANTS = [
         "anyone can compute the active party's first weights",
         "first weights follow the table",
         "derived",
-        patched((base, "hashlib", Stand(hashlib, shake_256=_OfItsName))),
+        patched((inputs, "hashlib", Stand(hashlib, shake_256=_OfItsName))),
     ),
     Mutant(
         "agreement: names not bound",

@@ -26,8 +26,8 @@ from pydantic import Field
 
 from securevfl.base.arrays import Floats
 from securevfl.base.config import Config
-from securevfl.data.bins import rounded
-from securevfl.data.steps import ColumnStep, looked_up
+from securevfl.data.bin_edges import rounded
+from securevfl.data.column_transforms import ColumnStep, looked_up
 
 LEAST = 20  # training rows that no bin may be below, whatever a job says
 
