@@ -20,6 +20,7 @@ from securevfl.base.tall import made
 from securevfl.errors import ConfigError
 from securevfl.models.block import Block
 from securevfl.models.inputs import own_stream
+from securevfl.models.torch_jacobian import by_layers, by_torch, is_layered
 from securevfl.models.torch_model import PROBE, TorchModel, torch
 from securevfl.protocols.differentiable import Jacobian
 
@@ -209,18 +210,3 @@ class TorchRows:
         first, last = start // c, -(-stop // c)
         J = self._part.rows_of_jacobian(self._theta, self._X[first:last])
         return J[start - first * c : stop - first * c]
-
-
-# The top model joint: the active party feeds all parties' outputs to a model of its own (CELU-VFL 2022, Figure 1).
-#
-#     passive party k     Z_k = module_k(X_k)                  n x w
-#     active party        f = module(X, Z), Z = (Z_1, ..., Z_K)      n x c, its own bottom and the top in one module
-#     down                dL/dZ_k, clipped to a bound that is agreed, as what is sealed must have one
-#
-# Outputs are carried as a sum of vectors with a slot for each passive party and zeros elsewhere, so that every sum and
-# every residual serves as it is; with two parties nothing is added. Nobody's Z_k is hidden from the active party by any
-# sum. With more than one passive party, one that is sent its residual in the clear sees those of the others beside it.
-
-if TYPE_CHECKING:
-    from torch import Tensor
-from securevfl.models.torch_jacobian import by_layers, by_torch, is_layered

@@ -2,8 +2,8 @@
 
 Two functions compute the same numbers:
 
-`by_layers`   for modules whose trained parameters all belong to dense layers, each applied once, to one row at a time. A
-              dense layer z = W x + b has dH_ij / dW = delta_ij x_i^T and dH_ij / db = delta_ij, with delta_ij the
+`by_layers`   for modules whose trained parameters all belong to dense layers, each applied once, to one row at a time.
+              A dense layer z = W x + b has dH_ij / dW = delta_ij x_i^T and dH_ij / db = delta_ij, with delta_ij the
               derivative of H_ij by z_i. One forward pass gives all x_i, and c backward passes give all delta_ij
               (Goodfellow 2015, Efficient per-example gradient computations).
 `by_torch`    for any module: torch.func.vmap over rows of torch.func.jacrev over outputs.

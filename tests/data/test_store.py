@@ -289,7 +289,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from securevfl.base import tall
-from securevfl.data import parquet as parquet_source, scaling, store
+from securevfl.data import location_scale, parquet_source, store
 
 def peak():
     return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
@@ -297,7 +297,7 @@ def peak():
 parquet_source.BATCH, store.BUCKET, tall.BLOCK = 4 << 20, 8 << 20, 1 << 18
 before = peak()
 party = store.store_table("shop", sys.argv[1], sys.argv[2])
-scaling.moments(party.X, store.np.random.default_rng(0).permutation(len(party)))
+location_scale.moments(party.X, store.np.random.default_rng(0).permutation(len(party)))
 print(peak() - before)
 """
 

@@ -12,10 +12,10 @@ import securevfl as vfl  # noqa: E402
 from securevfl.base import tall  # noqa: E402
 from securevfl.base.tall import Tall  # noqa: E402
 from securevfl.errors import ConfigError  # noqa: E402
-from securevfl.models import torch_block
-from securevfl.models.block import Place
-from securevfl.models.torch_block import TorchPart, TorchRows
-from securevfl.models.torch_jacobian import by_layers, by_torch, is_layered
+from securevfl.models import torch_block  # noqa: E402
+from securevfl.models.block import Place  # noqa: E402
+from securevfl.models.torch_block import TorchPart, TorchRows  # noqa: E402
+from securevfl.models.torch_jacobian import by_layers, by_torch, is_layered  # noqa: E402
 
 D, C = 12, 3
 nn = torch.nn

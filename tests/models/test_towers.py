@@ -9,9 +9,9 @@ torch = pytest.importorskip("torch")
 
 import securevfl as vfl  # noqa: E402
 from securevfl.errors import ConfigError  # noqa: E402
-from securevfl.models import torch_block
-from securevfl.models.torch_block import TorchPart
-from securevfl.models.torch_top import TorchTop
+from securevfl.models import torch_block  # noqa: E402
+from securevfl.models.torch_block import TorchPart  # noqa: E402
+from securevfl.models.torch_top import TorchTop  # noqa: E402
 
 torch.set_num_threads(1)
 REAL = Path(__file__).parents[3] / "shared" / "data"

@@ -142,7 +142,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from securevfl.training import new_rows
-from securevfl.data import parquet as parquet_source, store
+from securevfl.data import parquet_source, store
 from securevfl.families.player import State
 from securevfl.training.model_part import ModelPart
 
