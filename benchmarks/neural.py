@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 import securevfl as vfl
-from securevfl.base.tall import Tall
+from securevfl.base.chunked_matrix import Tall
 from securevfl.crypto.scheme import Shape
 from securevfl.models.torch_block import TorchPart, TorchRows
 from securevfl.protocols.residuals.sealed_residual import product_of

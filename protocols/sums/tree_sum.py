@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import COLLECTOR, CONTRIBUTOR
-from securevfl.crypto.masking import SumTree, smallest_coalition
 from securevfl.crypto.prg import Prg
+from securevfl.crypto.sum_trees import SumTree, smallest_coalition
 from securevfl.protocols.declared import Declared, Phases, Reveal, Space
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.sums.base import TOTAL, SumProtocol, SumRole, Topology, part_of_sum, two_passes

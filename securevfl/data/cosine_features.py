@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from securevfl.base.arrays import Floats, KeptFields, normal_quantile
+from securevfl.base.arrays import Floats, KeptFields
+from securevfl.base.normal_distribution import normal_quantile
 from securevfl.crypto.prg import Prg
 from securevfl.data.linear_features import Lines
 from securevfl.data.scaling import on_grid

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.base.tall import Tall
+from securevfl.base.chunked_matrix import Tall
 from securevfl.data.scaling import Scaling
 from securevfl.data.schedule import Rows
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.crypto.curve import canonical_id
+from securevfl.crypto.identifiers import canonical_id
 from securevfl.errors import IdError
 
 ID_DIGEST = 16  # bytes

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.base.tall import Stretch, Tall
+from securevfl.base.chunked_matrix import Stretch, Tall
 from securevfl.data.external_table import Outside, ScaledOutsideRows
 from securevfl.data.scaling import GRID_BITS, Scaling
 from securevfl.data.schedule import Rows

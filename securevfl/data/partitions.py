@@ -23,7 +23,7 @@ from typing import cast
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.base.tall import Stretch, Tall
+from securevfl.base.chunked_matrix import Stretch, Tall
 from securevfl.data.external_table import Outside, ScaledOutsideRows, runs
 from securevfl.data.scaling import Scaling
 from securevfl.data.schedule import Rows

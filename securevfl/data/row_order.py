@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.base.files import read_checked, write_checked
+from securevfl.base.checked_files import read_checked, write_checked
 from securevfl.data.store import checked_rows
 from securevfl.errors import DataError
 

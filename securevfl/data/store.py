@@ -36,8 +36,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
+from securevfl.base.chunked_matrix import Tall
 from securevfl.base.files import make_private
-from securevfl.base.tall import Tall
 from securevfl.data.content_digest import ColumnSums, row_weights
 from securevfl.data.external_table import Outside, ScaledOutsideRows
 from securevfl.data.id_keys import ID_DIGEST, Keys, order_digest

@@ -21,9 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats, RowSlices
-from securevfl.base.tall import Tall
-from securevfl.crypto.prg import KEY_BYTES, Prg, derive_key
-from securevfl.crypto.scheme import Secret
+from securevfl.base.chunked_matrix import Tall
+from securevfl.crypto.key_derivation import KEY_BYTES, derive_key
+from securevfl.crypto.prg import Prg
+from securevfl.crypto.secret import Secret
 from securevfl.data.baseline import SCORE, Baseline, of_numbers
 from securevfl.data.bin_edges import DEVIATION
 from securevfl.data.external_table import Outside

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from securevfl.base.arrays import Floats, normal_quantile
+from securevfl.base.arrays import Floats
+from securevfl.base.normal_distribution import normal_quantile
 from securevfl.models.block import Block
 from securevfl.models.inputs import own_stream
 from securevfl.protocols.differentiable import Jacobian

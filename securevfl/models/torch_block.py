@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.base.tall import made
+from securevfl.base.chunked_matrix import made
 from securevfl.errors import ConfigError
 from securevfl.models.block import Block
 from securevfl.models.inputs import own_stream

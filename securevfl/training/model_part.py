@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from securevfl.base.arrays import Floats
+from securevfl.base.checked_files import DamagedFileError, read_checked_json, write_checked_json
 from securevfl.base.config import plain
-from securevfl.base.files import DamagedFileError, read_checked_json, write_checked_json
 from securevfl.data.baseline import Baseline
 from securevfl.data.columns import Columns, columns_of, has_names
 from securevfl.data.preparation import Prepared

@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 import securevfl as vfl
-from securevfl.base.files import in_use, write_checked
+from securevfl.base.checked_files import write_checked
+from securevfl.base.file_locks import in_use
 from securevfl.cli.main import app
 from securevfl.data.register import Register
 from securevfl.data.row_order import write_rows

@@ -7,9 +7,10 @@ import pytest
 
 from securevfl.base.arrays import Floats
 from securevfl.crypto.kernel import gradient, row_products
-from securevfl.crypto.kernel.ciphertexts import Answering, Opener, choose
+from securevfl.crypto.kernel.ciphertexts import Answering, Opener
 from securevfl.crypto.kernel.gradient import KernelGradient, KernelGradientHolder
-from securevfl.crypto.kernel.row_products import LEAST
+from securevfl.crypto.kernel.opening_checks import LEAST
+from securevfl.crypto.kernel.ring_layout import choose
 from securevfl.crypto.kernel.shares import KernelShares
 from securevfl.crypto.scheme import Shape
 

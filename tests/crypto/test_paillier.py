@@ -10,15 +10,11 @@ import numpy as np
 import pytest
 
 from securevfl.crypto.paillier import multiexp, paillier_keys, paillier_product
-from securevfl.crypto.paillier.packing import HEADROOM, Header, MessageKind, layout, numbers, read, write
+from securevfl.crypto.paillier.packing import HEADROOM, layout
+from securevfl.crypto.paillier.paillier_checks import CHECKS, PaillierChecks
 from securevfl.crypto.paillier.paillier_keys import PublicKey, SecretKey
-from securevfl.crypto.paillier.paillier_product import (
-    CHECKS,
-    PaillierChecks,
-    PaillierEvaluator,
-    PaillierHolder,
-    PaillierScheme,
-)
+from securevfl.crypto.paillier.paillier_messages import Header, MessageKind, numbers, read, write
+from securevfl.crypto.paillier.paillier_product import PaillierEvaluator, PaillierHolder, PaillierScheme
 from securevfl.crypto.scheme import Shape
 from securevfl.errors import CryptoError, KeyMismatch, OpeningMismatch, RangeError
 

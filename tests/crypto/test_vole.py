@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securevfl.crypto.transfers import okvs, vole
+from securevfl.crypto.transfers import okvs, vole, vole_pieces, vole_prf, vole_trees
 from securevfl.crypto.transfers.binary_field import Multiplier, ghash, packed, rows_of
-from securevfl.crypto.transfers.ot_rows import fresh_secret
-from securevfl.crypto.transfers.vole import Giver, PrfHash, Size, Taker, choice_bytes, sizes
+from securevfl.crypto.transfers.ot_extension import fresh_secret
+from securevfl.crypto.transfers.vole import Giver, Taker
+from securevfl.crypto.transfers.vole_pieces import Size, choice_bytes, sizes
+from securevfl.crypto.transfers.vole_prf import PrfHash
 from securevfl.errors import CryptoError
 
 X7 = 1 << 7 | 1 << 2 | 1 << 1 | 1  # x^128 in the field
@@ -141,15 +143,15 @@ def test_sizes_hold_to_the_parameters(outcomes: int) -> None:
     pieces = sizes(outcomes)
     assert sum(piece.outcomes for piece in pieces) == outcomes
     for piece in pieces:
-        assert piece.trees >= vole.TREES
-        assert piece.places >= vole.INVERSE_RATE * piece.outcomes
-        assert piece.outcomes <= vole.MOST
-        assert piece.places <= 1.25 * vole.INVERSE_RATE * piece.outcomes + 2 * vole.TREES
+        assert piece.trees >= vole_pieces.TREES
+        assert piece.places >= vole_pieces.INVERSE_RATE * piece.outcomes
+        assert piece.outcomes <= vole_pieces.MOST
+        assert piece.places <= 1.25 * vole_pieces.INVERSE_RATE * piece.outcomes + 2 * vole_pieces.TREES
 
 
 def test_the_least_number_of_trees_makes_linear_tests_as_rare_as_is_claimed() -> None:
-    assert (1 - 0.1) ** vole.TREES <= 2.0**-128
-    assert vole.TREES % vole._GROUP == 0
+    assert (1 - 0.1) ** vole_pieces.TREES <= 2.0**-128
+    assert vole_pieces.TREES % vole_pieces.GROUP == 0
 
 
 SMALL = Size(60, 16, 3)  # far below any security
@@ -159,7 +161,7 @@ def test_trees_and_their_map_are_those_of_the_docstring() -> None:
     """Slowly: node by node from the roots, and place by place."""
     public = ends()[0]._public
     roots = vole.Prg(os.urandom(32), "roots").array((16, 2), np.uint64)
-    leaves, levels = vole._grown(public, roots, 3)
+    leaves, levels = vole_trees.grown(public, roots, 3)
     leaves = leaves.reshape(8, 16, 2)
 
     def child(node: bytes, side: int) -> bytes:
@@ -242,8 +244,8 @@ def meet(keys: np.ndarray, asked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     a, b = words(os.urandom(16 * len(P))), words(os.urandom(16 * len(P)))
     c = b ^ Multiplier(delta)(a)
     return (
-        vole.evaluated(hashing, seed, c, asked),
-        vole.held(hashing, seed, b, P ^ a, Multiplier(delta), asked),
+        vole_prf.evaluated(hashing, seed, c, asked),
+        vole_prf.held(hashing, seed, b, P ^ a, Multiplier(delta), asked),
     )
 
 

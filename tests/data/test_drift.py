@@ -12,7 +12,7 @@ from scipy import stats
 from typer.testing import CliRunner
 
 import securevfl as vfl
-from securevfl.base.files import read_checked_json
+from securevfl.base.checked_files import read_checked_json
 from securevfl.cli.main import app
 from securevfl.data.baseline import Baseline, baselines
 from securevfl.data.columns import Columns, columns_of

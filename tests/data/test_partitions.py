@@ -12,7 +12,7 @@ import pytest
 from pyarrow import parquet
 
 import securevfl as vfl
-from securevfl.base.tall import Tall
+from securevfl.base.chunked_matrix import Tall
 from securevfl.crypto.kernel import row_products
 from securevfl.data import store
 from securevfl.data.location_scale import moments
@@ -152,7 +152,7 @@ def test_a_table_on_disk_is_never_whole_in_memory(tables: Path, monkeypatch: pyt
     parties = [open_table(name, tables / f"{name}.table") for name in ("bank", "shop")]
     whole = vfl.simulate(job("open"), parties)
     monkeypatch.setattr(store, "WHOLE", 0)
-    monkeypatch.setattr("securevfl.base.tall.BLOCK", 8 * 100)
+    monkeypatch.setattr("securevfl.base.chunked_matrix.BLOCK", 8 * 100)
     blocks = vfl.simulate(job("open"), parties)
     for name, part in whole.parts.items():
         np.testing.assert_allclose(part.theta, blocks.parts[name].theta, atol=1e-9)

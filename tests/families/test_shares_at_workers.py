@@ -24,10 +24,11 @@ from pyarrow import parquet
 from selfcheck.whole_weights import whole_weights
 
 import securevfl as vfl
-from securevfl.base.tall import Stretch
+from securevfl.base.chunked_matrix import Stretch
 from securevfl.crypto import masking
 from securevfl.crypto.kernel.shares import KernelShares
-from securevfl.crypto.share_ring import ShareRing, common_coin
+from securevfl.crypto.share_ring import ShareRing
+from securevfl.crypto.share_scheme import common_coin
 from securevfl.data import schedule
 from securevfl.data.external_table import Outside
 from securevfl.data.partitions import partition_party

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from securevfl.base.files import DamagedFileError
+from securevfl.base.checked_files import DamagedFileError
 from securevfl.data.id_keys import id_keys
 from securevfl.data.register import Register
 from securevfl.disclosure import ledger as disclosure

@@ -7,9 +7,10 @@ import pytest
 
 import securevfl as vfl
 from securevfl.crypto import scheme
-from securevfl.crypto.lattice.lattice_product import LatticeScheme
+from securevfl.crypto.batch_cache import Shelf
+from securevfl.crypto.lattice.lattice_gradient import LatticeScheme
 from securevfl.crypto.paillier.paillier_product import PaillierScheme
-from securevfl.crypto.scheme import LinearScheme, Shelf
+from securevfl.crypto.scheme import LinearScheme
 from securevfl.training.run import Run
 from tests.small_keys import SMALL
 

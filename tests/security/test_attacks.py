@@ -19,7 +19,7 @@ from securevfl.audit.attacks.masked_sums import recovered
 from securevfl.audit.attacks.opened_gradients import lonely_rows
 from securevfl.audit.recording.views import Worlds
 from securevfl.base.arrays import Floats
-from securevfl.crypto.masking import SumTree, star
+from securevfl.crypto.sum_trees import SumTree, star
 from securevfl.disclosure.exposure import expected_label_auc, leverage, measure
 from securevfl.optim.rules import Optimizer
 from securevfl.protocols.declared import Declared, Release, Reveal

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.base.files import read_checked_json, write_checked_json
+from securevfl.base.checked_files import read_checked_json, write_checked_json
 from securevfl.data.id_keys import id_keys
 from securevfl.data.register import Register
 from securevfl.data.row_order import read_rows, write_rows

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from securevfl.audit.attacks.base import BY_COLUMN, HIDDEN_PARTS, OFF_SHARES, Attack, By, Score, always
 from securevfl.audit.recording.views import Tape, Worlds, by_batch
 from securevfl.base.arrays import Floats
-from securevfl.crypto.masking import SumTree
+from securevfl.crypto.sum_trees import SumTree
 from securevfl.families.base import Known
 from securevfl.job import Job
 from securevfl.protocols.declared import Reals

@@ -21,12 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats, RowSlices
-from securevfl.base.files import read_checked_json, write_checked_json
+from securevfl.base.checked_files import read_checked_json, write_checked_json
+from securevfl.base.chunked_matrix import Rows as RowsHere
+from securevfl.base.chunked_matrix import Stretch, Tall
 from securevfl.base.machine import give_back, one_thread
 from securevfl.base.roles import PARTNER
-from securevfl.base.tall import Rows as RowsHere
-from securevfl.base.tall import Stretch, Tall
-from securevfl.crypto.share_ring import ShareScheme
+from securevfl.crypto.share_scheme import ShareScheme
 from securevfl.data.schedule import Rows, Visit
 from securevfl.disclosure.exposure import ROWS, Holds
 from securevfl.errors import ConfigError, DataNotice, LeakageError

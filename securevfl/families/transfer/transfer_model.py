@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from securevfl.base.arrays import Floats, normal_quantile
-from securevfl.base.tall import Sparse
+from securevfl.base.arrays import Floats
+from securevfl.base.chunked_matrix import Sparse
+from securevfl.base.normal_distribution import normal_quantile
 from securevfl.families.transfer import taylor
 from securevfl.models.base import Model
 from securevfl.models.inputs import own_stream

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from securevfl.crypto import masking, prg
-from securevfl.crypto.transfers import ot_rows
-from securevfl.crypto.transfers.vole import PrfHash
+from securevfl.crypto import key_derivation, masking, prg
+from securevfl.crypto.transfers import ot_extension
+from securevfl.crypto.transfers.vole_prf import PrfHash
 from securevfl.models import inputs
 from securevfl.protocols.alignment.psi_work import AlignmentWork
 from securevfl.transport import seal, session_wire
@@ -69,7 +69,7 @@ class _OfItsName:
         return self._inner.digest(size)
 
 
-_encode = prg.encode_context
+_encode = key_derivation.encode_context
 
 
 def _no_names(*parts: Any) -> bytes:
@@ -135,7 +135,7 @@ MUTANTS = [
         "neither the number of a transfer nor its points enter its keys",
         "transfers are known answers",
         "derived",
-        patched((ot_rows, "_key", _key_of_point)),
+        patched((ot_extension, "_key", _key_of_point)),
     ),
     Mutant(
         "start: weights of the seed and the shape",

@@ -7,19 +7,29 @@ from unittest import mock
 
 import numpy as np
 
-from securevfl.crypto.kernel import ciphertexts, residues, shares
-from securevfl.crypto.kernel.ciphertexts import RingLayout
+from securevfl.crypto.kernel import (
+    ciphertexts,
+    ntt,
+    residue_bytes,
+    residue_products,
+    residues,
+    ring_keys,
+    ring_sampling,
+    shares,
+    square_ntt,
+)
 from securevfl.crypto.kernel.residues import Primes
+from securevfl.crypto.kernel.ring_layout import RingLayout
 from securevfl.crypto.kernel.shares import KernelEvaluator, ShareParameters
 from selfcheck.mutants.mutant import Mutant, patched
 
 _second, _pack, _powers, _zero = (
-    ciphertexts.second_polynomial,
-    ciphertexts.pack,
-    residues._powers,
+    ring_keys.second_polynomial,
+    residue_bytes.pack,
+    ntt._powers,
     KernelEvaluator._zero,
 )
-_squares = residues._squares
+_squares = square_ntt._squares
 
 
 def _modulo(prg: Any, primes: Any, shape: Any) -> Any:
@@ -40,7 +50,7 @@ def _modulo_t(self: Any, prg: Any, shape: Any) -> Any:
 
 def one_prime_short(self: Any, prg: Any, shape: Any) -> Any:
     """Uniform modulo all primes but the last, which it is a multiple of."""
-    mask = ciphertexts.uniform(prg, self._primes, shape)
+    mask = ring_sampling.uniform(prg, self._primes, shape)
     mask[-1] = 0.0
     return mask
 
@@ -63,7 +73,7 @@ def _any_layout(self: Any, n: int, c: int, r: int, s: int) -> RingLayout:
 
 
 def _at_once(primes: Any, left: Any, right: Any) -> Any:
-    return primes.reduce(residues._stretch(left, right))
+    return primes.reduce(residue_products._stretch(left, right))
 
 
 def _off_by_one(p: int, order: int) -> Any:

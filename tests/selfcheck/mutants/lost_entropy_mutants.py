@@ -12,12 +12,13 @@ import gmpy2
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from securevfl.crypto.masking import KeyPair
+from securevfl.crypto.key_agreement import KeyPair
+from securevfl.crypto.key_derivation import encode_context
 from securevfl.crypto.paillier import multiexp, paillier_keys
 from securevfl.crypto.paillier.paillier_keys import SecretKey
-from securevfl.crypto.prg import Prg, encode_context
+from securevfl.crypto.prg import Prg
 from securevfl.crypto.transfers import okvs
-from securevfl.crypto.transfers.vole import PrfHash
+from securevfl.crypto.transfers.vole_prf import PrfHash
 from securevfl.families.fdskl.kernel_model import Frequencies
 from securevfl.protocols.alignment import psi_work
 from securevfl.protocols.alignment.psi_work import AlignmentWork
