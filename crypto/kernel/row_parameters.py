@@ -1,4 +1,4 @@
-"""TODO: what row_parameters is."""
+"""Sizes, headers and the interface of an engine for products with the rows of J."""
 
 from __future__ import annotations
 

@@ -66,13 +66,14 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.base.chunked_matrix import Here, Tall, TallPart
+from securevfl.crypto.kernel import row_plaintexts
 from securevfl.crypto.kernel.opened_words import cut, error, read, size
 from securevfl.crypto.kernel.opening_checks import LEAST, MOST, checked, combinations, fits, tolerance
 from securevfl.crypto.kernel.residues import DEGREE
 from securevfl.crypto.kernel.ring_layout import RingLayout, named
 from securevfl.crypto.kernel.row_encoding import Encoding, Norms, g_scale, merged, norms
 from securevfl.crypto.kernel.row_parameters import BLINDED, OPENED, SEALED, RowParameters
-from securevfl.crypto.kernel.row_plaintexts import PIECE, Groups, encode, group_range, kept_bytes, multiply
+from securevfl.crypto.kernel.row_plaintexts import Groups, encode, group_range, kept_bytes, multiply
 from securevfl.crypto.key_derivation import KEY_BYTES as SEED_BYTES
 from securevfl.crypto.message_headers import header, sized
 from securevfl.crypto.prg import Prg
@@ -176,8 +177,8 @@ class RowHolder(KeyHolder):
         prg = Prg.fresh("errors of a sealed residual")
         magic = self._parameters.magic[1]
         head = SEALED.pack(magic, self._fingerprint, layout.n, layout.c, layout.r, layout.s, bound)
-        for start in range(0, layout.sample_blocks, PIECE):
-            blocks = group_range(layout, start // PIECE)
+        for start in range(0, layout.sample_blocks, row_plaintexts.PIECE):
+            blocks = group_range(layout, start // row_plaintexts.PIECE)
             some = slice(blocks.start, blocks.stop)
             rows = np.rint(g[layout.rows(some)])
             parts = [self._sealed(layout, rows[:, outputs], some, prg) for outputs in layout.outputs]
@@ -374,19 +375,19 @@ class RowEvaluator(Evaluator):
     def _blocks(self, product: Product, sealed: bytes) -> Groups:
         """Return the blocks in a message, the next ones of the product. CryptoError if it is of another length."""
         layout, parameters = product.scale.layout, self._parameters
-        if product.taken % PIECE:
+        if product.taken % row_plaintexts.PIECE:
             raise CryptoError(f"{self._engine}: a message of g begins within a group; it is malformed")
         if layout.output_blocks * SEED_BYTES > len(sealed):  # before a list of so many is made
             raise CryptoError(f"{self._engine}: a message of g has fewer bytes than outputs; it is cut")
         groups: dict[int, list[bytes]] = {}
         at, taken = SEALED.size, product.taken
         while taken < layout.sample_blocks and (at < len(sealed) or not groups):
-            blocks, parts = group_range(layout, taken // PIECE), []
+            blocks, parts = group_range(layout, taken // row_plaintexts.PIECE), []
             for outputs in layout.outputs:
                 size = parameters.sealed_size(layout, outputs.stop - outputs.start, len(blocks))
                 parts.append(sealed[at : at + size])
                 at += size
-            groups[taken // PIECE], taken = parts, blocks.stop
+            groups[taken // row_plaintexts.PIECE], taken = parts, blocks.stop
         sized(parameters.engine, parameters.magic[1], sealed, at)
         return Groups(range(product.taken, taken), groups)
 

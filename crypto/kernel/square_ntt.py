@@ -1,4 +1,4 @@
-"""TODO: what square_ntt is."""
+"""The transform of size 4096 of a few long polynomials, as two products with 64 x 64 matrices."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""TODO: what seal_io is."""
+"""SEAL objects to and from arrays of residues: the one place that knows the serialisation format of SEAL."""
 
 from __future__ import annotations
 
 import math
 import os
 import struct
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,11 @@ import tenseal.sealapi as seal
 from securevfl.crypto.lattice.residue_bytes import Residues
 from securevfl.crypto.share_ring import Words
 from securevfl.errors import CryptoError
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 SEED_BYTES = 64
 

@@ -10,7 +10,6 @@
 What the evaluator sends are uniform units mod n^2, whatever the holder chose as its primes, as h and as the randomness
 of [[g]]: its key comes with a proof of the one thing that this asks for (paillier_keys.py). So nothing of J is told,
 without an assumption. (A power of a base of the holder's, such as h^s, would be cheaper and tell it the exponents X_ij
-from securevfl.crypto.paillier import fixed_point
 from a key with smooth p - 1 and an h of small order.) The evaluator sees ciphertexts (semantically secure under DCR)
 and the windows that hold J^T g, of no more columns than were agreed: no cross terms, but for a carry (packing.py).
 """
@@ -27,6 +26,7 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.base.chunked_matrix import Tall, whole
+from securevfl.crypto.paillier import fixed_point
 from securevfl.crypto.paillier.multiexp import BaseRange, ExponentTerms, plan
 from securevfl.crypto.paillier.packing import MAX_SAMPLES, PackedLayout, distance_bits, layout, pack
 from securevfl.crypto.paillier.paillier_checks import CHECKS, PaillierChecks

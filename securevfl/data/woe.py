@@ -153,7 +153,8 @@ def text_bins(column: str, counts: dict[str, int], options: Woe) -> TextEvidence
 
 
 class BinRows:
-    """The 0/1 matrix of bins (n x k slots) of k columns, made when rows of it are read: `securevfl.base.chunked_matrix.Rows`.
+    """The 0/1 matrix of bins (n x k slots) of k columns, made when rows of it are read:
+    `securevfl.base.chunked_matrix.Rows`.
 
     places (n x k): the number of each value's bin. Column j has its bins from j slots on; what it does not need is 0.
     """

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from securevfl.crypto.kernel import blas_check, residues
+from securevfl.crypto.kernel import blas_check
 from securevfl.crypto.kernel.ntt import Transform, multiplier
 from securevfl.crypto.kernel.residue_bytes import pack, packed_size, unpack
 from securevfl.crypto.kernel.residue_products import multiplied
@@ -342,17 +342,17 @@ def strassen(left, right, out):
 
 @pytest.mark.parametrize("blas", [singles, emulated, strassen])
 def test_a_blas_that_is_not_exact_is_refused_with_what_to_do(blas, monkeypatch):
-    monkeypatch.setattr(residues, "matmul", blas)
+    monkeypatch.setattr(blas_check, "matmul", blas)
     assert "exactly" in blas_check.blas_fault()
     assert "install" in blas_check.blas_fault()
 
 
 def test_a_blas_that_skips_zeros_is_refused(monkeypatch):
-    monkeypatch.setattr(residues, "matmul", skipping)
+    monkeypatch.setattr(blas_check, "matmul", skipping)
     assert "zeros" in blas_check.blas_fault()
 
 
 def test_an_engine_is_not_made_on_such_a_machine(monkeypatch):
-    monkeypatch.setattr(residues, "fault", lambda: "the BLAS here is odd; install another")
+    monkeypatch.setattr(blas_check, "fault", lambda: "the BLAS here is odd; install another")
     with pytest.raises(ConfigError, match="install another"):
         KernelShares(48)

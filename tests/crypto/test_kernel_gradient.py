@@ -10,7 +10,7 @@ import pytest
 import tenseal.sealapi as seal
 
 from securevfl.base.chunked_matrix import Here, Sparse, Tall
-from securevfl.crypto.kernel import gradient, row_products
+from securevfl.crypto.kernel import gradient, row_plaintexts
 from securevfl.crypto.kernel.gradient import GradientParameters, KernelGradient
 from securevfl.crypto.kernel.ntt import transform
 from securevfl.crypto.kernel.residue_bytes import unpack
@@ -39,8 +39,8 @@ EVALUATOR = SCHEME.evaluator(HOLDER.public)
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_products, "PIECE", 2)
-    monkeypatch.setattr(row_products, "TILE", 1 << 14)
+    monkeypatch.setattr(row_plaintexts, "PIECE", 2)
+    monkeypatch.setattr(row_plaintexts, "TILE", 1 << 14)
 
 
 def through(matrix, g, pieces, *, room=1 << 30, encode=True, holder=HOLDER, evaluator=EVALUATOR):

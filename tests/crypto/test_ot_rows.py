@@ -67,7 +67,7 @@ def test_tweaks_broadcast_and_keys_matter():
 def test_columns_become_rows(octets, count, at_once):
     """However many words are swapped at a time."""
     columns = np.frombuffer(os.urandom(count * octets), np.uint8).reshape(count, octets)
-    with mock.patch.object(ot_extension, "_WORDS_AT_ONCE", at_once):
+    with mock.patch.object(bit_matrices, "_WORDS_AT_ONCE", at_once):
         rows = transposed(columns)
     slow = np.packbits(np.unpackbits(columns, axis=1, bitorder="little").T, axis=1, bitorder="little")
     np.testing.assert_array_equal(rows.view(np.uint8).reshape(slow.shape), slow)
@@ -114,7 +114,7 @@ def test_pads_are_those_of_the_docstring(bits):
 
 
 def test_blocks_follow_each_other_and_rows_are_numbered_through(monkeypatch):
-    monkeypatch.setattr(ot_extension, "_WORDS_AT_ONCE", 17)
+    monkeypatch.setattr(bit_matrices, "_WORDS_AT_ONCE", 17)
     chooser, offerer = meet()
     seen = []
     for rows in (40, 3, 64):
@@ -195,14 +195,14 @@ class _Unhashed:
 def opened(chooser, offerer, rows=60):
     """How many pads beside its own the chooser opens: s falls out of an XOR of an even number of unknown keys."""
     streams = []
-    original = bit_matrices.transposed
-    bit_matrices.transposed = lambda columns: streams.append(original(columns)) or streams[-1]
+    original = ot_extension.transposed
+    ot_extension.transposed = lambda columns: streams.append(original(columns)) or streams[-1]
     try:
         message, chosen = chooser.extend(rows)
         t = streams[0][: rows * 6].reshape(rows, 6, 2)
         pads = offerer.extend(rows, message).pads(0, rows)
     finally:
-        bit_matrices.transposed = original
+        ot_extension.transposed = original
     hashed = chooser._hash
     keys = hashed(t.reshape(-1, 2), tweaks(0, rows * 6, ot_extension._KEYS))
     total = np.bitwise_xor.reduce(keys.reshape(rows, 6, 2), axis=1)

@@ -4,10 +4,12 @@ import os
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securevfl.crypto.transfers import okvs, vole, vole_pieces, vole_prf, vole_trees
+from securevfl.crypto.prg import Prg
+from securevfl.crypto.transfers import okvs, row_hash, vole_pieces, vole_prf, vole_public, vole_trees
 from securevfl.crypto.transfers.binary_field import Multiplier, ghash, packed, rows_of
 from securevfl.crypto.transfers.ot_extension import fresh_secret
 from securevfl.crypto.transfers.vole import Giver, Taker
@@ -58,7 +60,7 @@ def test_128_elements_are_packed_by_powers_of_x() -> None:
 def test_ghash_is_that_of_its_standard(count: int) -> None:
     """H is AES of zeros under the key, and each block enters by a product with it."""
     challenge, blocks = os.urandom(32), [os.urandom(16) for _ in range(count)]
-    cipher = vole.Cipher(vole.algorithms.AES(challenge[:16]), vole.modes.ECB()).encryptor()
+    cipher = Cipher(algorithms.AES(challenge[:16]), modes.ECB()).encryptor()
     times, total = Multiplier(cipher.update(bytes(16))), np.zeros((1, 2), np.uint64)
     for block in blocks:
         total = times(total ^ words(block))
@@ -76,7 +78,7 @@ def ends(secret: bytes | None = None) -> tuple[Giver, Taker, bytes]:
 
 @pytest.mark.parametrize("outcomes", [1, 900, 5000])
 def test_both_ends_have_shares_of_products(outcomes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vole, "MOST", 3000)
+    monkeypatch.setattr(vole_pieces, "MOST", 3000)
     giver, taker, delta = ends()
     found = []
     for number, size in enumerate(sizes(outcomes)):
@@ -95,15 +97,15 @@ def test_both_ends_have_shares_of_products(outcomes: int, monkeypatch: pytest.Mo
 
 def test_no_number_of_a_row_serves_in_two_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Under one key of the hash a row of the transfers has a number of its own at either end, in whichever piece."""
-    monkeypatch.setattr(vole, "MOST", 300)
+    monkeypatch.setattr(vole_pieces, "MOST", 300)
     numbered, before = list[tuple[int, int]](), set[tuple[int, int]]()
-    make = vole.tweaks
+    make = row_hash.tweaks
 
     def noting(first: int, count: int, purpose: int) -> np.ndarray:
         numbered.extend((purpose, row) for row in range(first, first + count))
         return make(first, count, purpose)
 
-    monkeypatch.setattr(vole, "tweaks", noting)
+    monkeypatch.setattr(vole_public, "tweaks", noting)
     giver, taker, _ = ends()
     for number, size in enumerate(sizes(900)):
         ends_of_piece = []
@@ -160,7 +162,7 @@ SMALL = Size(60, 16, 3)  # far below any security
 def test_trees_and_their_map_are_those_of_the_docstring() -> None:
     """Slowly: node by node from the roots, and place by place."""
     public = ends()[0]._public
-    roots = vole.Prg(os.urandom(32), "roots").array((16, 2), np.uint64)
+    roots = Prg(os.urandom(32), "roots").array((16, 2), np.uint64)
     leaves, levels = vole_trees.grown(public, roots, 3)
     leaves = leaves.reshape(8, 16, 2)
 

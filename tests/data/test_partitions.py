@@ -13,7 +13,7 @@ from pyarrow import parquet
 
 import securevfl as vfl
 from securevfl.base.chunked_matrix import Tall
-from securevfl.crypto.kernel import row_products
+from securevfl.crypto.kernel import row_plaintexts
 from securevfl.data import store
 from securevfl.data.location_scale import moments
 from securevfl.data.partitions import PartitionedParty, PartitionedTable, partition_party
@@ -72,7 +72,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_products, "PIECE", 2)
+    monkeypatch.setattr(row_plaintexts, "PIECE", 2)
 
 
 def job(residual: Engine | str, **keys: Any) -> vfl.Job:

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import securevfl as vfl  # noqa: E402
-from securevfl.base import chunked_matrix
+from securevfl.base import chunked_matrix  # noqa: E402
 from securevfl.base.chunked_matrix import Tall  # noqa: E402
 from securevfl.errors import ConfigError  # noqa: E402
 from securevfl.models import torch_block  # noqa: E402

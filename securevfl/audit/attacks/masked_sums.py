@@ -3,7 +3,7 @@
 Every message of T1 is a sum of v_j + r_j over the sender's subtree, every message of T2 a sum of r_j. A coalition knows
 the messages that its members sent and got, so it has linear equations over the integers in the v and r of all parties.
 It looks for a combination with integer weights that leaves one v_l alone, and carries it out on the residues. Nothing
-is taken from the theory in `crypto.masking`, which the score is compared with.
+is taken from the theory in `crypto.sum_trees`, which the score is compared with.
 
 For a job, each single party attacks the last sum of the training.
 """

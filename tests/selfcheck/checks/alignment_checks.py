@@ -170,7 +170,7 @@ def blinders() -> Outcome:
     return outcome
 
 
-def base_transfers() -> Outcome:
+def base_transfers_hide() -> Outcome:
     """Check that the chooser has the key it chose and no other, that its points are fresh, and that points outside the
     group are refused."""
     outcome = Outcome()
@@ -253,7 +253,7 @@ CHECKS: dict[str, Callable[[], Outcome]] = {
     "alignment of three": lambda: alignment(3, 150),
     "alignment of two, many ids": lambda: many_ids(2),
     "alignment of three, many ids": lambda: many_ids(3),
-    "transfers hide the other key": base_transfers,
+    "transfers hide the other key": base_transfers_hide,
     "what asks is masked": masks,
     "altered trees are refused": strays,
     "granted ids are held to": granted,

@@ -29,7 +29,6 @@ from securevfl.crypto.kernel import (
     gradient,
     residue_bytes,
     residue_products,
-    residues,
     ring_keys,
     ring_sampling,
     share_protocol,
@@ -175,7 +174,7 @@ def arithmetic() -> Outcome:
         for what, holds in (("sums", _sums), ("transforms", _transforms), ("bytes", _bytes)):
             if not holds(primes):
                 outcome.add("exact", "all", f"{what} of residues of primes of {primes.bits} bits are not exact")
-    with mock.patch.object(residues, "matmul", _rounded):
+    with mock.patch.object(blas_check, "matmul", _rounded):
         if not blas_check.blas_fault():
             outcome.add("exact", "all", "a BLAS that rounds sums to single precision passes the look at the start")
     return outcome

@@ -74,7 +74,7 @@ def _any_point(point: bytes) -> None:
 
 def _unshifted(offer: bytes, choices: list[bool]) -> tuple[bytes, list[bytes]]:
     """Make the choice show: its scalar follows from its bit."""
-    with mock.patch.object(ot_extension, "_scalar", return_value=(7).to_bytes(32, "little")):
+    with mock.patch.object(base_transfers, "_scalar", return_value=(7).to_bytes(32, "little")):
         return _choose(offer, choices)
 
 
@@ -168,13 +168,13 @@ MUTANTS = [
         "what comes back shows each choice",
         "transfers hide the other key",
         "hidden",
-        patched((ot_extension, "choose", _unshifted)),
+        patched((base_transfers, "choose", _unshifted)),
     ),
     Mutant(
         "transfers: any point",
         "points of small order pass as offers and choices",
         "transfers hide the other key",
         "refusal",
-        patched((ot_extension, "_check", _any_point)),
+        patched((base_transfers, "_check", _any_point)),
     ),
 ]

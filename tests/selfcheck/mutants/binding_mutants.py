@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from securevfl.crypto import key_derivation, masking, prg
-from securevfl.crypto.transfers import ot_extension
+from securevfl.crypto import key_agreement, key_derivation
+from securevfl.crypto.transfers import base_transfers
 from securevfl.crypto.transfers.vole_prf import PrfHash
 from securevfl.models import inputs
 from securevfl.protocols.alignment.psi_work import AlignmentWork
@@ -135,7 +135,7 @@ MUTANTS = [
         "neither the number of a transfer nor its points enter its keys",
         "transfers are known answers",
         "derived",
-        patched((ot_extension, "_key", _key_of_point)),
+        patched((base_transfers, "_key", _key_of_point)),
     ),
     Mutant(
         "start: weights of the seed and the shape",
@@ -149,14 +149,14 @@ MUTANTS = [
         "neither names nor public keys enter an agreed key",
         "agreed keys are known answers",
         "derived",
-        patched((masking, "encode_context", _no_names)),
+        patched((key_agreement, "encode_context", _no_names)),
     ),
     Mutant(
         "keys: contexts cut",
         "of each part of a key's context 32 characters count, so that lanes share keys",
         "agreed keys are known answers",
         "derived",
-        patched((prg, "encode_context", _cut_parts), (masking, "encode_context", _cut_parts)),
+        patched((key_derivation, "encode_context", _cut_parts), (key_agreement, "encode_context", _cut_parts)),
     ),
     Mutant(
         "alignment: no zero sharing between passive parties",

@@ -8,6 +8,7 @@ from unittest import mock
 import numpy as np
 
 from securevfl.crypto.kernel import (
+    blas_check,
     ciphertexts,
     ntt,
     residue_bytes,
@@ -100,21 +101,21 @@ MUTANTS = [
         "bytes modulo 3 without rejection, so that zeros and ones come more often",
         "kernel: draws",
         "bias",
-        patched((ciphertexts, "_THREES", 256)),
+        patched((ring_sampling, "_THREES", 256)),
     ),
     Mutant(
         "residues by remainder",
         "uniform words are taken modulo each prime",
         "kernel: draws",
         "bias",
-        patched((ciphertexts, "uniform", _modulo), (shares, "uniform", _modulo)),
+        patched((ciphertexts, "uniform", _modulo), (shares, "uniform", _modulo), (ring_keys, "uniform", _modulo)),
     ),
     Mutant(
         "errors of a narrower distribution",
         "errors are counted from 40 bits, not 42",
         "kernel: draws",
         "bias",
-        patched((ciphertexts, "_HALF", 20)),
+        patched((ring_sampling, "_HALF", 20)),
     ),
     Mutant(
         "a coin that is not bound",
@@ -170,7 +171,7 @@ MUTANTS = [
         "sums of any number of products are taken in one piece",
         "kernel: arithmetic",
         "exact",
-        patched((residues, "multiplied", _at_once)),
+        patched((residue_products, "multiplied", _at_once)),
     ),
     Mutant(
         "sums that count on fused multiplication",
@@ -184,34 +185,34 @@ MUTANTS = [
         "powers of the root are one place further",
         "kernel: arithmetic",
         "exact",
-        patched((residues, "_powers", _off_by_one)),
+        patched((ntt, "_powers", _off_by_one)),
     ),
     Mutant(
         "squares on their side",
         "rows and columns change places where few long polynomials are transformed as squares",
         "kernel: arithmetic",
         "exact",
-        patched((residues, "_squares", _on_their_side)),
+        patched((square_ntt, "_squares", _on_their_side)),
     ),
     Mutant(
         "half bytes swapped",
         "of two primes that share five bytes the second comes first",
         "kernel: arithmetic",
         "exact",
-        patched((ciphertexts, "pack", _swapped)),
+        patched((residue_bytes, "pack", _swapped)),
     ),
     Mutant(
         "residues beyond their prime",
         "what a peer sends is not compared with its prime",
         "kernel: arithmetic",
         "exact",
-        patched((ciphertexts, "unpack", _unchecked)),
+        patched((residue_bytes, "unpack", _unchecked)),
     ),
     Mutant(
         "any BLAS will do",
         "nothing looks whether products are exact on this machine",
         "kernel: arithmetic",
         "exact",
-        patched((residues, "blas_fault", lambda: "")),
+        patched((blas_check, "blas_fault", lambda: "")),
     ),
 ]

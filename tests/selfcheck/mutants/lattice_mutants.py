@@ -16,7 +16,7 @@ from securevfl.crypto.lattice import polynomial_ring
 from securevfl.crypto.lattice.lattice_gradient import LatticeEvaluator, LatticeHolder
 from securevfl.crypto.lattice.lattice_sum import LatticeAdder
 from securevfl.crypto.lattice.polynomial_ring import Ring
-from securevfl.crypto.paillier import fixed_point, packing
+from securevfl.crypto.paillier import fixed_point
 from securevfl.errors import RangeError
 from selfcheck.mutants.mutant import Mutant, patched
 
@@ -195,6 +195,6 @@ MUTANTS = [
         "an overflow names the largest value",
         "errors are silent",
         "silent",
-        patched((packing, "encode", _speaking_encode)),
+        patched((fixed_point, "encode", _speaking_encode)),
     ),
 ]

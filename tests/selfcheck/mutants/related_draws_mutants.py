@@ -125,7 +125,7 @@ MUTANTS = [
         "b_(j+1) = b_j + 1, so that differences of points show the choices",
         "transfers are known answers",
         "derived",
-        patched((ot_extension, "_scalar", _next_scalar)),
+        patched((base_transfers, "_scalar", _next_scalar)),
     ),
     Mutant(
         "transfers: choices repeat",
