@@ -49,7 +49,7 @@ from securevfl.families.fdskl.fdskl import Phases
 from securevfl.families.player import State
 from securevfl.families.shares import shares_player
 from securevfl.job import Job
-from securevfl.models.trees import ForestInputs
+from securevfl.models.forest_inputs import ForestInputs
 from securevfl.optim.curvature import of_rows
 from securevfl.organisations.join import join
 from securevfl.organisations.kit import init_certs, write_kit

@@ -19,7 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from securevfl.data.register import ID_DIGEST, PIECE, Keys, Register
+from securevfl.data.id_keys import ID_DIGEST, Keys
+from securevfl.data.register import PIECE, Register
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
 

@@ -46,9 +46,11 @@ from securevfl.base.arrays import Floats
 from securevfl.base.machine import one_heap
 from securevfl.bench.record import record
 from securevfl.crypto.share_ring import ShareRing
-from securevfl.data.load import forget, read_aligned, read_rows, write_rows
+from securevfl.data.id_keys import id_keys
+from securevfl.data.load import forget, read_aligned
 from securevfl.data.readers import read_ids
-from securevfl.data.register import Register, id_keys
+from securevfl.data.register import Register
+from securevfl.data.row_order import read_rows, write_rows
 from securevfl.data.store import store_table
 from securevfl.families.shares.shares_plan import SharesJob, plan_of
 from securevfl.models.metrics import area_under_curve

@@ -20,9 +20,9 @@ import torch
 from torch import nn
 
 import securevfl as vfl
-from securevfl.base.tall import Tall
+from securevfl.base.chunked_matrix import Tall
 from securevfl.crypto.scheme import Shape
-from securevfl.models.torch_part import TorchPart, TorchRows
+from securevfl.models.torch_block import TorchPart, TorchRows
 from securevfl.protocols.residuals.sealed_residual import product_of
 from securevfl.training.run_page import format_table
 

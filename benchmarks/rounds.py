@@ -26,7 +26,8 @@ from securevfl.data.party import Party
 from securevfl.data.preparation import Preparation
 from securevfl.errors import ConfigError
 from securevfl.job import Job
-from securevfl.models.linear import Linear, Logistic
+from securevfl.models.linear import Logistic
+from securevfl.models.linear_block import Linear
 from securevfl.models.metrics import area_under_curve
 from securevfl.optim.block_newton import BlockNewton
 from securevfl.optim.fedbcd import FedBCD, FedSGD

@@ -34,7 +34,7 @@ import securevfl as vfl
 from securevfl.bench.record import record
 from securevfl.cli.parties import predict as predict_command
 from securevfl.cli.party_options import MeetingOptions
-from securevfl.data.load import write_rows
+from securevfl.data.row_order import write_rows
 from securevfl.data.store import open_table, store_table
 from securevfl.errors import TransportError
 from securevfl.organisations.join import join

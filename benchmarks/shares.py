@@ -34,7 +34,8 @@ from securevfl.data.party import Party
 from securevfl.errors import DataError
 from securevfl.job import Job
 from securevfl.models import metrics
-from securevfl.models.linear import Linear, Logistic, OneVsRest, Square
+from securevfl.models.linear import Logistic, OneVsRest, Square
+from securevfl.models.linear_block import Linear
 from securevfl.optim.fedbcd import FedSGD
 from securevfl.optim.rules import BlockDescent
 from securevfl.protocols.choice import Protocol

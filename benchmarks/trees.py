@@ -36,9 +36,10 @@ from securevfl.base.extras import extra, installed
 from securevfl.data.party import Party
 from securevfl.families.sizes import prepare_all
 from securevfl.job import Job
-from securevfl.models.base import Seen, Spread
+from securevfl.models.forest_inputs import ForestInputs
+from securevfl.models.inputs import Seen, Spread
 from securevfl.models.metrics import area_under_curve
-from securevfl.models.trees import ForestInputs, Trees
+from securevfl.models.trees import Trees
 from securevfl.runtime.clock import Stage
 from securevfl.training.run import Run
 from securevfl.training.simulate import simulate

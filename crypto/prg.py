@@ -18,45 +18,17 @@ import threading
 from typing import TypeVar
 
 import numpy as np
-from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
-from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from numpy.typing import NDArray
 
-from securevfl.crypto.scheme import Secret
+from securevfl.crypto.key_derivation import KEY_BYTES, derive_key
+from securevfl.crypto.secret import Secret
 from securevfl.errors import CryptoError
 
-KEY_BYTES = 32
 Unsigned = TypeVar("Unsigned", np.uint16, np.uint32, np.uint64)
 
 _STREAM_BYTES = 2**32 * 64  # a 32-bit block counter of 64-byte blocks
 _ZEROS = memoryview(bytes(1 << 16))  # a chunk that stays in the cache
-
-
-def encode_context(*parts: str | bytes | int) -> bytes:
-    """One byte string per list of parts: every part carries its type and length, so no two lists collide."""
-    encoded = []
-    for part in parts:
-        if isinstance(part, str):
-            tag, raw = b"s", part.encode()
-        elif isinstance(part, int):
-            tag, raw = b"i", str(part).encode()
-        else:
-            tag, raw = b"b", part
-        encoded.append(tag + len(raw).to_bytes(4, "little") + raw)
-    return b"".join(encoded)
-
-
-def derive_key(key: bytes, *context: str | bytes | int) -> bytes:
-    """Derive a 32-byte key for one context (HKDF-Expand with SHA-256, RFC 5869). It does not lead back to `key`.
-
-    CryptoError if `key` is not 32 bytes.
-    """
-    if len(key) != KEY_BYTES:
-        raise CryptoError(f"key: expected {KEY_BYTES} bytes, got {len(key)}; derive one with HKDF or os.urandom(32)")
-    return HKDFExpand(SHA256(), KEY_BYTES, encode_context("securevfl", *context)).derive(key)
 
 
 def random_words(count: int) -> NDArray[np.uint64]:
@@ -119,28 +91,3 @@ class Prg(Secret):
                 raise CryptoError(f"PRG: expected a stream number >= {self._next}, got {chosen}; streams serve once")
             self._next = chosen + 1
             return chosen
-
-
-# A secret under a key that serves once: ChaCha20-Poly1305 (RFC 8439).
-#
-# The nonce is zero throughout, so the key must be derived for this one secret. What the secret belongs to is bound to
-# it: who opens it with another context is refused, as with another key.
-
-
-_NONCE = bytes(12)
-
-
-def wrap(key: bytes, secret: bytes, context: bytes) -> bytes:
-    """Return the secret sealed, 16 bytes longer. `key` has 32 bytes and seals nothing else."""
-    return ChaCha20Poly1305(key).encrypt(_NONCE, secret, context)
-
-
-def unwrap(key: bytes, sealed: bytes, context: bytes) -> bytes:
-    """Open what `wrap` has sealed. CryptoError under another key or context, or if the bytes were altered."""
-    try:
-        return ChaCha20Poly1305(key).decrypt(_NONCE, sealed, context)
-    except InvalidTag:
-        raise CryptoError(
-            f"a sealed secret of {len(sealed)} bytes does not open: it was altered or is for another session or "
-            "purpose; start the session again"
-        ) from None

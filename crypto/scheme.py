@@ -21,29 +21,17 @@ on (`header`, `sized`). A secret key never leaves its holder object: it has no a
 
 from __future__ import annotations
 
-import struct
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from concurrent.futures import Executor
-from typing import Any, ClassVar, NamedTuple, NoReturn
+from typing import Any, ClassVar, NamedTuple
 
 from securevfl.base.arrays import Floats
-from securevfl.base.tall import Tall
-from securevfl.errors import CryptoError, KeyMismatch, ShapeMismatch
+from securevfl.base.chunked_matrix import Tall
+from securevfl.crypto.secret import Secret
+from securevfl.errors import ShapeMismatch
 
 ROOM = 1 << 30  # bytes of plaintexts that are kept
-
-
-class Secret:
-    """Base of everything that must stay in its process: shows nothing, refuses to be pickled or copied."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__}, secret>"
-
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise TypeError(f"{type(self).__name__} holds a secret and cannot be pickled or copied")
 
 
 class Shape(NamedTuple):
@@ -213,54 +201,3 @@ class AdditiveScheme(ABC):
     @abstractmethod
     def adder(self, public: bytes, executor: Executor | None = None) -> Adder:
         """Make the other side, from the holder's public bytes."""
-
-
-def header(engine: str, shape: struct.Struct, magic: bytes, message: bytes, key: bytes) -> tuple[Any, ...]:
-    """Return the fields after magic and key, once these are what they should be; else CryptoError or KeyMismatch."""
-    kind = magic.decode()
-    if len(message) < shape.size or message[:4] != magic:
-        raise CryptoError(f"{engine}: a {kind} message was expected, {len(message)} bytes of another came")
-    fields = shape.unpack_from(message)
-    if fields[1] != key:
-        raise KeyMismatch(f"{engine}: a {kind} message of another key came; exchange public keys again")
-    return fields[2:]
-
-
-def sized(engine: str, magic: bytes, message: bytes, expected: int) -> None:
-    """CryptoError unless a message has so many bytes."""
-    if len(message) != expected:
-        raise CryptoError(
-            f"{engine}: {magic.decode()} message has {len(message)} bytes, expected {expected}; it was altered"
-        )
-
-
-KEPT = 1 << 30  # bytes
-
-
-class Shelf:
-    """Prepared batches, as many as fit in `KEPT` bytes: those that came first, for good.
-
-    Every epoch asks for each batch once, in a new random order. A share f of the batches kept for good serves a share
-    f of the asks; the share f used last would serve f + (1 - f) ln(1 - f), half the square of it where f is small.
-    """
-
-    def __init__(self) -> None:
-        self._held: dict[int, Any] = {}
-        self._bytes: dict[int, int] = {}
-        self._total = 0
-
-    def get(self, batch: int) -> Any | None:
-        return self._held.get(batch)
-
-    @property
-    def room(self) -> int:
-        """Bytes that one more may take."""
-        return max(0, KEPT - self._total)
-
-    def put(self, batch: int, prepared: Any) -> None:
-        """Keep what was prepared of a batch if there is room; a batch that has grown may have to go."""
-        self._total += prepared.nbytes - self._bytes.get(batch, 0)
-        self._held[batch], self._bytes[batch] = prepared, prepared.nbytes
-        if self._total > KEPT:
-            del self._held[batch]
-            self._total -= self._bytes.pop(batch)

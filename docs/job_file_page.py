@@ -18,8 +18,8 @@ import annotated_types
 from pydantic.fields import FieldInfo
 
 from securevfl.base.config import Config, Named, Registry
-from securevfl.data.evidence import Woe
 from securevfl.data.preparation import Preparation
+from securevfl.data.woe import Woe
 from securevfl.errors import ConfigError
 from securevfl.families import leak_kinds
 from securevfl.families.fdml.local_noise import LocalNoise
@@ -28,7 +28,7 @@ from securevfl.job import Job
 from securevfl.models import MODELS, metrics
 from securevfl.models.base import Model
 from securevfl.models.losses import LOSSES
-from securevfl.models.row_columns import Weights
+from securevfl.models.row_weights import Weights
 from securevfl.optim import OPTIMIZERS
 from securevfl.optim.rules import RULES, Rule, Training
 from securevfl.options import Patience, Target

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.base.tall import Rows, made
+from securevfl.base.chunked_matrix import Rows, made
 from securevfl.errors import ProtocolError
 from securevfl.protocols.differentiable import FixedJacobian
 from securevfl.protocols.residuals.base import Agreement, Batch, ResidualProtocol

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.base.tall import Stretch, Tall
+from securevfl.base.chunked_matrix import Stretch, Tall
 
 
 @dataclass(frozen=True)

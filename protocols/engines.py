@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, SerializeAsAny
 
 from securevfl.base.config import Named, Registry
 from securevfl.crypto.kernel.gradient import KernelGradient
-from securevfl.crypto.lattice.lattice_product import LatticeScheme
+from securevfl.crypto.lattice.lattice_gradient import LatticeScheme
 from securevfl.crypto.lattice.lattice_sum import LatticeSum
 from securevfl.crypto.paillier.paillier_product import PaillierScheme
 from securevfl.crypto.paillier.paillier_sum import PaillierSum

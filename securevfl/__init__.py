@@ -20,9 +20,9 @@ from securevfl.base.version import __version__ as __version__
 if TYPE_CHECKING:  # the one list of public names: type checkers see it here, and `_homes` reads it
     from securevfl.consent.consent_sheet import explain as explain
     from securevfl.data import datasets as datasets
+    from securevfl.data.join import align as align
     from securevfl.data.party import Helper as Helper
     from securevfl.data.party import Party as Party
-    from securevfl.data.party import align as align
     from securevfl.data.preparation import Preparation as Preparation
     from securevfl.families.fdml.fdml_player import FDML as FDML
     from securevfl.families.fdml.local_noise import LocalNoise as LocalNoise

@@ -21,7 +21,7 @@ from securevfl.errors import ConfigError, PartiesError
 from securevfl.families import EXTENSIONS, METHODS, leak_kinds
 from securevfl.families.base import Method
 from securevfl.models import MODELS, metrics
-from securevfl.models.losses import LogLinkLoss
+from securevfl.models.log_link_losses import LogLinkLoss
 from securevfl.optim import OPTIMIZERS
 from securevfl.optim.defaults import why_sealed
 from securevfl.options import JobOptions

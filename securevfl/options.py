@@ -13,9 +13,11 @@ from securevfl.data.register import Register
 from securevfl.data.schedule import BatchSize, Schedule
 from securevfl.models import MODELS
 from securevfl.models.base import Model
-from securevfl.models.loss import Loss, class_name
-from securevfl.models.losses import LogLinkLoss
-from securevfl.models.row_columns import OffsetLoss, WeightedLoss, Weights
+from securevfl.models.class_labels import class_name
+from securevfl.models.exposure import OffsetLoss
+from securevfl.models.log_link_losses import LogLinkLoss
+from securevfl.models.loss import Loss
+from securevfl.models.row_weights import WeightedLoss, Weights
 from securevfl.optim import OPTIMIZERS
 from securevfl.optim.defaults import filled
 from securevfl.optim.rules import Training

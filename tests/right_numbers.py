@@ -24,7 +24,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import KBinsDiscretizer, StandardScaler
 
 import securevfl as vfl
-from securevfl.data.drift import baselines, drifts
+from securevfl.data.baseline import baselines
+from securevfl.data.drift import drifts
 from securevfl.data.party import register_of
 from securevfl.errors import DataNotice
 from securevfl.training.scorecard import BASE, ScorecardScale

@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from securevfl.base.files import check_writable, close_to_others, write_whole, writing_whole
 from securevfl.base.machine import one_thread
-from securevfl.base.tall import Spool
+from securevfl.base.spill_file import Spool
 from securevfl.errors import ConfigError, StorageError
 from tests.forked import run_forked
 

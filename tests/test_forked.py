@@ -12,7 +12,7 @@ DRAWS = """
 import os, random, secrets, uuid
 import numpy as np
 from securevfl.crypto.prg import Prg
-from securevfl.crypto.masking import KeyPair
+from securevfl.crypto.key_agreement import KeyPair
 from securevfl.protocols.engines import ENGINES
 print(secrets.token_hex(), os.urandom(8).hex(), random.random(), uuid.uuid4(), np.random.default_rng().integers(2**62))
 print(KeyPair().public.hex(), Prg.fresh("test").array(4, "<u8").tobytes().hex())

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import special as oracle
 
-from securevfl.base.arrays import normal_cdf, normal_quantile
+from securevfl.base.normal_distribution import normal_cdf, normal_quantile
 from securevfl.models.loss import log_sum_exp, logistic, softmax
 from securevfl.models.metrics import area_under_curve
 

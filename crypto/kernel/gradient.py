@@ -21,25 +21,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.crypto.kernel import residues
-from securevfl.crypto.kernel.ciphertexts import (
-    NOISE_STD,
-    Answering,
-    Opener,
-    RingLayout,
-    answer_size,
-    choose,
-    column_groups,
-    dither,
-    keypair,
-    pack,
-    packed_size,
-    uniform,
-    unpack,
-)
-from securevfl.crypto.kernel.residues import DEGREE, Primes, joined, summed, transform
-from securevfl.crypto.kernel.row_products import Profile, RowEvaluator, RowHolder, RowParameters, RowScheme
-from securevfl.crypto.prg import KEY_BYTES as SEED_BYTES
+from securevfl.crypto.kernel import blas_check
+from securevfl.crypto.kernel.ciphertexts import Answering, Opener, answer_size, column_groups
+from securevfl.crypto.kernel.ntt import transform
+from securevfl.crypto.kernel.residue_bytes import pack, packed_size, unpack
+from securevfl.crypto.kernel.residue_products import joined, summed
+from securevfl.crypto.kernel.residues import DEGREE, Primes
+from securevfl.crypto.kernel.ring_keys import keypair
+from securevfl.crypto.kernel.ring_layout import RingLayout, choose
+from securevfl.crypto.kernel.ring_sampling import NOISE_STD, dither, uniform
+from securevfl.crypto.kernel.row_parameters import Profile, RowParameters
+from securevfl.crypto.kernel.row_products import RowEvaluator, RowHolder, RowScheme
+from securevfl.crypto.key_derivation import KEY_BYTES as SEED_BYTES
 from securevfl.crypto.prg import Prg
 from securevfl.errors import ConfigError
 
@@ -204,6 +197,6 @@ class KernelGradient(RowScheme):
     evaluators: ClassVar[type[RowEvaluator]] = KernelGradientEvaluator
 
     def __init__(self, *, columns: int = 32) -> None:
-        if why := residues.fault():
-            raise ConfigError(f"{ENGINE}: {why}, or name the other library: {residues.OTHER}")
+        if why := blas_check.fault():
+            raise ConfigError(f"{ENGINE}: {why}, or name the other library: {blas_check.OTHER}")
         super().__init__(GradientParameters(), columns)

@@ -30,8 +30,9 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.crypto.kernel.residues import DEGREE
-from securevfl.crypto.lattice.polynomial_ring import Residues, Ring, RingKey, pack, packed_size, unpack
-from securevfl.crypto.prg import KEY_BYTES as SEED_BYTES
+from securevfl.crypto.key_derivation import KEY_BYTES as SEED_BYTES
+from securevfl.crypto.lattice.polynomial_ring import Ring, RingKey
+from securevfl.crypto.lattice.residue_bytes import Residues, pack, packed_size, unpack
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.scheme import Adder, AdditiveScheme, SumHolder
 from securevfl.errors import CryptoError, KeyMismatch, RangeError

@@ -21,98 +21,16 @@ import secrets
 import struct
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from hashlib import sha256, shake_256
+from hashlib import sha256
 
 import gmpy2
 from cryptography.hazmat.primitives.asymmetric import rsa
 from gmpy2 import mpz
 
-from securevfl.crypto.scheme import Secret
+from securevfl.crypto.paillier.fixed_base import FixedBase
+from securevfl.crypto.paillier.modulus_proof import ROOTS, holds, prove
+from securevfl.crypto.secret import Secret
 from securevfl.errors import ConfigError, CryptoError, KeySizeError
-
-# Powers of one base, many times: a table of base^(digit * 2^(w*i)), so that a power costs one product a digit.
-#
-# Brickell, Gordon, McCurley, Wilson 1992. No squarings: an exponent of b bits costs b/w products modulo m; the table
-# has 2^w * b/w entries and costs as many products.
-
-
-class FixedBase(Secret):
-    """base^e mod m for 0 <= e < 2^bits. The table may hold secrets, so it neither shows nor pickles."""
-
-    __slots__ = ("_mask", "_modulus", "_rows", "_window", "bits")
-
-    def __init__(self, base: int, modulus: int, bits: int, window: int = 8) -> None:
-        self.bits = bits
-        self._window = window
-        self._mask = (1 << window) - 1
-        self._modulus = m = mpz(modulus)
-        self._rows: list[list[mpz]] = []
-        step = mpz(base) % m
-        for _ in range(-(-bits // window)):
-            row = [mpz(1), step]
-            for _ in range(self._mask - 1):
-                row.append(row[-1] * step % m)
-            self._rows.append(row)
-            step = row[-1] * step % m
-
-    def power(self, e: int) -> mpz:
-        """base^e mod m. ValueError if e is negative or has more than `bits` bits."""
-        if e < 0 or e.bit_length() > self.bits:
-            raise ValueError(f"the exponent must have 0 to {self.bits} bits")
-        m, w, mask = self._modulus, self._window, self._mask
-        result = mpz(1)
-        for row in self._rows:
-            result = result * row[e & mask] % m
-            e >>= w
-        return result
-
-
-# A proof that n shares no factor with phi(n), which comes with every Paillier key.
-#
-# Goldberg, Reyzin, Sagga, Baldimtsi 2019 ("Efficient noninteractive certification of RSA moduli and beyond", section
-# 3.2): raising to the power n permutes Z_n^* if and only if gcd(n, phi(n)) = 1. If they share a prime l, at most one
-# element in l has an n-th root.
-#
-#     holder     n-th roots mod n of ROOTS elements that a hash of n names
-#     verifier   n has no factor below 2^16, so l is above; the elements are units; each root to the power n is its own
-#
-# A modulus for which this is wrong passes with probability (2^-16)^ROOTS = 2^-128, with SHAKE-256 as a random oracle.
-# Roots of elements that nobody chose tell nothing beyond the claim: anyone can draw a root first and compute its power.
-#
-# Why it is asked for: then (r, x) -> (1 + n)^r x^n is a bijection from Z_n x Z_n^* to the units mod n^2 (Paillier 1999,
-# section 3: what goes to 1 has x^n = 1 mod n, so x = 1, so r = 0, and both sides have n phi(n) elements). A ciphertext
-# times (1 + n)^r x^n for uniform r and x is therefore a uniform unit, whatever the primes are, how many, and how smooth
-# p - 1 is. Without it a holder with q = 2 k p + 1, say, would read an evaluator's exponents modulo p.
-
-
-ROOTS = 8
-
-
-def _elements(n: mpz) -> list[mpz]:
-    """ROOTS elements of Z_n, uniform within 2^-128."""
-    size = (n.bit_length() + 7) // 8 + 16
-    head = b"securevfl n-th roots 1" + gmpy2.to_binary(n)
-    return [mpz(int.from_bytes(shake_256(head + bytes([i])).digest(size), "big")) % n for i in range(ROOTS)]
-
-
-def prove(p: int, q: int) -> list[int]:
-    """Return the roots that prove n = p q, of distinct primes with gcd(n, (p - 1)(q - 1)) = 1."""
-    n = mpz(p) * q
-    invert = gmpy2.invert(q, p)
-    roots = []
-    for element in _elements(n):
-        x, y = (gmpy2.powmod(element, gmpy2.invert(n, prime - 1), prime) for prime in (p, q))
-        roots.append(int(y + q * ((x - y) * invert % p)))
-    return roots
-
-
-def holds(n: mpz, roots: Sequence[int]) -> bool:
-    """Whether these are the roots. The caller has made sure that n has no factor below 2^16."""
-    elements = _elements(n)
-    if len(roots) != ROOTS or any(gmpy2.gcd(element, n) != 1 for element in elements):
-        return False
-    return all(gmpy2.powmod(root, n, n) == element for root, element in zip(roots, elements, strict=True))
-
 
 MIN_BITS = 2048
 

@@ -22,96 +22,20 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import ClassVar
 
-import gmpy2
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.base.tall import Tall, whole
-from securevfl.crypto.paillier import packing
-from securevfl.crypto.paillier.multiexp import (
-    BaseRange,
-    ExponentTerms,
-    decrypt,
-    encrypt_as_holder,
-    plan,
-    product,
-    rerandomise,
-    spread,
-    workers,
-)
-from securevfl.crypto.paillier.packing import (
-    MAX_SAMPLES,
-    Header,
-    Ints,
-    MessageKind,
-    PackedLayout,
-    distance_bits,
-    layout,
-    numbers,
-    pack,
-    read,
-    write,
-    written_size,
-)
+from securevfl.base.chunked_matrix import Tall, whole
+from securevfl.crypto.paillier import fixed_point
+from securevfl.crypto.paillier.multiexp import BaseRange, ExponentTerms, plan
+from securevfl.crypto.paillier.packing import MAX_SAMPLES, PackedLayout, distance_bits, layout, pack
+from securevfl.crypto.paillier.paillier_checks import CHECKS, PaillierChecks
 from securevfl.crypto.paillier.paillier_keys import PublicKey, SecretKey, check_bits
-from securevfl.crypto.scheme import ROOM, Evaluator, KeyHolder, LinearScheme, Secret, Shape
+from securevfl.crypto.paillier.paillier_messages import Header, MessageKind, numbers, read, write, written_size
+from securevfl.crypto.paillier.paillier_workers import decrypt, encrypt_as_holder, product, rerandomise, spread, workers
+from securevfl.crypto.scheme import ROOM, Evaluator, KeyHolder, LinearScheme, Shape
+from securevfl.crypto.secret import Secret
 from securevfl.errors import ConfigError, CryptoError, OpeningMismatch, RangeError
-
-# Columns beside those of J that tell a passive party whether what was opened is what was decrypted.
-#
-# Two secret primes l, and for each a weight w_j uniform below it for every column x_j of J as integers:
-#
-#     check    sum_j w_j x_j  modulo l, about zero         no wider than a column of J
-#
-# It is multiplied, blinded and opened as the columns are, so to the key holder it is uniform like them. What is opened
-# is exact, so v = sum_j w_j v_j modulo l holds for what the columns and the check open to. A value that was changed by
-# Delta, which is no multiple of l, fails it but for one weight in l; docs/proof.md has the probabilities.
-
-
-CHECKS = 2
-MOST_BITS = 30  # of a prime: products of two residues fit in 62 bits
-
-
-class PaillierChecks(Secret):
-    """The primes, and the weights of each column (CHECKS x d)."""
-
-    __slots__ = ("_primes", "_weights")
-
-    def __init__(self, d: int, column_bits: int) -> None:
-        bits = min(column_bits + 1, MOST_BITS)
-        self._primes = [_prime(bits) for _ in range(CHECKS)]
-        self._weights = [np.array([_below(p) for _ in range(d)], np.int64) for p in self._primes]
-
-    def columns(self, ints: Ints) -> Ints:
-        """Return the check columns (n x CHECKS) of J as integers (n x d)."""
-        found = np.empty((len(ints), CHECKS), np.int64)
-        for place, (p, weights) in enumerate(zip(self._primes, self._weights, strict=True)):
-            total = np.zeros(len(ints), np.int64)
-            for column, weight in zip(ints.T, weights, strict=True):
-                total = (total + column % p * weight) % p
-            found[:, place] = np.where(total > p // 2, total - p, total)
-        return found
-
-    def fits(self, opened: Sequence[int]) -> bool:
-        """Whether what the columns and then the checks open to, of one output of g, belongs together."""
-        values, d = opened[:-CHECKS], len(opened) - CHECKS
-        for p, weights, check in zip(self._primes, self._weights, opened[d:], strict=True):
-            if (sum(v * w for v, w in zip(values, weights.tolist(), strict=True)) - check) % p:
-                return False
-        return True
-
-
-def _prime(bits: int) -> int:
-    """Return a prime of so many bits, uniform among all of them."""
-    while True:
-        number = _below(1 << bits - 1) | 1 << bits - 1
-        if gmpy2.is_prime(number):
-            return number
-
-
-def _below(limit: int) -> int:
-    """Return a secret number below `limit`, uniform to 2^-160."""
-    return int.from_bytes(secrets.token_bytes(24), "little") % limit
 
 
 class PaillierScheme(LinearScheme):
@@ -168,7 +92,7 @@ class PaillierHolder(KeyHolder):
         n, c = G.shape
         public = self._key.public
         slots = layout(public.bits, n)
-        ints = packing.encode(G, bound, slots.residual_bits)
+        ints = fixed_point.encode(G, bound, slots.residual_bits)
         plaintexts = [m for k in range(c) for m in pack(ints[:, k], slots.samples, slots.pitch)]
         if self._executor is None:
             sealed = self._key.encrypt(plaintexts)
@@ -248,7 +172,7 @@ class PaillierEvaluator(Evaluator):
             raise RangeError(f"J must be a matrix (n x d) with entries, got shape {np.shape(matrix)}")
         n, d = np.shape(matrix)
         slots = layout(self._public.bits, n)
-        ints, scales = packing.encode_columns(matrix, slots.column_bits)
+        ints, scales = fixed_point.encode_columns(matrix, slots.column_bits)
         checks = PaillierChecks(d, slots.column_bits)
         ints, width = np.concatenate([ints, checks.columns(ints)], axis=1), d + CHECKS
         i, j = np.nonzero(ints)
@@ -330,7 +254,7 @@ class PaillierEvaluator(Evaluator):
                 "paillier: what was opened does not fit the checks beside it: it is not what was decrypted, "
                 "or g is no residual; nothing of it is used"
             )
-        reals = [packing.decode(t, header.bound, slots.residual_bits) for t in targets]
+        reals = [fixed_point.decode(t, header.bound, slots.residual_bits) for t in targets]
         return np.array(reals, dtype=np.float64).reshape(c, width).T[:-CHECKS] / mask.scales[:, None]
 
 

@@ -17,10 +17,11 @@ from typing import ClassVar
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.crypto.paillier import packing
-from securevfl.crypto.paillier.multiexp import decrypt, encrypt, spread
-from securevfl.crypto.paillier.packing import Header, MessageKind, numbers, pack, read, unpack, write
+from securevfl.crypto.paillier import fixed_point, paillier_messages
+from securevfl.crypto.paillier.packing import pack, unpack
 from securevfl.crypto.paillier.paillier_keys import PublicKey, SecretKey, check_bits
+from securevfl.crypto.paillier.paillier_messages import Header, MessageKind, numbers, read, write
+from securevfl.crypto.paillier.paillier_workers import decrypt, encrypt, spread
 from securevfl.crypto.scheme import Adder, AdditiveScheme, SumHolder
 from securevfl.errors import ConfigError, CryptoError, RangeError
 
@@ -75,7 +76,7 @@ class PaillierSumHolder(SumHolder):
         for plaintext in plaintexts:
             signed = plaintext - n if plaintext > n // 2 else plaintext
             values += unpack(signed, min(per, m - len(values)), pitch)
-        return np.array([packing.decode(v, header.bound, VALUE_BITS) for v in values], dtype=np.float64)
+        return np.array([fixed_point.decode(v, header.bound, VALUE_BITS) for v in values], dtype=np.float64)
 
 
 class PaillierAdder(Adder):
@@ -91,13 +92,13 @@ class PaillierAdder(Adder):
             raise RangeError(f"v must be a vector of 1 to {_MAX_LENGTH} entries, got shape {values.shape}")
         if not 1 <= terms <= MAX_TERMS:
             raise ConfigError(f"a sum takes 1 to {MAX_TERMS} terms, got {terms}")
-        ints = packing.encode(values, bound, VALUE_BITS)
+        ints = fixed_point.encode(values, bound, VALUE_BITS)
         plaintexts = list(pack(ints, _per(public, terms), _pitch(terms)))
         header = Header(MessageKind.SUM, public.fingerprint, (values.size, terms, 1), float(bound))
         return write(header, self._with_noise(plaintexts), public.size)
 
     def size(self, values: int, *, terms: int) -> int:
-        return packing.written_size(-(-values // _per(self._public, terms)), self._public.size)
+        return paillier_messages.written_size(-(-values // _per(self._public, terms)), self._public.size)
 
     def add(self, *parts: bytes) -> bytes:
         public = self._public

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
-from securevfl.crypto.scheme import Secret
+from securevfl.crypto.secret import Secret
 from securevfl.crypto.share_ring import Words
 
 BITS = 128

@@ -26,20 +26,14 @@ from functools import partial
 
 import numpy as np
 
-from securevfl.crypto.prg import KEY_BYTES, encode_context
+from securevfl.crypto.key_derivation import KEY_BYTES, encode_context
 from securevfl.crypto.share_ring import Words
-from securevfl.crypto.transfers import okvs, vole
-from securevfl.crypto.transfers.ot_rows import COLUMNS, POINT_BYTES, SECRET_BYTES, Offerer, choose, fresh_secret
-from securevfl.crypto.transfers.vole import (
-    DIGEST_BYTES,
-    SUM_BYTES,
-    GivenPiece,
-    Giver,
-    PrfHash,
-    Taker,
-    choice_bytes,
-    sizes,
-)
+from securevfl.crypto.transfers import okvs, vole_prf
+from securevfl.crypto.transfers.base_transfers import POINT_BYTES, Offerer, choose
+from securevfl.crypto.transfers.ot_extension import COLUMNS, SECRET_BYTES, fresh_secret
+from securevfl.crypto.transfers.vole import DIGEST_BYTES, SUM_BYTES, GivenPiece, Giver, Taker
+from securevfl.crypto.transfers.vole_pieces import choice_bytes, sizes
+from securevfl.crypto.transfers.vole_prf import PrfHash
 from securevfl.errors import CryptoError, ProtocolError
 from securevfl.protocols import declared
 from securevfl.protocols.alignment.psi_work import (
@@ -167,7 +161,7 @@ def ask(work: AlignmentWork, done: dict[str, int]) -> Callable[[str], Words]:
             if len(pieces) + 1 + number >= done[passive]:
                 work.channel.send(passive, Masked(a[number * CHUNK : (number + 1) * CHUNK].tobytes()))  # 5
             work.did(chunk_rows(len(store), number))
-        answers[passive] = vole.evaluated(hashing, seed, c, work.keys)
+        answers[passive] = vole_prf.evaluated(hashing, seed, c, work.keys)
         work.did(work.rows)
     return answers.__getitem__
 
@@ -259,7 +253,7 @@ def _give_vole(work: AlignmentWork, giver: Giver, slots: int, first: int) -> lis
 def _values(work: AlignmentWork, seed: bytes, giver: Giver, given: list[GivenPiece]) -> Words:
     b = np.concatenate([piece.outcome() for piece in given])
     d = words(b"".join(work.journal.chunk("theirs", len(given) + 1 + at) for at in range(chunks(len(b)))))
-    values = vole.held(PrfHash(_coin(work, "all")), seed, b, d, giver.times, work.keys)
+    values = vole_prf.held(PrfHash(_coin(work, "all")), seed, b, d, giver.times, work.keys)
     work.did(work.rows)
     return values
 

@@ -22,9 +22,10 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
-from securevfl.crypto.curve import POINT_BYTES, Blinder, Ids, id_keys
-from securevfl.crypto.masking import KeyPair
-from securevfl.crypto.prg import KEY_BYTES, encode_context
+from securevfl.crypto.curve import POINT_BYTES, Blinder
+from securevfl.crypto.identifiers import Ids, id_keys
+from securevfl.crypto.key_agreement import KeyPair
+from securevfl.crypto.key_derivation import KEY_BYTES, encode_context
 from securevfl.crypto.share_ring import Words
 from securevfl.errors import LeakageError, ProtocolError
 from securevfl.runtime.channel import Channel, Entry, Leave, Telling

@@ -30,7 +30,8 @@ from concurrent.futures import Executor
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.crypto.curve import POINT_BYTES, Blinder, canonical_ids, hash_to_group
+from securevfl.crypto.curve import POINT_BYTES, Blinder, hash_to_group
+from securevfl.crypto.identifiers import canonical_ids
 from securevfl.errors import LeakageError, ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.runtime.channel import Channel, Entry, Telling

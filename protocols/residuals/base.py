@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
+from securevfl.base.chunked_matrix import Tall
 from securevfl.base.roles import ACTIVE, PASSIVE
-from securevfl.base.tall import Tall
 from securevfl.errors import PartiesError, ProtocolError
 from securevfl.protocols.declared import Declared, MessageProtocol, Release, Reveal
 from securevfl.protocols.differentiable import Differentiable, Jacobian

@@ -28,10 +28,12 @@ from typing import Annotated, ClassVar
 import numpy as np
 from pydantic import BeforeValidator, Field, SerializeAsAny
 
-from securevfl.base.arrays import Floats, normal_quantile
+from securevfl.base.arrays import Floats
 from securevfl.base.config import Named, Registry
-from securevfl.crypto.prg import KEY_BYTES, Prg, derive_key
-from securevfl.crypto.scheme import Secret
+from securevfl.base.normal_distribution import normal_quantile
+from securevfl.crypto.key_derivation import KEY_BYTES, derive_key
+from securevfl.crypto.prg import Prg
+from securevfl.crypto.secret import Secret
 from securevfl.errors import ConfigError
 
 

@@ -44,7 +44,8 @@ from typing import Any, ClassVar, Self
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PASSIVE
-from securevfl.crypto.scheme import Evaluator, KeyHolder, LinearScheme, Shape, Shelf
+from securevfl.crypto.batch_cache import Shelf
+from securevfl.crypto.scheme import Evaluator, KeyHolder, LinearScheme, Shape
 from securevfl.errors import LimitError, OpeningMismatch, ProtocolError, ShapeMismatch, TransportError
 from securevfl.protocols.declared import Declared, Release, Reveal
 from securevfl.protocols.differentiable import Differentiable

@@ -24,8 +24,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.base.tall import Stretch, Tall
-from securevfl.crypto.share_ring import Factor, Integers, ShareRing, ShareScheme, Words
+from securevfl.base.chunked_matrix import Stretch, Tall
+from securevfl.crypto.share_ring import Factor, Integers, ShareRing, Words
+from securevfl.crypto.share_scheme import ShareScheme
 from securevfl.protocols.shares.share_numbers import Numbers
 from securevfl.protocols.shares.share_products import Elsewhere
 from securevfl.protocols.shares.visits import ColumnBlocks, made_integers

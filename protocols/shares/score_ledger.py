@@ -52,9 +52,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats, RowSlices
-from securevfl.base.files import DamagedFileError, keep_name, make_private
-from securevfl.base.tall import Stretch, Tall
-from securevfl.data.register import order_by_value
+from securevfl.base.checked_files import DamagedFileError
+from securevfl.base.chunked_matrix import Stretch, Tall
+from securevfl.base.files import keep_name, make_private
+from securevfl.data.id_keys import order_by_value
 from securevfl.errors import ConfigError, LeakageError, ProtocolError, SecureVFLError, StorageError
 from securevfl.runtime import eventlog
 

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing, Words
-from securevfl.crypto.transfers.ot_rows import Offered, SwitchNetwork, network
+from securevfl.crypto.transfers.ot_extension import Offered
+from securevfl.crypto.transfers.switch_network import SwitchNetwork, network
 from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.seat import Seat
@@ -127,7 +128,7 @@ def _read(total: int, rows: int) -> Measured:
 # Shared words in a hidden order: the active party A learns the words of all rows, and of none which row it is of.
 #
 # A has x_A, its partner B x_B, words modulo 2^k of every row; rows come in blocks, and each block is put in an order of
-# its own by switches (crypto/transfers/ot_rows.py). B draws the orders, for each shuffle anew.
+# its own by switches (crypto/transfers/ot_extension.py). B draws the orders, for each shuffle anew.
 #
 # 1. B -> A   corrections of a transfer 1-of-2 for each switch, its choices chi random (table_transfers.py)
 # 2. B -> A   setting ^ chi, a bit for each switch

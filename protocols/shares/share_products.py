@@ -27,23 +27,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.roles import ACTIVE, PARTNER, PASSIVE
+from securevfl.crypto.batch_cache import Shelf
 from securevfl.crypto.kernel.shares import KernelShares
-from securevfl.crypto.lattice.bfv_product import LatticeShares
-from securevfl.crypto.masking import KeyPair
-from securevfl.crypto.prg import encode_context
-from securevfl.crypto.scheme import Shelf
-from securevfl.crypto.share_ring import (
+from securevfl.crypto.key_agreement import KeyPair
+from securevfl.crypto.key_derivation import encode_context
+from securevfl.crypto.lattice.lattice_shares import LatticeShares
+from securevfl.crypto.share_ring import Integers, ShareRing, Words, narrow
+from securevfl.crypto.share_scheme import (
     NONCE_BYTES,
-    Integers,
     ShareEvaluator,
     ShareHolder,
-    ShareRing,
     ShareScheme,
-    Words,
     common_coin,
     encrypted,
     multiplied,
-    narrow,
     opened,
 )
 from securevfl.errors import ProtocolError

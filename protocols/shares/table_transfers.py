@@ -7,7 +7,7 @@
    partner             pad(chi) of each row
 
 The active party, with the tables, offers; in the base transfers it chooses. Each receives uniform bits
-(crypto/transfers/ot_rows.py).
+(crypto/transfers/ot_extension.py).
 
 All transfers of a session go in this direction, so one set of base transfers serves them: its conversations and
 purposes are further blocks of one extension. The active party's bits s are the same in all; streams of T and T' differ,
@@ -25,11 +25,12 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.crypto.prg import derive_key
-from securevfl.crypto.scheme import Secret
-from securevfl.crypto.share_ring import ShareRing, ShareScheme, Words
-from securevfl.crypto.transfers import ot_rows
-from securevfl.crypto.transfers.ot_rows import COLUMNS, Chooser, Offered, RowOfferer
+from securevfl.crypto.key_derivation import derive_key
+from securevfl.crypto.secret import Secret
+from securevfl.crypto.share_ring import ShareRing, Words
+from securevfl.crypto.share_scheme import ShareScheme
+from securevfl.crypto.transfers import base_transfers, ot_extension
+from securevfl.crypto.transfers.ot_extension import COLUMNS, Chooser, Offered, RowOfferer
 from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.seat import Seat
@@ -84,15 +85,15 @@ class BaseTransfers(Secret):
         if self._seeds:
             return
         if seat.me == seat.active:
-            self._secret, choices = ot_rows.fresh_secret()
-            points, seeds = ot_rows.choose(channel.recv(peer, TransferOffer, seat.lane).public, choices)  # 0
+            self._secret, choices = ot_extension.fresh_secret()
+            points, seeds = base_transfers.choose(channel.recv(peer, TransferOffer, seat.lane).public, choices)  # 0
             channel.send(peer, TransferChoices(points), seat.lane)  # 0
             self._seeds = [(seed,) for seed in seeds]
             return
-        offerer = ot_rows.Offerer()
+        offerer = base_transfers.Offerer()
         channel.send(peer, TransferOffer(offerer.offer), seat.lane)  # 0
         points = channel.recv(peer, TransferChoices, seat.lane).points  # 0
-        if len(points) != COLUMNS * ot_rows.POINT_BYTES:
+        if len(points) != COLUMNS * base_transfers.POINT_BYTES:
             raise ProtocolError(f"{peer} was expected to send {COLUMNS} choices, {len(points)} bytes came")
         self._seeds = list(offerer.pairs(points))
 

@@ -37,7 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats, RowSlices
-from securevfl.base.tall import Spool
+from securevfl.base.spill_file import Spool
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import Factor, Integers, Packing, ShareRing, Words, narrow
 from securevfl.errors import ProtocolError

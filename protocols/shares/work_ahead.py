@@ -41,9 +41,10 @@ import msgspec
 import numpy as np
 
 from securevfl.base.files import append_whole, close_to_others, make_private, write_whole, writing_whole
+from securevfl.crypto.batch_cache import Shelf
 from securevfl.crypto.prg import Prg
-from securevfl.crypto.scheme import Shelf
-from securevfl.crypto.share_ring import Integers, ShareHolder, ShareRing, ShareScheme, Words
+from securevfl.crypto.share_ring import Integers, ShareRing, Words
+from securevfl.crypto.share_scheme import ShareHolder, ShareScheme
 from securevfl.errors import ConfigError, FrameError, ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.seat import Seat

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import COLLECTOR, CONTRIBUTOR
-from securevfl.crypto.masking import SumTree, balanced, build_trees, chain, learned_sums, star, totally_different
+from securevfl.crypto.sum_trees import SumTree, balanced, build_trees, chain, learned_sums, star, totally_different
 from securevfl.errors import ConfigError, ProtocolError
 from securevfl.protocols.declared import Circle, Declared, MessageProtocol, Phases, Reals, Reveal, Space
 from securevfl.protocols.seat import Seat

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import COLLECTOR, CONTRIBUTOR
-from securevfl.crypto.masking import SumTree
 from securevfl.crypto.scheme import Adder, AdditiveScheme, SumHolder
+from securevfl.crypto.sum_trees import SumTree
 from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Circle, Declared, Phases, Reveal, Space
 from securevfl.protocols.engines import ENGINES, AnyEngine, Ckks, Encrypted

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import COLLECTOR, CONTRIBUTOR
-from securevfl.crypto.masking import KeyPair
+from securevfl.crypto.key_agreement import KeyPair
 from securevfl.crypto.prg import Prg
 from securevfl.errors import ConfigError, ProtocolError
 from securevfl.protocols.declared import Declared, Phases, Reveal, Space

@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import CONTRIBUTOR, READER
-from securevfl.crypto.masking import KeyPair, from_ring, to_ring
-from securevfl.crypto.prg import KEY_BYTES, derive_key, unwrap, wrap
+from securevfl.crypto.fixed_point_ring import from_ring, to_ring
+from securevfl.crypto.key_agreement import KeyPair
+from securevfl.crypto.key_derivation import KEY_BYTES, derive_key
+from securevfl.crypto.wrapping import unwrap, wrap
 from securevfl.errors import PartiesError, ProtocolError
 from securevfl.protocols.declared import Declared, Phases, Reals, Reveal, Space
 from securevfl.protocols.seat import Seat

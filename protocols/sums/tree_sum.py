@@ -9,12 +9,12 @@ All parties take part, the collector as the root of both trees; there must be tw
 
 Values live in Z_2^64 (reals in fixed point) or in Z_2^32 or Z_2^16 (phases), where a uniform mask hides perfectly.
 Each message alone is uniform. What several parties know together is decided by the trees: the part v_l comes out if and
-only if all neighbours of l in both trees pool what they hold (`crypto.masking`). T1 and T2 are totally
+only if all neighbours of l in both trees pool what they hold (`crypto.sum_trees`). T1 and T2 are totally
 different (Definition 2), so no single party learns more than it should: the collector the sum, contributors nothing.
 The trees depend only on the topology and the number of parties, so that `coalitions` can be read before anything runs.
 
 The paper leaves one party out of T2; here every mask is fresh and every mask is taken off (see
-`crypto.masking`).
+`crypto.sum_trees`).
 
 Both passes go on side by side, level by level, each on a lane of its own: a sum takes as long as the deeper tree, not
 as both, since masks wait for no values.
@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import COLLECTOR, CONTRIBUTOR
-from securevfl.crypto.masking import SumTree, smallest_coalition
 from securevfl.crypto.prg import Prg
+from securevfl.crypto.sum_trees import SumTree, smallest_coalition
 from securevfl.protocols.declared import Declared, Phases, Reveal, Space
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.sums.base import TOTAL, SumProtocol, SumRole, Topology, part_of_sum, two_passes

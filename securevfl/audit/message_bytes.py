@@ -19,17 +19,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.crypto.kernel import shares
-from securevfl.crypto.kernel.ciphertexts import RingLayout, column_groups, named, packed_size, unpack
+from securevfl.crypto.kernel import share_protocol, shares
+from securevfl.crypto.kernel.ciphertexts import column_groups
 from securevfl.crypto.kernel.gradient import GradientParameters
+from securevfl.crypto.kernel.opening_checks import checked
+from securevfl.crypto.kernel.residue_bytes import packed_size, unpack
 from securevfl.crypto.kernel.residues import DEGREE
-from securevfl.crypto.kernel.row_products import BLINDED, OPENED, PIECE, SEALED, checked
-from securevfl.crypto.lattice import bfv_product, polynomial_ring
-from securevfl.crypto.lattice.lattice_product import Parameters
-from securevfl.crypto.paillier import packing
+from securevfl.crypto.kernel.ring_layout import RingLayout, named
+from securevfl.crypto.kernel.row_parameters import BLINDED, OPENED, SEALED
+from securevfl.crypto.kernel.row_plaintexts import PIECE
+from securevfl.crypto.key_derivation import KEY_BYTES as SEED
+from securevfl.crypto.lattice import lattice_shares, residue_bytes, seal_io
+from securevfl.crypto.lattice.lattice_gradient import Parameters
+from securevfl.crypto.paillier import paillier_messages
 from securevfl.crypto.paillier.packing import layout
-from securevfl.crypto.paillier.paillier_product import CHECKS
-from securevfl.crypto.prg import KEY_BYTES as SEED
+from securevfl.crypto.paillier.paillier_checks import CHECKS
 from securevfl.runtime.codec import Message
 
 NO_FRACTIONS: Floats = np.empty(0)
@@ -114,7 +118,7 @@ def _paillier(data: bytes, moduli: Mapping[bytes, int]) -> Body:
     numbers = [int.from_bytes(body[i : i + width], "big") for i in range(0, len(body), width)]
     header = ("SVPC", kind, a, b, c, bound, count)
     n = moduli[key]
-    if kind == packing.MessageKind.OPENED:
+    if kind == paillier_messages.MessageKind.OPENED:
         bits = layout(n.bit_length(), a).width
         fractions = np.array([x / 2**bits for x in numbers])
         fresh = tuple(x.to_bytes(width, "big") for x in numbers)
@@ -183,12 +187,12 @@ class _Wire(NamedTuple):
         counts = []
         for outputs in where.outputs:
             count = where.points * (outputs.stop - outputs.start)
-            counts += [count, -polynomial_ring.SEED_BYTES] * blocks if self.on_seal else [-SEED, count * blocks]
+            counts += [count, -seal_io.SEED_BYTES] * blocks if self.on_seal else [-SEED, count * blocks]
         return counts
 
     def answer(self, where: RingLayout, d: int) -> list[int]:
         """Return what `split` takes, of an answer about d columns: c1, then wanted coefficients of c0."""
-        groups = bfv_product.blocks(where, d, 1) if self.on_seal else column_groups(where, d)
+        groups = lattice_shares.blocks(where, d, 1) if self.on_seal else column_groups(where, d)
         sizes = [(1 if self.on_seal else some.stop - some.start, part.stop - part.start) for some, part in groups]
         widths = [outputs.stop - outputs.start for outputs in where.outputs]
         return [x for width in widths for b, f in sizes for x in (b * DEGREE, f * width)]
@@ -200,8 +204,8 @@ def _wire(own: Any) -> _Wire:
         primes = ring.primes
         return _Wire(
             primes,
-            lambda count: polynomial_ring.packed_size(primes, count),
-            lambda view, count: polynomial_ring.unpack(view, primes, count),
+            lambda count: residue_bytes.packed_size(primes, count),
+            lambda view, count: residue_bytes.unpack(view, primes, count),
             True,
         )
     column = np.array(own.primes.values)[:, None]
@@ -237,8 +241,8 @@ def _gradient(data: bytes, wire: _Wire) -> Body:
 def _shared(data: bytes, parameters: Callable[[int], Any]) -> Body:
     """Take apart a query about shares, or the answer to one; its length tells of which ring it is."""
     asks = data[2:3] == b"V"
-    _, _, *sizes = (shares.SEALED if asks else shares.REPLY).unpack_from(data)
-    view = memoryview(data)[(shares.SEALED if asks else shares.REPLY).size :]
+    _, _, *sizes = (share_protocol.SEALED if asks else share_protocol.REPLY).unpack_from(data)
+    view = memoryview(data)[(share_protocol.SEALED if asks else share_protocol.REPLY).size :]
     for bits in _RINGS:
         own = parameters(bits)
         n, c, r, s = sizes if asks else (sizes[2], *sizes[:3])
@@ -257,17 +261,17 @@ def _shared(data: bytes, parameters: Callable[[int], Any]) -> Body:
 
 
 @lru_cache(maxsize=3)
-def _share_parameters(bits: int) -> bfv_product.BfvParameters:
-    return bfv_product.BfvParameters(bits)
+def _share_parameters(bits: int) -> lattice_shares.BfvParameters:
+    return lattice_shares.BfvParameters(bits)
 
 
 def _summed(data: bytes) -> Body:
     _, _, m, terms, summed, noises, bound = _SUM.unpack_from(data)
     primes = _sum_primes()
-    size = polynomial_ring.packed_size(primes, DEGREE)
+    size = residue_bytes.packed_size(primes, DEGREE)
     parts, fresh = [], []
     for index, start in enumerate(range(_SUM.size, len(data), size)):
-        parts.append(_residues(polynomial_ring.unpack(data[start:], primes, DEGREE), primes))
+        parts.append(_residues(residue_bytes.unpack(data[start:], primes, DEGREE), primes))
         if index % 2:
             fresh.append(data[start : start + 64])
     return _joined("ciphertext", ("SLS2", m, terms, summed, noises, bound), parts, fresh)
@@ -294,7 +298,7 @@ def _sum_primes() -> list[int]:
 def opened_numbers(body: Body) -> int | None:
     """How many numbers an opening tells beside checks, which are combinations of them; None if it is none."""
     match body.header:
-        case ("SVPC", packing.MessageKind.OPENED, _, c, d, _, count):
+        case ("SVPC", paillier_messages.MessageKind.OPENED, _, c, d, _, count):
             return int(count) - CHECKS * c if count == c * (d + CHECKS) else int(count)
         case ("SLO4" | "SGO1", count):
             return int(count)

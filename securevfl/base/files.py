@@ -7,15 +7,12 @@ disk would otherwise change weights or predictions, and nobody would see it.
 from __future__ import annotations
 
 import errno
-import fcntl
 import glob
-import hashlib
 import json
 import math
 import os
-import re
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -63,53 +60,6 @@ def writing_whole(path: Path, *, whole: bytes | None = None) -> Iterator[BinaryI
         if cause.filename not in (None, str(draft), str(path), str(path.parent)):
             raise  # of another file that the block has used
         raise StorageError(path, cause) from None
-
-
-class DamagedFileError(ValueError):
-    """A file that is no longer what was written."""
-
-
-_TAIL_BYTES, _JSON_TAIL_BYTES = 83, 79
-_TAIL = re.compile(rb"\n(securevfl sha256) ([0-9a-f]{64})\n\Z")
-_JSON_TAIL = re.compile(rb', "(sha256)": "([0-9a-f]{64})"\}\Z')
-
-
-def write_checked(path: Path, data: bytes) -> None:
-    """`write_whole` with a digest behind the data, for `read_checked`."""
-    write_whole(path, data + f"\nsecurevfl sha256 {hashlib.sha256(data).hexdigest()}\n".encode())
-
-
-def read_checked(path: Path) -> bytes:
-    """Read what `write_checked` wrote. DamagedFileError if it is something else, OSError if it cannot be read."""
-    data = path.read_bytes()
-    tail = _TAIL.search(data[-_TAIL_BYTES:])
-    if tail is None:
-        raise DamagedFileError
-    whole = data[:-_TAIL_BYTES]
-    return _as_written(whole, tail)
-
-
-def write_checked_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a table as JSON with the digest of its text as its last entry, `sha256`; for `read_checked_json`."""
-    text = json.dumps(value).encode()
-    write_whole(path, text[:-1] + f', "sha256": "{hashlib.sha256(text).hexdigest()}"}}'.encode())
-
-
-def read_checked_json(path: Path) -> tuple[Any, bool]:
-    """Read JSON, and whether a digest of it was inside. DamagedFileError if it is not of this text, other ValueError if
-    it is no JSON, OSError if it cannot be read."""
-    data = path.read_bytes()
-    tail = _JSON_TAIL.search(data[-_JSON_TAIL_BYTES:])
-    if tail is None:
-        return json.loads(data.decode("utf-8")), False
-    return json.loads(_as_written(data[:-_JSON_TAIL_BYTES] + b"}", tail).decode("utf-8")), True
-
-
-def _as_written(data: bytes, tail: re.Match[bytes]) -> bytes:
-    """Return the data, if its digest is that of the tail. DamagedFileError if not."""
-    if hashlib.sha256(data).hexdigest().encode() != tail[2]:
-        raise DamagedFileError
-    return data
 
 
 def append_whole(file: int, data: bytes, path: Path) -> None:
@@ -187,39 +137,6 @@ def _runs(process: int) -> bool:
     except (OSError, OverflowError):
         return True
     return True
-
-
-@contextmanager
-def in_use(*paths: Path) -> Iterator[None]:
-    """Mark files as used while the block runs, so that nobody has them `alone`; one that is not there is not marked."""
-    with ExitStack() as marks:
-        for path in paths:
-            with suppress(OSError):
-                marks.enter_context(_marked(path, fcntl.LOCK_SH))
-        yield
-
-
-@contextmanager
-def alone(path: Path) -> Iterator[None]:
-    """Have a file that no other process has `in_use` while the block runs. ConfigError if one has."""
-    with ExitStack() as marks:
-        try:
-            marks.enter_context(_marked(path, fcntl.LOCK_EX | fcntl.LOCK_NB))
-        except BlockingIOError:
-            raise ConfigError(f"{path}: a file that no command uses was expected, one does; stop it first") from None
-        except FileNotFoundError:
-            pass
-        yield
-
-
-@contextmanager
-def _marked(path: Path, how: int) -> Iterator[None]:
-    if not path.is_file():  # a pipe is not opened twice
-        yield
-        return
-    with path.open("rb") as file:
-        fcntl.flock(file, how)
-        yield
 
 
 def check_writable(*paths: Path | None, folder: bool = False) -> None:

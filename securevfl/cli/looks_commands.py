@@ -119,7 +119,7 @@ def _read_predictions(own: Party, file: Path) -> list[str]:
 
 def _class(text: str) -> str:
     """Return what a class is called whose label was written so: a whole number without its point."""
-    from securevfl.models.loss import class_name
+    from securevfl.models.class_labels import class_name
 
     try:
         return class_name(float(text))

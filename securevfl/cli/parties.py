@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from securevfl.base.files import check_writable, in_use
+from securevfl.base.file_locks import in_use
+from securevfl.base.files import check_writable
 from securevfl.cli import party_options as options
 from securevfl.cli.part_command import Codes, Reasons, given_codes
 from securevfl.errors import ConfigError, PartiesError
@@ -30,8 +31,8 @@ def align(
 
     Every party runs this. What was done before a cut or a restart is kept and not done again.
     """
-    from securevfl.data.load import write_rows
     from securevfl.data.readers import id_rule, read_ids
+    from securevfl.data.row_order import write_rows
     from securevfl.disclosure.ledger import DisclosureLedger
     from securevfl.display.progress import progress
     from securevfl.organisations.align import align_privately

@@ -85,8 +85,8 @@ class _CsvWriter:
 def predict_files(run: Run, files: Mapping[str, Path], out: Path | None, *, id_columns: Mapping[str, str]) -> None:
     """Predicts new rows of all parties of a run, a file of each, for the ids that all have, in the order of the first
     file. id_columns: by the name of the party. PartiesError or DataError if files do not fit."""
-    from securevfl.data.party import join_ids
-    from securevfl.data.register import id_keys
+    from securevfl.data.id_keys import id_keys
+    from securevfl.data.join import join_ids
     from securevfl.errors import PartiesError
     from securevfl.organisations.predict import predicted
     from securevfl.training.new_rows import HeldRows, rows_of_file

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from securevfl.base.files import check_writable, in_use
+from securevfl.base.file_locks import in_use
+from securevfl.base.files import check_writable
 from securevfl.cli import party_options as options
 from securevfl.cli.part_command import Codes, Reasons, given_codes
 from securevfl.errors import ConfigError, TableError

@@ -27,8 +27,8 @@ from securevfl.errors import ConfigError, DataNotice, LabelError, StorageError
 from securevfl.families.base import Known
 from securevfl.families.sizes import declared_of, known_alone, known_run, prepare, roles_of
 from securevfl.job import Job
-from securevfl.models.loss import classes_of
-from securevfl.models.row_columns import Weights, room_for
+from securevfl.models.class_labels import classes_of
+from securevfl.models.row_weights import Weights, room_for
 from securevfl.models.trees import Trees
 from securevfl.optim.defaults import EVALUATE_EVERY, LONG_VISITS, VISITS, longer, why_sealed
 from securevfl.optim.rules import BlockDescent

@@ -19,102 +19,13 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.base.config import Config
+from securevfl.data.baseline import Baseline, counted
 from securevfl.data.columns import Columns
-from securevfl.data.scaling import Outside
-from securevfl.data.schedule import Rows
 from securevfl.errors import TableError
-
-# What the training rows of a party's own columns looked like, in a few numbers a column that its part keeps.
-#
-# Of numbers: how many there were, how many lacked, and how many rows were below, and at or below, each of some hundred
-# points. Of texts: how many rows had each of the commonest. `securevfl.data.drift` holds new rows against it. It is of
-# one party's columns, stays in its own part, and no message has it.
-
-
-ROWS = 50_000  # at most, of the training rows
-OUTSIDE = 4096  # of them, where the table is not in this process's memory
-POINTS = 100
-LEVELS = 100  # of the commonest texts
-SCORE = "(score)"  # what the scores are called among the columns
-
-
-class Baseline(Config):
-    """One column of the training rows: `rows` of them, of which `missing` lacked a value.
-
-    points, below, under: rising numbers, and how many rows had at most, or less than, each; earlier files lack `under`.
-    levels: rows by text, of a column of texts;
-    `others` had another.
-    """
-
-    column: str
-    rows: int
-    missing: int
-    points: tuple[float, ...] = ()
-    below: tuple[int, ...] = ()
-    under: tuple[int, ...] = ()
-    levels: dict[str, int] | None = None
-    others: int = 0
-
-
-def most(X: Floats | Outside) -> int:
-    """How many of the training rows are looked at."""
-    return OUTSIDE if isinstance(X, Outside) else ROWS
-
-
-def baselines(own: Columns, rows: Rows) -> list[Baseline]:
-    """One of each column (n x d), from these rows: of the training rows `most`, spread over the table."""
-    if not own.names:  # a helper has no table
-        return []
-    X = own.X[rows]
-    return [
-        of_texts(name, X[:, j], own.levels[name]) if name in own.levels else of_numbers(name, X[:, j])
-        for j, name in enumerate(own.names)
-    ]
-
-
-def of_numbers(column: str, values: Floats) -> Baseline:
-    """Make the baseline of numbers (n,), NaN where one is missing."""
-    present = np.sort(values[~np.isnan(values)])
-    places = np.floor(np.linspace(0, 1, POINTS + 1) * (len(present) - 1)).astype(np.intp)  # as np.quantile, "lower"
-    points = np.unique(present[places]) if len(present) else present
-    return Baseline(
-        column=column,
-        rows=len(values),
-        missing=len(values) - len(present),
-        points=tuple(points.tolist()),
-        below=tuple(np.searchsorted(present, points, side="right").tolist()),
-        under=tuple(np.searchsorted(present, points, side="left").tolist()),
-    )
-
-
-def of_texts(column: str, places: Floats, levels: tuple[str, ...]) -> Baseline:
-    """Make the baseline of texts, given as places (n,) among their levels, NaN where one is missing."""
-    lacks = np.isnan(places)
-    counts = np.bincount(places[~lacks].astype(np.intp), minlength=len(levels))
-    common = np.argsort(-counts, kind="stable")[:LEVELS]
-    kept = {levels[at]: int(counts[at]) for at in common.tolist() if counts[at]}
-    return Baseline(
-        column=column,
-        rows=len(places),
-        missing=int(lacks.sum()),
-        levels=kept,
-        others=int(counts.sum()) - sum(kept.values()),
-    )
-
-
-def counted(values: NDArray[Any], points: tuple[float, ...]) -> tuple[Floats, Floats]:
-    """How many of the numbers (m,) are at most each of these points, and less than each."""
-    rising, at = np.sort(values), np.asarray(points)
-    below, under = (np.searchsorted(rising, at, side=side) for side in ("right", "left"))
-    return below.astype(np.float64), under.astype(np.float64)
-
 
 ALARMS = 0.01  # the chance that any column counts as shifted when none has
 BINS = 10

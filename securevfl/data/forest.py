@@ -17,25 +17,21 @@ more (`two_valued`).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.base.arrays import Floats, KeptFields, normal_quantile
+from securevfl.base.arrays import Floats, KeptFields
 from securevfl.crypto.prg import Prg
 from securevfl.data.preparation import Source
-from securevfl.data.scaling import on_grid
 
 Leaves = NDArray[np.uint8]  # numbers of leaves (m x trees)
 
 DEEPEST = 8  # questions of a tree, as many as the number of a leaf has bits
 MOST_BINS = 255
 STRETCH = 16_384  # rows whose questions are asked at a time
-ENDS = 0.01  # of the training rows at either end of a column, at which its line is cut off
-FARTHEST = 3.0  # deviations from the mean at which a line is cut off
 
 
 def asked(X: Floats, sources: Sequence[Source], orders: Sequence[Sequence[int]] = ()) -> Floats:
@@ -127,47 +123,6 @@ class Forest(KeptFields):
         return found
 
 
-@dataclass(frozen=True, repr=False)
-class Lines(KeptFields):
-    """The straight part: columns cut off at their ends, scaled by the training rows, and cut off at FARTHEST.
-
-    low, high, mean, deviation (d,): of each column; `weight` is what they are multiplied by beside leaves. centre (d,):
-    the mean of the lines themselves over the training rows.
-    """
-
-    low: Floats
-    high: Floats
-    mean: Floats
-    deviation: Floats
-    centre: Floats
-    weight: float
-
-    @classmethod
-    def fit(cls, X: Floats, weight: float) -> Lines:
-        """Fit the lines to prepared columns X (n x d) of the training rows, and of no others.
-
-        What does not vary is 0 in every row.
-        """
-        low, high = np.quantile(X, [ENDS, 1 - ENDS], axis=0)
-        few = np.array([len(np.unique(column)) <= 2 for column in X.T])
-        whole = few | (low == high)
-        low, high = np.where(whole, -np.inf, low), np.where(whole, np.inf, high)
-        cut = np.clip(X, low, high)
-        deviation = cut.std(axis=0)
-        deviation = np.where(deviation > 0, deviation, np.inf)
-        made = cls(low, high, cut.mean(axis=0), deviation, np.zeros(X.shape[1]), weight)
-        return replace(made, centre=made(X).mean(axis=0))
-
-    def __call__(self, X: Floats) -> Floats:
-        """Compute the lines (m x d) of prepared columns X (m x d)."""
-        return on_grid(self.weight * self.scaled(X), np.inf)
-
-    def scaled(self, X: Floats) -> Floats:
-        """Return prepared columns X (m x d) cut off at their ends, in deviations from their means."""
-        scaled = (np.clip(X, self.low, self.high) - self.mean) / self.deviation
-        return np.clip(scaled, -FARTHEST, FARTHEST)
-
-
 def two_valued(X: Floats) -> bool:
     """Whether no column of X (n x d) has more than two values."""
     low, high = X.min(axis=0), X.max(axis=0)
@@ -228,55 +183,3 @@ def _merged(counts: NDArray[np.intp], fewest: int) -> Leaves:
         held[target] += held[leaf]
         held[leaf] = 0
         into[into == leaf] = target
-
-
-# Cosine features of one party's own columns: curves of all of them at once, beside trees, which follow each in steps.
-#
-#     size cos(w . x + b),    w ~ N(0, 2 gamma I),    b uniform in [0, 2 pi)
-#
-# Sums of these with trained weights come near any function whose kernel is exp(-gamma |x - x'|^2) (random Fourier
-# features, Rahimi and Recht 2007). x are the columns as lines have them, cut off at their ends and of deviation 1, and
-# gamma falls with how many of them vary, so that x and x' of two rows lie as far apart as the kernel reaches. All of it
-# is drawn by a key of the party's own and by its own columns alone, with no look at a label.
-#
-# A feature mixes the columns of its party: none has a share of its own in what the feature adds.
-
-
-REACH = 0.75  # gamma times how many columns vary: .15 at five of them
-
-
-@dataclass(frozen=True, repr=False)
-class Cosines(KeptFields):
-    """Features of a party, as they were drawn once.
-
-    columns: how a column is scaled. directions (d x m): w of each feature; phases (m,): b. size: what a feature is
-    multiplied by. Secret: they follow from the party's own rows.
-    """
-
-    columns: Lines
-    directions: Floats
-    phases: Floats
-    size: float
-
-    def __len__(self) -> int:
-        return len(self.phases)
-
-    @classmethod
-    def draw(cls, X: Floats, key: bytes, *, count: int, weight: float) -> Cosines:
-        """Draw `count` features for prepared columns X (n x d) of the training rows, and of no others.
-
-        key: 32 random bytes. weight: the root of the mean of what the squares of a row's features add up to.
-        """
-        columns = Lines.fit(X, 1.0)
-        varying = int(np.isfinite(columns.deviation).sum())
-        prg = Prg(key, "cosines of a party's own columns")
-        d = X.shape[1]
-        uniform = ((prg.array(((d + 1) * count,), np.uint64) >> np.uint64(11)) + 0.5) * 2.0**-53
-        spread = math.sqrt(2 * REACH / max(1, varying))
-        directions = spread * normal_quantile(uniform[: d * count].reshape(d, count))
-        phases = np.asarray(2 * np.pi * uniform[d * count :], np.float64)
-        return cls(columns, directions, phases, weight * math.sqrt(2 / count))
-
-    def __call__(self, X: Floats) -> Floats:
-        """Return the features (m x count) of prepared columns X (m x d)."""
-        return on_grid(self.size * np.cos(self.columns.scaled(X) @ self.directions + self.phases), np.inf)

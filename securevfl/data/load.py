@@ -6,54 +6,21 @@ from which batches are read. The party is the same either way, and so is the mod
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from securevfl.base.files import read_checked, write_checked
-from securevfl.data.parquet import ParquetSource
-from securevfl.data.party import Party, join_ids
-from securevfl.data.readers import alike, named, open_parquet, read_party
-from securevfl.data.register import Keys
+from securevfl.data.composite_ids import alike
+from securevfl.data.id_keys import Keys
+from securevfl.data.join import join_ids
+from securevfl.data.parquet_source import ParquetSource
+from securevfl.data.party import Party
+from securevfl.data.readers import named, open_parquet, read_party
+from securevfl.data.row_order import read_rows, rows_path
 from securevfl.data.schedule import Batched, Rows
-from securevfl.data.store import OnRows, StoredParty, borrow_table, checked_rows, store_table, table_path
-from securevfl.errors import DataError, IdError, PartiesError, TableError
-
-# The row order that an alignment leaves beside a data file.
-
-
-def rows_path(data: str | Path) -> Path:
-    """Return the path of a data file's row order: a file beside it."""
-    return Path(f"{data}.rows.npy")
-
-
-def write_rows(data: str | Path, rows: NDArray[np.intp]) -> Path:
-    """Write row numbers with a digest beside the data file that they are about, whole or not at all; returns their
-    path."""
-    buffer = io.BytesIO()
-    np.save(buffer, rows.astype("<i8"), allow_pickle=False)
-    write_checked(rows_path(data), buffer.getvalue())
-    return rows_path(data)
-
-
-def read_rows(data: str | Path, *, of: int) -> NDArray[np.intp]:
-    """Read the row order that `write_rows` wrote, for a table of `of` rows. Raises DataError or TableError if it does
-    not fit."""
-    path = rows_path(data)
-    try:
-        rows = np.load(io.BytesIO(read_checked(path)), allow_pickle=False)
-    except OSError as cause:
-        raise DataError(f"{path}: a row order was expected there ({cause.strerror}); align first") from None
-    except (ValueError, EOFError):
-        raise DataError(
-            f"{path}: row numbers as an alignment writes them were expected, the file is damaged or another's; align "
-            "again"
-        ) from None
-    return checked_rows(path, rows, of)
-
+from securevfl.data.store import OnRows, StoredParty, borrow_table, store_table, table_path
+from securevfl.errors import IdError, PartiesError, TableError
 
 LARGE = 256 << 20  # bytes of numbers in memory; reading them whole takes some four times as much
 

@@ -23,10 +23,12 @@ from typing import cast
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.base.tall import Stretch, Tall
-from securevfl.data.scaling import Outside, ScaledOutsideRows, Scaling, runs
+from securevfl.base.chunked_matrix import Stretch, Tall
+from securevfl.data.external_table import Outside, ScaledOutsideRows, runs
+from securevfl.data.scaling import Scaling
 from securevfl.data.schedule import Rows
-from securevfl.data.store import Head, StoredParty, StoredTable, check_whole, read_head
+from securevfl.data.store import StoredParty, StoredTable
+from securevfl.data.table_header import Head, check_whole, read_head
 from securevfl.errors import TableError
 from securevfl.runtime.placing import Placed, PlacedPart, Placing
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from copy import copy
 from types import MappingProxyType
 from typing import Any, Literal
@@ -13,12 +13,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import Role
-from securevfl.data.columns import Columns, Levels, check_extremes, check_labels, columns_of, index_ids, some
+from securevfl.data.columns import Columns, Levels, columns_of
+from securevfl.data.content_digest import CHUNK, ColumnSums, row_weights
+from securevfl.data.id_keys import ID_DIGEST, Keys, id_keys, order_digest
 from securevfl.data.preparation import Prepared
-from securevfl.data.register import ID_DIGEST, Keys, Register, id_keys, order_digest, shared_rows
+from securevfl.data.register import Register
+from securevfl.data.validation import check_extremes, check_labels, index_ids, some
 from securevfl.errors import IdError, PartiesError, TableError
 
-CHUNK = 1 << 21  # numbers at a time
 ALIGN = "align them: parties = vfl.align(parties)"
 
 
@@ -220,33 +222,6 @@ def _name(name: str) -> str:
     return name
 
 
-class ColumnSums:
-    """A digest of columns from blocks of rows in any order: sums over the rows, modulo 2^64, of a random weight of each
-    row times each half of a value's 64 bits.
-
-    Sums of other columns differ but for one case in 2^32 (multiply-shift hashing, Dietzfelbinger 1996). It guards
-    against mistakes and not against people.
-    """
-
-    def __init__(self, columns: int) -> None:
-        self._sums = np.zeros((columns, 2), np.uint64)
-
-    def add(self, X: NDArray[Any], weights: NDArray[np.uint64]) -> None:
-        """Add rows (k x d) to the sums, with their weights (k,); a row that does not count has weight 0."""
-        halves = np.ascontiguousarray(X, np.float64).view(np.uint32).astype(np.uint64)
-        self._sums += np.einsum("i,ij->j", weights, halves).reshape(-1, 2)
-
-    def digest(self) -> str:
-        """32 hex digits."""
-        columns = sorted(column.astype("<u8").tobytes() for column in self._sums)
-        return hashlib.sha256(b"".join(columns)).hexdigest()[:32]
-
-
-def row_weights(register: Register) -> NDArray[np.uint64]:
-    """Draw the random numbers (n,), tied to the ids of the rows, that weigh the rows of a table in `ColumnSums`."""
-    return register.numbers("content")
-
-
 def _extremes(name: str, own: Columns) -> tuple[Floats, Floats]:
     """Return the least and the largest value (d,) of each column, missing values left out, since it may be these that
     vary. TableError names columns that are empty."""
@@ -300,38 +275,3 @@ def register_of(parties: Sequence[Party]) -> Register:
     has ids, else the numbers of the rows."""
     lead = parties[0]
     return lead.register if all(party.order for party in parties if party.columns) else Register.of_numbers(len(lead))
-
-
-class Aligned(list[Party]):
-    """Parties whose tables have the same rows in one order. missing: for each the ids that others have and it lacks, in
-    the others' spelling."""
-
-    def __init__(self, parties: Iterable[Party], missing: dict[str, list[str]]) -> None:
-        super().__init__(parties)
-        self.missing = missing
-
-
-def align(parties: Sequence[Party]) -> Aligned:
-    """Join the tables on their ids, for parties that sit in one process.
-
-    Ids of different types meet as `crypto.curve.canonical_id` says. Returns the parties with the shared rows in the
-    active party's order. IdError if a party has no ids or nothing is shared. Between organisations use private
-    alignment.
-    """
-    for party in parties:
-        if party.ids is None:
-            raise IdError(f"party {party.name}: ids were expected to join on, none came; name the id column")
-    ids = {party.name: (party.ids, party.keys) for party in parties if party.keys is not None}
-    lead = next((party for party in parties if party.active), parties[0])
-    rows, missing = join_ids(ids, lead.name)
-    return Aligned((party.take(rows[party.name]) for party in parties), missing)
-
-
-def join_ids(
-    ids: Mapping[str, tuple[Any, Keys]], lead: str
-) -> tuple[dict[str, NDArray[np.intp]], dict[str, list[str]]]:
-    """`align` of ids and their keys by party: the rows of each, and what each lacks."""
-    rows, lacking = shared_rows({name: keys for name, (_, keys) in ids.items()}, lead)
-    if not len(rows[lead]):
-        raise IdError("at least one shared id was expected, there is none; is the right id column named?")
-    return rows, {name: [str(ids[owner][0][row]) for owner, row in found] for name, found in lacking.items()}

@@ -7,7 +7,7 @@
     heavy tails       squashed: columns with values HEAVY quartile distances away become asinh((x - median) / spread)
     outliers          clipped at quantiles, if the job says so
     bins              0/1 columns between quantiles, if the job says so
-    evidence          or each column's values become what their bin says of the label (`securevfl.data.evidence`)
+    evidence          or each column's values become what their bin says of the label (`securevfl.data.woe`)
 
 Nothing of it leaves a party but how many columns come out, which everyone learns in the meeting; for evidence a party
 without labels is told the classes in each of its bins. A table of numbers
@@ -27,12 +27,13 @@ from pydantic import Field, field_validator, model_validator
 
 from securevfl.base.arrays import Floats, KeptFields
 from securevfl.base.config import Config, Registry, plain, read_nested
-from securevfl.data.bins import edges_of
-from securevfl.data.columns import Columns, some
-from securevfl.data.evidence import Evidence, NumberEvidence, TextEvidence, Woe, number_bins, text_bins
-from securevfl.data.scaling import QUARTILES
+from securevfl.data.bin_edges import edges_of
+from securevfl.data.column_transforms import MISSING, OTHER, Bins, Codes, ColumnStep, Dates, Number, Texts, part_of_date
+from securevfl.data.columns import Columns
+from securevfl.data.location_scale import QUARTILES
 from securevfl.data.schedule import Rows
-from securevfl.data.steps import MISSING, OTHER, Bins, Codes, ColumnStep, Dates, Number, Texts, part_of_date
+from securevfl.data.validation import some
+from securevfl.data.woe import Evidence, NumberEvidence, TextEvidence, Woe, number_bins, text_bins
 from securevfl.errors import DataNotice, TableError
 
 PARTS: tuple[Literal["month", "weekday"], ...] = ("month", "weekday")  # of a date
@@ -137,7 +138,7 @@ class Prepared:
 
     @property
     def information(self) -> dict[str, float]:
-        """The information value of each column, where these were weighed (`securevfl.data.evidence`)."""
+        """The information value of each column, where these were weighed (`securevfl.data.woe`)."""
         return {step.column: step.iv for step in self.steps if isinstance(step, Evidence) and step.weights}
 
     def weigh(self, places: Floats) -> Floats:

@@ -27,7 +27,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -36,134 +36,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
+from securevfl.base.chunked_matrix import Tall
 from securevfl.base.files import make_private
-from securevfl.base.tall import Tall
-from securevfl.data.parquet import ParquetSource
-from securevfl.data.party import ColumnSums, Party, row_weights, split
+from securevfl.data.content_digest import ColumnSums, row_weights
+from securevfl.data.external_table import Outside, ScaledOutsideRows
+from securevfl.data.id_keys import ID_DIGEST, Keys, order_digest
+from securevfl.data.parquet_source import ParquetSource
+from securevfl.data.party import Party, split
 from securevfl.data.readers import named
-from securevfl.data.register import ID_DIGEST, PIECE, Keys, Register, order_digest
-from securevfl.data.scaling import Outside, ScaledOutsideRows, Scaling
+from securevfl.data.register import PIECE, Register
+from securevfl.data.scaling import Scaling
 from securevfl.data.schedule import Batched, Rows
+from securevfl.data.table_header import Head, check_whole, file_digest, read_head, write_head
 from securevfl.errors import DataError, TableError
-
-# The head of a stored table: what it says of itself, before its rows.
-#
-# A line of MAGIC and one of JSON, labels and places as numpy saves them, the register's row numbers (8 bytes a row),
-# the digests of the ids (16), and nothing up to the next multiple of ALIGNMENT, from where rows lie. After the rows
-# comes a digest of all before it.
-
-
-MAGIC = b"securevfl.table/5\n"
-ALIGNMENT = 4096
-CHECK = 32  # bytes of the digest at the end
-
-
-@dataclass(frozen=True)
-class Head:
-    """The head of a stored table of `rows` rows: its labels `y` and the place of each row, if it has them; the other
-    fields are as in `Party`.
-
-    stamp: what the table was made from. register_at: where the register begins in the file, in bytes.
-    """
-
-    columns: list[str]
-    constant: list[str]
-    rows: int
-    kind: np.dtype[Any]
-    y: NDArray[Any] | None
-    place: Rows | None
-    order: bytes
-    key: bytes = field(repr=False)
-    content: str
-    stamp: str
-    register_at: int = 0
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """The numbers of rows and of columns, (rows, d)."""
-        return self.rows, len(self.columns)
-
-    @property
-    def ids_at(self) -> int:
-        """The number of bytes of the file before the digests of ids."""
-        return self.register_at + 8 * self.rows
-
-    @property
-    def rows_at(self) -> int:
-        """The number of bytes of the file before the rows."""
-        return -(-(self.ids_at + ID_DIGEST * self.rows) // ALIGNMENT) * ALIGNMENT
-
-
-def read_head(path: Path) -> Head:
-    """Read the head of a stored table that is there and whole. Raises DataError if it is not."""
-    try:
-        with path.open("rb") as file:
-            if file.read(len(MAGIC)) != MAGIC:
-                raise ValueError
-            says = json.loads(file.readline())
-            y = np.load(file, allow_pickle=False) if says["labels"] else None
-            place = np.load(file, allow_pickle=False) if says["places"] else None
-            head = Head(
-                columns=list(says["columns"]),
-                constant=list(says["constant"]),
-                rows=int(says["rows"]),
-                kind=np.dtype(says["kind"]),
-                y=y,
-                place=place,
-                order=bytes.fromhex(says["order"]),
-                key=bytes.fromhex(says["key"]),
-                content=str(says["content"]),
-                stamp=str(says["stamp"]),
-                register_at=file.tell(),
-            )
-            n, d = head.shape
-            if file.seek(0, os.SEEK_END) != head.rows_at + n * d * head.kind.itemsize + CHECK:
-                raise ValueError
-            return head
-    except OSError as cause:
-        raise DataError(f"{path}: a stored table was expected there ({cause.strerror}); store it first") from None
-    except (ValueError, KeyError, TypeError, EOFError):
-        raise DataError(f"{path}: a whole table of {MAGIC.decode().strip()} was expected; store it again") from None
-
-
-def write_head(file: BinaryIO, head: Head, register: Register) -> None:
-    """Write the head that `read_head` reads."""
-    says = {name: getattr(head, name) for name in ("columns", "constant", "rows", "content", "stamp")}
-    says |= {"kind": head.kind.str, "labels": head.y is not None, "places": head.place is not None}
-    says |= {"order": head.order.hex(), "key": head.key.hex()}
-    file.write(MAGIC + json.dumps(says).encode() + b"\n")
-    for array in (head.y, head.place):
-        if array is not None:
-            np.save(file, array, allow_pickle=False)
-    assert register.order is not None, "a stored table has ids"
-    file.write(register.order.astype("<i8", copy=False).data)
-    assert register.ids is not None, "a stored table has ids"
-    for digests in register.ids():
-        file.write(np.ascontiguousarray(digests).data)
-    file.write(bytes(-file.tell() % ALIGNMENT))
-    file.flush()
-
-
-def check_whole(path: Path) -> None:
-    """Read a stored table from end to end, if one is there. DataError if a bit of it is not as it was written."""
-    with suppress(OSError), path.open("rb") as file:
-        found = _digest(file, path.stat().st_size - CHECK)
-        if file.read() != found:
-            raise DataError(
-                f"{path}: this copy of a table is not as it was written, the disk or another program has changed it; "
-                "store it again"
-            )
-
-
-def _digest(file: BinaryIO, size: int) -> bytes:
-    """Return the digest of the file's first bytes, which stands behind them."""
-    digest = hashlib.sha256()
-    file.seek(0)
-    while size > 0 and (piece := file.read(min(size, 1 << 20))):
-        digest.update(piece)
-        size -= len(piece)
-    return digest.digest()
-
 
 WHOLE = 128 << 20  # bytes of a batch that is read at a time
 BUCKET = 32 << 20  # bytes of rows that are put in order at a time
@@ -400,7 +285,7 @@ def _write(
         write_head(file, head, register)
         buckets.empty_into(file)
         file.flush()
-        file.write(_digest(file, file.tell()))
+        file.write(file_digest(file, file.tell()))
         file.flush()
         os.fsync(file.fileno())
     return draft

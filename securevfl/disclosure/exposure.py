@@ -28,8 +28,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.base.arrays import Floats, normal_cdf, normal_quantile
-from securevfl.base.tall import Rows, Stretch, gram
+from securevfl.base.arrays import Floats
+from securevfl.base.chunked_matrix import Rows, Stretch, gram
+from securevfl.base.normal_distribution import normal_cdf, normal_quantile
 
 # How many bits the columns of a row hold: what scores of a few bits each are weighed against.
 #

@@ -25,8 +25,9 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 from securevfl.base.files import writing_whole
-from securevfl.crypto.prg import derive_key
-from securevfl.data.register import ID_DIGEST, Register
+from securevfl.crypto.key_derivation import derive_key
+from securevfl.data.id_keys import ID_DIGEST
+from securevfl.data.register import Register
 from securevfl.errors import DataError
 
 Marks = NDArray[np.uint64]

@@ -44,7 +44,7 @@ from securevfl.disclosure.leaks import (
 from securevfl.errors import PartiesError
 from securevfl.families.player import Player, State
 from securevfl.models.base import Model
-from securevfl.models.rounded_sums import RoundedSums
+from securevfl.models.rounding_error import RoundedSums
 from securevfl.optim.rules import Training
 from securevfl.options import JobOptions
 from securevfl.protocols.declared import Declared
@@ -77,8 +77,8 @@ class Method(Named, ABC, Generic[O]):
 
     options: JobOptions with what its jobs hold in narrower types, which `fits` makes sure of.
     most: how many parties it is made for, if it is not for any number. weighs: whether rows may count differently
-    (`securevfl.models.row_columns`). bins: whether classes in bins can be told by its residual
-    (`securevfl.data.evidence`).
+    (`securevfl.models.row_weights`). bins: whether classes in bins can be told by its residual
+    (`securevfl.data.woe`).
     stores: whether local predictions lie at a server (`securevfl.families.fdml.stored_sum`). single: whether outputs
     and residuals can go in single precision. helpers: the parties without a table that its examples are run with, by
     name and role. brings: models and optimizers that are registered with it. replayed: whether its messages tell

@@ -21,20 +21,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats, RowSlices
-from securevfl.base.tall import Tall
-from securevfl.crypto.prg import KEY_BYTES, Prg, derive_key
-from securevfl.crypto.scheme import Secret
-from securevfl.data.bins import DEVIATION
-from securevfl.data.columns import some
-from securevfl.data.drift import SCORE, Baseline, of_numbers
+from securevfl.base.chunked_matrix import Tall
+from securevfl.crypto.key_derivation import KEY_BYTES, derive_key
+from securevfl.crypto.prg import Prg
+from securevfl.crypto.secret import Secret
+from securevfl.data.baseline import SCORE, Baseline, of_numbers
+from securevfl.data.bin_edges import DEVIATION
+from securevfl.data.external_table import Outside
+from securevfl.data.location_scale import Lie, fitted, moments, quartiles
 from securevfl.data.party import Party
 from securevfl.data.preparation import Prepared, Source
-from securevfl.data.scaling import Lie, Outside, Scaling, fitted, moments, quartiles
+from securevfl.data.scaling import Scaling
 from securevfl.data.schedule import Rows, Schedule, Visit
+from securevfl.data.validation import some
 from securevfl.errors import ConfigError, DataNotice, DivergenceError, LabelError, TableError
 from securevfl.models import metrics
-from securevfl.models.loss import Loss, check_split, classes_of
-from securevfl.models.row_columns import Weights, offsets, row_weights
+from securevfl.models.class_labels import classes_of
+from securevfl.models.exposure import offsets
+from securevfl.models.loss import Loss, check_split
+from securevfl.models.row_weights import Weights, row_weights
 from securevfl.options import JobOptions
 from securevfl.protocols.link import AskedRows
 from securevfl.protocols.notes import Began

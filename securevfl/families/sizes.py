@@ -12,18 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.roles import Roles
-from securevfl.data.evidence import BinRows, Woe, weighed
 from securevfl.data.party import Party, check_parties, register_of
 from securevfl.data.preparation import Preparation, Prepared, fit
 from securevfl.data.register import Register
 from securevfl.data.schedule import Rows, Schedule
 from securevfl.data.store import StoredParty
+from securevfl.data.woe import BinRows, Woe, weighed
 from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.disclosure.exposure import ROWS, Holds, enough, label_entropy
 from securevfl.disclosure.exposure import alone as count_alone
 from securevfl.errors import ConfigError, ProtocolError, TableError
 from securevfl.families.base import J, Known, Method
-from securevfl.models.loss import check_split, classes_of
+from securevfl.models.class_labels import classes_of
+from securevfl.models.loss import check_split
 from securevfl.options import JobOptions
 from securevfl.protocols import bin_classes, seat
 from securevfl.protocols.bin_classes import LANE

@@ -1,5 +1,5 @@
 """Neural parties: H_k = module_k(X_k), the loss on sum_k H_k (FedBCD 2019, eq. 2 with neural local models, section 6),
-or on a top model of the active party's that is fed all outputs apart (`securevfl.models.torch_part`).
+or on a top model of the active party's that is fed all outputs apart (`securevfl.models.torch_block`).
 
 Every party brings a module of its own (`securevfl.TorchModel`), or has one dense layer without it; nobody else sees it
 but for its number of parameters. J_k moves with the weights, so a sealed gradient is a homomorphic product and an
@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
 
-from securevfl.models.linear import Block, BlockModel, Place
+from securevfl.models.block import Block, BlockModel, Place
 from securevfl.models.loss import Loss
 from securevfl.models.losses import LOSSES, known_loss
 
@@ -73,8 +73,9 @@ class Neural(BlockModel):
         return 0 if module is None else module.parameters(who)
 
     def build(self, place: Place) -> Block:
+        from securevfl.models.torch_block import TorchPart
         from securevfl.models.torch_model import TorchModel, of_party, torch
-        from securevfl.models.torch_part import TorchPart, TorchSlot, TorchTop, concatenated
+        from securevfl.models.torch_top import TorchSlot, TorchTop, concatenated
 
         c, fed = place.outputs, self.collected(place.outputs, place.passives)
         top, width = self.shows_parts and place.active, self.shown(c)

@@ -26,8 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.data.forest import Forest, Lines
-from securevfl.models.own_score import SCORE, BoostedTree, ScoreColumn
+from securevfl.data.forest import Forest
+from securevfl.data.linear_features import Lines
+from securevfl.models.boosted_score import SCORE, BoostedTree, ScoreColumn
 
 
 @dataclass(frozen=True)

@@ -9,33 +9,29 @@ about columns whose number follows from public sizes alone. No tree asks about c
 pairs of them, as an exclusive or does, is not learnt. It is an additive ensemble of trees and no boosting.
 
 The party with labels has one more column of its own: what boosted trees say of the labels by its columns alone
-(`securevfl.models.own_score`). Nothing is sent for it, as it has both. Parties without such a score have cosines of
+(`securevfl.models.boosted_score`). Nothing is sent for it, as it has both. Parties without such a score have cosines of
 their columns beside the leaves (`securevfl.data.forest`), but where their weights are told to them: what these say is
 of single columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from html import escape
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, model_validator
 
-from securevfl.base.arrays import Floats, KeptFields
-from securevfl.data.bins import decimal
-from securevfl.data.forest import DEEPEST, FARTHEST, MOST_BINS, Cosines, Forest, Lines, two_valued
-from securevfl.data.scaling import on_grid
-from securevfl.models.base import Inputs, Making, Spread
+from securevfl.data.cosine_features import Cosines
+from securevfl.data.forest import DEEPEST, MOST_BINS, Forest, two_valued
+from securevfl.data.linear_features import FARTHEST, Lines
+from securevfl.models.boosted_score import FARTHEST as SCORE_FARTHEST
+from securevfl.models.boosted_score import ScoreColumn, check_installed, out_of_fold
+from securevfl.models.forest_inputs import ForestInputs
+from securevfl.models.inputs import Inputs, Making, Spread
 from securevfl.models.linear import LinearModel
 from securevfl.models.loss import Loss
 from securevfl.models.losses import LOSSES
-from securevfl.models.own_score import FARTHEST as SCORE_FARTHEST
-from securevfl.models.own_score import ScoreColumn, check_installed, out_of_fold
-from securevfl.models.shapley import explained
 
 MOST_LEAVES = 8192  # of one party
 VISITS = 12
@@ -184,148 +180,3 @@ class Trees(LinearModel):
         lines, count = Lines.fit(seen.X, linear) if linear else None, self._cosines(spread)
         cosines = Cosines.draw(seen.X, seen.key, count=count, weight=curved) if count else None
         return ForestInputs(forest, lines, score, cosines, intercept=spread.active, curved=curved)
-
-
-@dataclass(eq=False, repr=False)
-class ForestInputs(KeptFields, Inputs):
-    """One party's leaves, lines, own score, cosines and intercept, in this order. curved: what the leaves are
-    multiplied by."""
-
-    forest: Forest
-    lines: Lines | None
-    score: ScoreColumn | None
-    cosines: Cosines | None = None  # earlier parts have none
-    intercept: bool = False
-    curved: float = 1.0
-
-    @property
-    def value(self) -> float:
-        """What stands in a row's leaf."""
-        return float(on_grid(np.array(self.curved * len(self.forest) ** -0.5), 1.0))
-
-    def __call__(self, X: Floats) -> Floats:
-        return self._beside(X, None if self.score is None else self.score.trees(X))
-
-    def trained(self, X: Floats, rows: NDArray[np.intp]) -> Floats:
-        return self._beside(X, None if self.score is None else self.score.trained[rows])
-
-    def _beside(self, X: Floats, own: Floats | None) -> Floats:
-        leaves, each = self.forest.leaves(X), 2**self.forest.depth
-        lines = 0 if self.lines is None else X.shape[1]
-        scores = 0 if own is None else own.shape[1]
-        at = each * len(self.forest)
-        cosines = 0 if self.cosines is None else len(self.cosines)
-        found = np.zeros((len(X), at + lines + scores + cosines + self.intercept))
-        for tree, own_leaves in enumerate(leaves.T):
-            found[np.arange(len(X)), tree * each + own_leaves.astype(np.intp)] = self.value
-        if self.lines is not None:
-            found[:, at : at + lines] = self.lines(X)
-        if own is not None and self.score is not None:
-            found[:, at + lines : at + lines + scores] = self.score.scaled(own)
-        if self.cosines is not None:
-            found[:, at + lines + scores : at + lines + scores + cosines] = self.cosines(X)
-        if self.intercept:
-            found[:, -1] = 1.0
-        return found
-
-    def constant(self, breadth: int) -> Floats | None:
-        if self.intercept:
-            return None
-        found, leaves = np.zeros(breadth), self.forest.merged.size
-        found[:leaves] = 1 / (self.value * len(self.forest))  # a row has one leaf of each tree
-        return found
-
-    def importance(self, theta: Floats, X: Floats) -> dict[str, list[float]]:
-        """Return the mean size of each column's Shapley values (`securevfl.models.shapley`)."""
-        return {name: np.abs(own).mean(axis=0).tolist() for name, own in explained(self, theta, X).columns.items()}
-
-
-# A party's trees for people: what each asks, how many training rows are in its leaves, and their weights if known.
-
-
-CELL, LINE = 76, 34  # pixels of a leaf, and between levels
-
-
-@dataclass(frozen=True)
-class TreeView:
-    """One tree of a party: its questions from the root down, the same for all nodes of a level.
-
-    rows (2^depth,): training rows in each leaf; leaf i is where question k has the answer that bit k of i says, 1 for
-    yes. weights (2^depth x c): what each leaf adds to f; None where weights were not opened.
-    """
-
-    questions: tuple[str, ...]
-    rows: NDArray[np.intp]
-    weights: Floats | None
-
-    def __str__(self) -> str:
-        lines = [f"{level + 1}. {question}" for level, question in enumerate(self.questions)]
-        for leaf, rows in enumerate(self.rows.tolist()):
-            answers = " ".join("yes" if leaf >> level & 1 else "no " for level in range(len(self.questions)))
-            lines.append(f"   {answers}  {rows:>8,} rows{self._adds(leaf)}")
-        return "\n".join(lines)
-
-    def _repr_svg_(self) -> str:
-        """Draw the trees as an SVG picture: the root at the top, "no" to the left and "yes" to the right."""
-        depth, leaves = len(self.questions), len(self.rows)
-        width, height = max(leaves * CELL, 320), (depth + 1) * LINE + 40
-        parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-size="11">']
-        for level in range(depth):
-            for node in range(2**level):
-                x, y = width * (2 * node + 1) / 2 ** (level + 1), 20 + level * LINE
-                for side in (0, 1):
-                    to = width * (2 * (2 * node + side) + 1) / 2 ** (level + 2)
-                    parts.append(f'<line x1="{x}" y1="{y}" x2="{to}" y2="{y + LINE}" stroke="#888"/>')
-            parts.append(f'<text x="4" y="{24 + level * LINE}">{escape(self.questions[level])}</text>')
-        for place in range(leaves):
-            leaf = int(f"{place:0{depth}b}"[::-1], 2)  # from the left: the first question's "no" before its "yes"
-            x, y = width * (2 * place + 1) / (2 * leaves), 20 + depth * LINE
-            label = f"{self.rows[leaf]:,}" if self.weights is None else f"{self.weights[leaf, 0]:+.3f}"
-            parts.append(f'<circle cx="{x}" cy="{y}" r="4" fill="{self._colour(leaf)}"/>')
-            parts.append(f'<text x="{x}" y="{y + 18}" text-anchor="middle">{label}</text>')
-        return "".join([*parts, "</svg>"])
-
-    def _adds(self, leaf: int) -> str:
-        return "" if self.weights is None else "".join(f"  {each:+.4f}" for each in self.weights[leaf])
-
-    def _colour(self, leaf: int) -> str:
-        if self.weights is None:
-            return "#888"
-        return "#b2182b" if self.weights[leaf, 0] < 0 else "#2166ac"
-
-
-class TreeViews(tuple[TreeView, ...]):
-    """All trees of a party, in a row."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return f"<{len(self)} trees of {len(self[0].questions) if self else 0} questions>"
-
-
-def trees_of(inputs: ForestInputs, theta: Floats | None) -> TreeViews:
-    """Return the trees of a party for display, with leaf weights from its weights (breadth x c) where these are
-    known."""
-    forest, each = inputs.forest, 2**inputs.forest.depth
-    made = []
-    for tree in range(len(forest)):
-        at = tree * each + forest.merged[tree].astype(np.intp)
-        weights = None if theta is None else inputs.value * theta[at]
-        questions = tuple(_question(forest, tree, level) for level in range(forest.depth))
-        made.append(TreeView(questions, forest.counts[tree], weights))
-    return TreeViews(made)
-
-
-def _question(forest: Forest, tree: int, level: int) -> str:
-    """One question in words, with where rows go that lack the column."""
-    j: Any = forest.columns[tree, level]
-    source, cut = forest.sources[j], float(forest.cuts[tree, level])
-    if source.levels:
-        above = [text for text, place in zip(source.levels, forest.orders[j], strict=True) if place > cut]
-        return f"{source.name} is {_some(above)}"
-    lacking = "" if source.missing is None else f" (missing: {'yes' if forest.sides[tree, level] else 'no'})"
-    return f"{source.name} > {decimal(cut)}{lacking}"
-
-
-def _some(texts: Sequence[str]) -> str:
-    return " or ".join(texts[:4]) + (f" or one of {len(texts) - 4} more" if len(texts) > 4 else "")

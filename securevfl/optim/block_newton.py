@@ -32,7 +32,8 @@ from pydantic import Field
 from securevfl.base.arrays import Floats
 from securevfl.errors import ProtocolError
 from securevfl.models.base import Model
-from securevfl.models.linear import Block, Linear
+from securevfl.models.block import Block
+from securevfl.models.linear_block import Linear
 from securevfl.models.loss import Loss
 from securevfl.optim.curvature import bound, of_rows
 from securevfl.optim.rounds import Learner, RoundsTraining

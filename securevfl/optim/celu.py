@@ -42,9 +42,9 @@ import numpy as np
 from pydantic import Field
 
 from securevfl.base.arrays import Floats
-from securevfl.base.tall import Here, Rows, Tall, made
+from securevfl.base.chunked_matrix import Here, Rows, Tall, made
 from securevfl.models.base import Model
-from securevfl.models.linear import Block
+from securevfl.models.block import Block
 from securevfl.optim.rounds import Learner, RoundsOptimizer, take_in
 from securevfl.optim.rules import Updater
 from securevfl.protocols.declared import Release

@@ -19,7 +19,8 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.errors import TableError
-from securevfl.models.linear import Block, Linear
+from securevfl.models.block import Block
+from securevfl.models.linear_block import Linear
 from securevfl.models.loss import Loss
 from securevfl.optim.rules import Rule, Updater
 from securevfl.protocols.residuals.base import Batch

@@ -19,7 +19,7 @@ from typing import Any
 from securevfl.models import MODELS
 from securevfl.models.base import Model
 from securevfl.models.linear import LinearModel
-from securevfl.models.row_columns import ROOM
+from securevfl.models.row_weights import ROOM
 from securevfl.optim import OPTIMIZERS
 from securevfl.optim.block_newton import BlockNewton
 from securevfl.optim.fedbcd import FedBCD

@@ -21,7 +21,7 @@ from pydantic import Field
 
 from securevfl.base.arrays import Floats
 from securevfl.models.base import Model
-from securevfl.models.linear import Block
+from securevfl.models.block import Block
 from securevfl.optim.curvature import OwnSteps
 from securevfl.optim.rounds import Learner, RoundsOptimizer
 from securevfl.optim.rules import Proximal, Rule

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from securevfl.base.arrays import Floats
 from securevfl.models.base import Model
-from securevfl.models.linear import Block
+from securevfl.models.block import Block
 from securevfl.models.loss import Loss
 from securevfl.optim.rules import AnyRule, Optimizer, Rule, Sgd, Training, Updater
 from securevfl.protocols.declared import Declared

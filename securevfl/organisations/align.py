@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.base.files import DamagedFileError, read_checked, write_checked
-from securevfl.crypto.curve import canonical_ids, plain_ids
+from securevfl.base.checked_files import DamagedFileError, read_checked, write_checked
+from securevfl.crypto.identifiers import canonical_ids, plain_ids
 from securevfl.errors import DataError, IdError, PartiesError
 from securevfl.protocols.alignment.psi import align_active, align_passive
 from securevfl.protocols.alignment.psi_work import AlignmentWork, Journal

@@ -30,8 +30,9 @@ from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry
 from securevfl.disclosure.summed_bits import MOST, summed, told_before
 from securevfl.errors import LabelError, PartiesError, TableError
-from securevfl.models.loss import LogisticLoss, class_name, classes_of
-from securevfl.models.metrics import rates_of_counts
+from securevfl.models.class_labels import class_name, classes_of
+from securevfl.models.group_metrics import rates_of_counts
+from securevfl.models.standard_losses import LogisticLoss
 from securevfl.organisations import looks
 from securevfl.organisations.conversation import Venue
 from securevfl.organisations.looks import ShownTable

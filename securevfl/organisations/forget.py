@@ -19,8 +19,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from securevfl.base.files import alone
-from securevfl.data.load import rows_path
+from securevfl.base.file_locks import alone
+from securevfl.data.row_order import rows_path
 from securevfl.data.store import table_path
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, DataError

@@ -36,7 +36,7 @@ import numpy as np
 from securevfl.base.arrays import Floats
 from securevfl.base.extras import extra
 from securevfl.base.version import __version__
-from securevfl.crypto.curve import canonical_id
+from securevfl.crypto.identifiers import canonical_id
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, DataError, IdError, SecureVFLError, TableError
 from securevfl.organisations.conversation import Venue, converse

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import Roles
-from securevfl.data.register import id_digest
+from securevfl.data.id_keys import id_digest
 from securevfl.data.store import OnRows
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger

@@ -24,7 +24,8 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 from uuid import uuid4
 
 from securevfl.base.arrays import Floats
-from securevfl.crypto.scheme import AdditiveScheme, LinearScheme, Secret
+from securevfl.crypto.scheme import AdditiveScheme, LinearScheme
+from securevfl.crypto.secret import Secret
 from securevfl.errors import SecureVFLError
 from securevfl.runtime import eventlog
 from securevfl.runtime.clock import Books, Clock, Kind

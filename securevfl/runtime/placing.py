@@ -15,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
-from securevfl.base.tall import Stretch, TallPart
+from securevfl.base.chunked_matrix import Stretch, TallPart
 from securevfl.errors import ConfigError, SecureVFLError, TransportError
 from securevfl.runtime.executor import Piece, run_piece
 

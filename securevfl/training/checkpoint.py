@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from securevfl.base.files import read_checked, read_checked_json, write_checked, write_checked_json
+from securevfl.base.checked_files import read_checked, read_checked_json, write_checked, write_checked_json
 from securevfl.errors import DataError, StorageError
 from securevfl.families.player import State
 from securevfl.training.model_part import ModelPart

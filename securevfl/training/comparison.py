@@ -28,7 +28,7 @@ from securevfl.families.player import TrainingData
 from securevfl.families.sizes import known_run, prepare
 from securevfl.job import Job
 from securevfl.models import metrics
-from securevfl.models.base import Seen, Spread, own_stream
+from securevfl.models.inputs import Seen, Spread, own_stream
 from securevfl.models.linear import LinearModel, Logistic
 from securevfl.models.trees import Trees
 from securevfl.optim.rules import BlockDescent

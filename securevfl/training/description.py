@@ -6,7 +6,7 @@
     far         share of values more than three quartile distances outside the quartiles (Tukey 1977, far out)
     VIF         variance inflation, 1 / (1 - R^2) of a column of numbers on the party's others, gaps at the median;
                 at most MOST_VIF. Columns of other parties are not in it
-    IV          information value of the column in bins (`securevfl.data.evidence`), where there are labels of two
+    IV          information value of the column in bins (`securevfl.data.woe`), where there are labels of two
                 classes
     AUC         of the column alone, for the positive class: of its numbers where it has any, below .5 if smaller ones
                 go with that class; of texts by the weights of evidence of their bins, from the same rows
@@ -28,12 +28,13 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.data.columns import Columns
 from securevfl.data.correlations import standardised
-from securevfl.data.evidence import BinRows, Woe, number_bins, text_bins
 from securevfl.data.party import Party
 from securevfl.data.preparation import HEAVY, level_counts
+from securevfl.data.woe import BinRows, Woe, number_bins, text_bins
 from securevfl.display import html
-from securevfl.models.loss import LogisticLoss, class_name, classes_of
+from securevfl.models.class_labels import class_name, classes_of
 from securevfl.models.metrics import area_under_curve
+from securevfl.models.standard_losses import LogisticLoss
 
 Kind = Literal["number", "text", "date", "percent"]
 

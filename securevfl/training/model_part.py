@@ -13,19 +13,21 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from securevfl.base.arrays import Floats
+from securevfl.base.checked_files import DamagedFileError, read_checked_json, write_checked_json
 from securevfl.base.config import plain
-from securevfl.base.files import DamagedFileError, read_checked_json, write_checked_json
-from securevfl.data.columns import Columns, check_finite, columns_of, has_names
-from securevfl.data.drift import Baseline
+from securevfl.data.baseline import Baseline
+from securevfl.data.columns import Columns, columns_of, has_names
 from securevfl.data.preparation import Prepared
 from securevfl.data.scaling import Scaling
+from securevfl.data.validation import check_finite
 from securevfl.errors import ConfigError, DataError, TableError
 from securevfl.families.player import State
 from securevfl.job import Job
-from securevfl.models import metrics
-from securevfl.models.loss import positive_of
+from securevfl.models import pair_metrics
+from securevfl.models.class_labels import positive_of
+from securevfl.models.forest_inputs import ForestInputs
 from securevfl.models.shapley import Explained, explained
-from securevfl.models.trees import ForestInputs, TreeViews, trees_of
+from securevfl.models.tree_views import TreeViews, trees_of
 from securevfl.runtime.clock import Books, Kind, Stage
 from securevfl.runtime.clock import Path as CriticalPath
 
@@ -141,7 +143,7 @@ class ModelPart:
         rows = "held-out rows" if job.test_fraction else "training rows"
         if job.weights is None or job.weights.column is None:
             return rows
-        alike = job.protocol.shares is not None and metrics.fits(job.model.loss)
+        alike = job.protocol.shares is not None and pair_metrics.fits(job.model.loss)
         return f"{rows}, each counted once" if alike else f"{rows}, counted by {job.weights.column}"
 
     @property

@@ -18,10 +18,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.data.columns import Columns
+from securevfl.data.id_keys import id_keys, order_digest
 from securevfl.data.load import read_order
-from securevfl.data.parquet import ParquetSource
+from securevfl.data.parquet_source import ParquetSource
 from securevfl.data.readers import named, read_table
-from securevfl.data.register import id_keys, order_digest
 from securevfl.data.store import OnRows, borrow_table
 from securevfl.errors import IdError, TableError
 from securevfl.training.model_part import ModelPart

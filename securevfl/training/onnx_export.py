@@ -14,9 +14,9 @@ import numpy as np
 
 from securevfl.base.extras import extra
 from securevfl.base.files import write_whole
-from securevfl.data.evidence import NumberEvidence
+from securevfl.data.column_transforms import Bins, ColumnStep, Number
 from securevfl.data.scaling import GRID_BITS, Scaling
-from securevfl.data.steps import Bins, ColumnStep, Number
+from securevfl.data.woe import NumberEvidence
 from securevfl.errors import ConfigError
 from securevfl.training.explanations import check_weights
 from securevfl.training.model_part import ModelPart

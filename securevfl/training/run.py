@@ -17,12 +17,12 @@ from securevfl.base.extras import extra
 from securevfl.base.files import write_json, write_whole
 from securevfl.base.roles import Roles
 from securevfl.base.version import __version__
-from securevfl.data.columns import check_labels
+from securevfl.data.validation import check_labels
 from securevfl.display.html import COLOURS
 from securevfl.errors import DivergenceError, LabelError, PartiesError, RangeError, TableError
 from securevfl.job import Job
 from securevfl.models import metrics
-from securevfl.models.metrics import by_group
+from securevfl.models.group_metrics import by_group
 from securevfl.models.shapley import Explained
 from securevfl.protocols.seat import Desk, Seat
 from securevfl.runtime.channel import Channel

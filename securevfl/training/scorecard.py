@@ -25,10 +25,10 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.base.files import write_whole
-from securevfl.data.bins import decimal
-from securevfl.data.evidence import NumberEvidence, TextEvidence
+from securevfl.data.bin_edges import decimal
+from securevfl.data.column_transforms import MISSING, OTHER, Bins, ColumnStep, Number, Texts
 from securevfl.data.scaling import Scaling
-from securevfl.data.steps import MISSING, OTHER, Bins, ColumnStep, Number, Texts
+from securevfl.data.woe import NumberEvidence, TextEvidence
 from securevfl.display import html
 from securevfl.errors import ConfigError
 from securevfl.job import Job

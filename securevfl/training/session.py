@@ -27,12 +27,12 @@ from securevfl.base.config import plain
 from securevfl.base.roles import Roles
 from securevfl.consent.booking import Booking, Sitting
 from securevfl.consent.consent_sheet import Sheet, own_sheet
-from securevfl.data.columns import some
-from securevfl.data.drift import baselines, most
+from securevfl.data.baseline import baselines, most
 from securevfl.data.party import Party
 from securevfl.data.preparation import Prepared
 from securevfl.data.register import Register
 from securevfl.data.schedule import Schedule
+from securevfl.data.validation import some
 from securevfl.disclosure.counts import Sizes
 from securevfl.disclosure.exposure import ROWS, enough
 from securevfl.disclosure.ledger import DisclosureLedger
@@ -50,10 +50,11 @@ from securevfl.families.player import Round, TrainingData
 from securevfl.families.sizes import prepare, sizes_of, weigh
 from securevfl.job import Job
 from securevfl.models import metrics
-from securevfl.models.linear import FAR, GROW, LinearModel, far_moved, separating
-from securevfl.models.loss import LogisticLoss, SoftmaxLoss
-from securevfl.models.losses import LogLinkLoss
-from securevfl.models.rounded_sums import coefficients_apart, tell_apart
+from securevfl.models.linear import LinearModel
+from securevfl.models.log_link_losses import LogLinkLoss
+from securevfl.models.rounding_error import coefficients_apart, tell_apart
+from securevfl.models.separation import FAR, GROW, far_moved, separating
+from securevfl.models.standard_losses import LogisticLoss, SoftmaxLoss
 from securevfl.optim.rules import BlockDescent
 from securevfl.protocols.declared import evaluated as tell_verdict
 from securevfl.protocols.seat import Desk, Meeting, Seat, Verdict, meet

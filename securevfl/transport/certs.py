@@ -38,7 +38,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from securevfl.crypto.scheme import Secret
+from securevfl.crypto.secret import Secret
 from securevfl.errors import ConfigError, TransportError
 
 # Certificates, keys and lists of revoked certificates as PEM files, read with errors that name the file.

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from securevfl.crypto.scheme import Secret
+from securevfl.crypto.secret import Secret
 from securevfl.errors import FrameError
 from securevfl.runtime.codec import Message, decode_message, encode_message
 from securevfl.transport.certs import check_peer

@@ -17,7 +17,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from securevfl.crypto.scheme import Secret
+from securevfl.crypto.secret import Secret
 from securevfl.errors import ConfigError, CryptoError, TransportError
 from securevfl.transport.certs import Identity, check_peer, key_fingerprint, server_name
 from securevfl.transport.grpc_tls13 import require_alone

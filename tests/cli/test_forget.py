@@ -11,10 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 import securevfl as vfl
-from securevfl.base.files import in_use, write_checked
+from securevfl.base.checked_files import write_checked
+from securevfl.base.file_locks import in_use
 from securevfl.cli.main import app
-from securevfl.data.load import write_rows
 from securevfl.data.register import Register
+from securevfl.data.row_order import write_rows
 from securevfl.data.store import table_path
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger, default_ledger

@@ -5,8 +5,8 @@ import pytest
 from cryptography.hazmat.primitives import hashes, hmac
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from securevfl.crypto.masking import KeyPair
-from securevfl.crypto.prg import encode_context
+from securevfl.crypto.key_agreement import KeyPair
+from securevfl.crypto.key_derivation import encode_context
 from securevfl.errors import CryptoError
 
 CONTEXT = {"session": "s", "domain": "masks"}

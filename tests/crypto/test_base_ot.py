@@ -7,8 +7,8 @@ from nacl.bindings import (
     crypto_scalarmult_ed25519_noclamp,
 )
 
-from securevfl.crypto.transfers import ot_rows
-from securevfl.crypto.transfers.ot_rows import Offerer, choose
+from securevfl.crypto.transfers import base_transfers
+from securevfl.crypto.transfers.base_transfers import Offerer, choose
 from securevfl.errors import CryptoError
 
 BITS = [bit == "1" for bit in "0110100110010110"]
@@ -103,9 +103,9 @@ def test_small_orders_are_all_there() -> None:
 @pytest.fixture
 def unchecked_library(monkeypatch: pytest.MonkeyPatch) -> None:
     """The library's functions on plain integers, without any check of points: what is refused, we refuse."""
-    monkeypatch.setattr(ot_rows, "crypto_core_ed25519_is_valid_point", lambda point: True)
+    monkeypatch.setattr(base_transfers, "crypto_core_ed25519_is_valid_point", lambda point: True)
     monkeypatch.setattr(
-        ot_rows,
+        base_transfers,
         "crypto_scalarmult_ed25519_noclamp",
         lambda scalar, point: packed(times(int.from_bytes(scalar, "little"), place(point))),
     )
@@ -132,7 +132,7 @@ def choices_read(small: Place) -> list[bool]:
 def test_an_offer_of_small_order_reads_no_choice(unchecked_library: None, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CryptoError, match="base transfers"):
         choices_read(SMALL[4])
-    monkeypatch.setattr(ot_rows, "_of_prime_order", lambda point: True)
+    monkeypatch.setattr(base_transfers, "_of_prime_order", lambda point: True)
     assert choices_read(SMALL[4]) == BITS
 
 

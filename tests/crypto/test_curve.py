@@ -14,16 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from securevfl.crypto import curve
-from securevfl.crypto.curve import (
-    Blinder,
-    canonical_id,
-    canonical_ids,
-    check_points,
-    hash_to_group,
-    id_keys,
-    plain_ids,
-    sort_points,
-)
+from securevfl.crypto.curve import Blinder, check_points, hash_to_group, sort_points
+from securevfl.crypto.identifiers import canonical_id, canonical_ids, id_keys, plain_ids
 from securevfl.errors import CryptoError, IdError
 
 P = 2**255 - 19

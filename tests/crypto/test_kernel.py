@@ -13,21 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from securevfl.crypto.kernel import residues
-from securevfl.crypto.kernel.ciphertexts import (
-    NOISE_STD,
-    RingLayout,
-    choose,
-    errors,
-    keypair,
-    pack,
-    packed_size,
-    second_polynomial,
-    ternary,
-    uniform,
-    unpack,
-)
-from securevfl.crypto.kernel.residues import DEGREE, Primes, Transform, multiplied, multiplier
+from securevfl.crypto.kernel import blas_check
+from securevfl.crypto.kernel.ntt import Transform, multiplier
+from securevfl.crypto.kernel.residue_bytes import pack, packed_size, unpack
+from securevfl.crypto.kernel.residue_products import multiplied
+from securevfl.crypto.kernel.residues import DEGREE, Primes
+from securevfl.crypto.kernel.ring_keys import keypair, second_polynomial
+from securevfl.crypto.kernel.ring_layout import RingLayout, choose
+from securevfl.crypto.kernel.ring_sampling import NOISE_STD, errors, ternary, uniform
 from securevfl.crypto.kernel.shares import KernelShares, primes_for
 from securevfl.crypto.prg import Prg
 from securevfl.errors import ConfigError, CryptoError
@@ -320,7 +313,7 @@ def test_each_l_has_its_primes():
 
 
 def test_this_blas_serves():
-    assert residues.blas_fault() == ""
+    assert blas_check.blas_fault() == ""
 
 
 def singles(left, right, out):
@@ -349,17 +342,17 @@ def strassen(left, right, out):
 
 @pytest.mark.parametrize("blas", [singles, emulated, strassen])
 def test_a_blas_that_is_not_exact_is_refused_with_what_to_do(blas, monkeypatch):
-    monkeypatch.setattr(residues, "matmul", blas)
-    assert "exactly" in residues.blas_fault()
-    assert "install" in residues.blas_fault()
+    monkeypatch.setattr(blas_check, "matmul", blas)
+    assert "exactly" in blas_check.blas_fault()
+    assert "install" in blas_check.blas_fault()
 
 
 def test_a_blas_that_skips_zeros_is_refused(monkeypatch):
-    monkeypatch.setattr(residues, "matmul", skipping)
-    assert "zeros" in residues.blas_fault()
+    monkeypatch.setattr(blas_check, "matmul", skipping)
+    assert "zeros" in blas_check.blas_fault()
 
 
 def test_an_engine_is_not_made_on_such_a_machine(monkeypatch):
-    monkeypatch.setattr(residues, "fault", lambda: "the BLAS here is odd; install another")
+    monkeypatch.setattr(blas_check, "fault", lambda: "the BLAS here is odd; install another")
     with pytest.raises(ConfigError, match="install another"):
         KernelShares(48)

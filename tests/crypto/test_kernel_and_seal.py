@@ -12,12 +12,17 @@ import numpy as np
 import pytest
 import tenseal.sealapi as seal
 
-from securevfl.crypto.kernel.ciphertexts import NOISE_STD, RingLayout, pack, packed_size, uniform, unpack
-from securevfl.crypto.kernel.residues import DEGREE, multiplied, multiplier, transform
-from securevfl.crypto.kernel.shares import REPLY, SEALED, SECONDS, KernelShares, ShareParameters
-from securevfl.crypto.lattice.polynomial_ring import SealIO
+from securevfl.crypto.kernel.ntt import multiplier, transform
+from securevfl.crypto.kernel.residue_bytes import pack, packed_size, unpack
+from securevfl.crypto.kernel.residue_products import multiplied
+from securevfl.crypto.kernel.residues import DEGREE
+from securevfl.crypto.kernel.ring_layout import RingLayout
+from securevfl.crypto.kernel.ring_sampling import NOISE_STD, uniform
+from securevfl.crypto.kernel.share_protocol import REPLY, SEALED
+from securevfl.crypto.kernel.shares import SECONDS, KernelShares, ShareParameters
+from securevfl.crypto.lattice.seal_io import SealIO
 from securevfl.crypto.prg import Prg
-from securevfl.crypto.share_ring import common_coin
+from securevfl.crypto.share_scheme import common_coin
 
 
 class Reference:

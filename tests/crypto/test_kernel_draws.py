@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from securevfl.base.arrays import Floats
-from securevfl.crypto.kernel import gradient, row_products
-from securevfl.crypto.kernel.ciphertexts import Answering, Opener, choose
+from securevfl.crypto.kernel import gradient, row_plaintexts
+from securevfl.crypto.kernel.ciphertexts import Answering, Opener
 from securevfl.crypto.kernel.gradient import KernelGradient, KernelGradientHolder
-from securevfl.crypto.kernel.row_products import LEAST
+from securevfl.crypto.kernel.opening_checks import LEAST
+from securevfl.crypto.kernel.ring_layout import choose
 from securevfl.crypto.kernel.shares import KernelShares
 from securevfl.crypto.scheme import Shape
 
@@ -20,7 +21,7 @@ RNG = np.random.default_rng(5)
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A message of several pieces."""
-    monkeypatch.setattr(row_products, "PIECE", 2)
+    monkeypatch.setattr(row_plaintexts, "PIECE", 2)
 
 
 def gradient_messages() -> None:

@@ -9,14 +9,19 @@ import numpy as np
 import pytest
 import tenseal.sealapi as seal
 
-from securevfl.base.tall import Here, Sparse, Tall
-from securevfl.crypto.kernel import gradient, row_products
-from securevfl.crypto.kernel.ciphertexts import choose, dither, named, uniform, unpack
+from securevfl.base.chunked_matrix import Here, Sparse, Tall
+from securevfl.crypto.kernel import gradient, row_plaintexts
 from securevfl.crypto.kernel.gradient import GradientParameters, KernelGradient
-from securevfl.crypto.kernel.residues import DEGREE, multiplied, summed, transform
-from securevfl.crypto.kernel.row_products import BLINDED, SEALED, g_scale
-from securevfl.crypto.lattice.lattice_product import LatticeScheme
-from securevfl.crypto.lattice.polynomial_ring import SealIO
+from securevfl.crypto.kernel.ntt import transform
+from securevfl.crypto.kernel.residue_bytes import unpack
+from securevfl.crypto.kernel.residue_products import multiplied, summed
+from securevfl.crypto.kernel.residues import DEGREE
+from securevfl.crypto.kernel.ring_layout import choose, named
+from securevfl.crypto.kernel.ring_sampling import dither, uniform
+from securevfl.crypto.kernel.row_encoding import g_scale
+from securevfl.crypto.kernel.row_parameters import BLINDED, SEALED
+from securevfl.crypto.lattice.lattice_gradient import LatticeScheme
+from securevfl.crypto.lattice.seal_io import SealIO
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.scheme import Shape
 from securevfl.errors import ConfigError, CryptoError, KeyMismatch, RangeError, ShapeMismatch
@@ -34,8 +39,8 @@ EVALUATOR = SCHEME.evaluator(HOLDER.public)
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_products, "PIECE", 2)
-    monkeypatch.setattr(row_products, "TILE", 1 << 14)
+    monkeypatch.setattr(row_plaintexts, "PIECE", 2)
+    monkeypatch.setattr(row_plaintexts, "TILE", 1 << 14)
 
 
 def through(matrix, g, pieces, *, room=1 << 30, encode=True, holder=HOLDER, evaluator=EVALUATOR):

@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securevfl.crypto.kernel.row_products import BLINDED, OPENED, SEALED, Mask
-from securevfl.crypto.lattice.lattice_product import PROFILE, LatticeScheme, Parameters
+from securevfl.crypto.kernel.row_parameters import BLINDED, OPENED, SEALED
+from securevfl.crypto.kernel.row_products import Mask
+from securevfl.crypto.lattice.lattice_gradient import PROFILE, LatticeScheme, Parameters
 from securevfl.crypto.scheme import Shape
 from securevfl.errors import ConfigError, CryptoError, KeyMismatch, RangeError
 

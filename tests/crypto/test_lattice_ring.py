@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securevfl.crypto.kernel.ciphertexts import RingLayout
-from securevfl.crypto.lattice.lattice_product import Parameters, dither
+from securevfl.crypto.kernel.ring_layout import RingLayout
+from securevfl.crypto.lattice.lattice_gradient import Parameters, dither
 from securevfl.crypto.lattice.polynomial_ring import Ring, RingKey, uniform
 from securevfl.crypto.prg import Prg, random_words
 from securevfl.errors import ConfigError

@@ -12,8 +12,8 @@ import tenseal.sealapi as seal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securevfl.crypto.kernel.ciphertexts import RingLayout
-from securevfl.crypto.lattice import bfv_product
+from securevfl.crypto.kernel.ring_layout import RingLayout
+from securevfl.crypto.lattice import lattice_shares
 from securevfl.crypto.lattice.polynomial_ring import uniform
 from securevfl.crypto.prg import Prg
 from tests.crypto.test_lattice_shares_security import (
@@ -94,7 +94,7 @@ def test_the_layout_is_no_dearer_than_any_other_of_its_kind(n, c, d):
 
     def cost(s, r, uses):
         layout = RingLayout(n, c, r, s)
-        return bfv_product.milliseconds(layout, d, uses) if layout.columns else math.inf
+        return lattice_shares.milliseconds(layout, d, uses) if layout.columns else math.inf
 
     for uses in (1, 10):
         chosen = PARAMETERS.choose(n, c, d, uses)

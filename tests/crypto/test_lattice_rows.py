@@ -6,10 +6,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from securevfl.base.tall import Here, Sparse, Tall
-from securevfl.crypto.kernel import row_products
-from securevfl.crypto.kernel.row_products import SEALED, kept_bytes
-from securevfl.crypto.lattice.lattice_product import LatticeScheme, Parameters, Sums
+from securevfl.base.chunked_matrix import Here, Sparse, Tall
+from securevfl.crypto.kernel import row_plaintexts
+from securevfl.crypto.kernel.row_parameters import SEALED
+from securevfl.crypto.kernel.row_plaintexts import kept_bytes
+from securevfl.crypto.lattice.lattice_gradient import LatticeScheme, Parameters, Sums
 from securevfl.crypto.lattice.polynomial_ring import Ring
 from securevfl.crypto.scheme import Shape
 from securevfl.errors import CryptoError, RangeError
@@ -41,8 +42,8 @@ def through(prepared: object, pieces: list[bytes], *, encode: bool = True) -> np
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_products, "PIECE", 2)
-    monkeypatch.setattr(row_products, "TILE", 1 << 15)
+    monkeypatch.setattr(row_plaintexts, "PIECE", 2)
+    monkeypatch.setattr(row_plaintexts, "TILE", 1 << 15)
 
 
 def pieces() -> list[bytes]:

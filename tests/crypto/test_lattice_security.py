@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 import tenseal.sealapi as seal
 
-from securevfl.crypto.kernel.ciphertexts import named
-from securevfl.crypto.kernel.row_products import BLINDED, FISHER, MOST, OPENED, OPENINGS, SEALED, SLOT
-from securevfl.crypto.lattice import polynomial_ring
-from securevfl.crypto.lattice.lattice_product import (
+from securevfl.crypto.kernel.opening_checks import MOST
+from securevfl.crypto.kernel.ring_layout import named
+from securevfl.crypto.kernel.row_parameters import BLINDED, FISHER, OPENED, OPENINGS, SEALED
+from securevfl.crypto.kernel.row_plaintexts import SLOT
+from securevfl.crypto.lattice import residue_bytes, seal_io
+from securevfl.crypto.lattice.lattice_gradient import (
     PROFILE,
     LatticeEvaluator,
     LatticeHolder,
@@ -53,8 +55,8 @@ def transformed(ring, rows, ntt):
 def reply(parameters, blinded, count):
     """c1 and the wanted coefficients of c0 of the only ciphertext in a reply."""
     primes, view = parameters.ring.primes, memoryview(blinded)[BLINDED.size :]
-    size = polynomial_ring.packed_size(primes, 4096)
-    return polynomial_ring.unpack(view, primes, 4096), polynomial_ring.unpack(view[size:], primes, count)
+    size = residue_bytes.packed_size(primes, 4096)
+    return residue_bytes.unpack(view, primes, 4096), residue_bytes.unpack(view[size:], primes, count)
 
 
 def crt(residues, primes):
@@ -202,7 +204,7 @@ def test_cross_terms_never_leave(parameters):
     blinded, _ = evaluator.blind(product)
     primes, width = parameters.ring.primes, 5 + MOST
     assert product.scale.width == width
-    assert len(blinded) == BLINDED.size + polynomial_ring.packed_size(primes, 4096) + polynomial_ring.packed_size(
+    assert len(blinded) == BLINDED.size + residue_bytes.packed_size(primes, 4096) + residue_bytes.packed_size(
         primes, width
     )
     assert len(holder.open(blinded, Shape(9, 1, 5))) == OPENED.size + 4 * width
@@ -386,7 +388,7 @@ def test_seal_itself_stumbles_over_a_zero_block():
 def test_every_encryption_is_fresh(parameters):
     holder, _ = pair(parameters)
     first, second = (holder.encrypt(np.ones((3, 1)), bound=1.0)[SEALED.size :] for _ in range(2))
-    assert first[-polynomial_ring.SEED_BYTES :] != second[-polynomial_ring.SEED_BYTES :]
+    assert first[-seal_io.SEED_BYTES :] != second[-seal_io.SEED_BYTES :]
     same = np.frombuffer(first, np.uint8) == np.frombuffer(second, np.uint8)
     assert same.mean() < 0.2
     assert LatticeScheme().keygen().public != LatticeScheme().keygen().public

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from securevfl.crypto.paillier import multiexp
+from securevfl.crypto.paillier.fixed_base import FixedBase
 from securevfl.crypto.paillier.multiexp import ExponentTerms, batch_inverse, evaluate, naf, plan
-from securevfl.crypto.paillier.paillier_keys import FixedBase
 
 M = (2**61 - 1) * (2**89 - 1)
 

@@ -14,24 +14,17 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securevfl.crypto.transfers import ot_rows
-from securevfl.crypto.transfers.ot_rows import (
-    COLUMNS,
-    Chooser,
-    RowHash,
-    RowOfferer,
-    fresh_secret,
-    message_bytes,
-    transposed,
-    tweaks,
-)
+from securevfl.crypto.transfers import base_transfers, bit_matrices, ot_extension, row_hash
+from securevfl.crypto.transfers.bit_matrices import transposed
+from securevfl.crypto.transfers.ot_extension import COLUMNS, Chooser, RowOfferer, fresh_secret, message_bytes
+from securevfl.crypto.transfers.row_hash import RowHash, tweaks
 from securevfl.errors import ConfigError, CryptoError
 
 
 def meet(bits=6, chooser=Chooser, offerer=RowOfferer):
     secret, choices = fresh_secret()
-    base = ot_rows.Offerer()
-    points, seeds = ot_rows.choose(base.offer, choices)
+    base = base_transfers.Offerer()
+    points, seeds = base_transfers.choose(base.offer, choices)
     coin = os.urandom(32)
     return chooser(base.pairs(points), coin, bits), offerer(secret, seeds, coin, bits)
 
@@ -74,7 +67,7 @@ def test_tweaks_broadcast_and_keys_matter():
 def test_columns_become_rows(octets, count, at_once):
     """However many words are swapped at a time."""
     columns = np.frombuffer(os.urandom(count * octets), np.uint8).reshape(count, octets)
-    with mock.patch.object(ot_rows, "_WORDS_AT_ONCE", at_once):
+    with mock.patch.object(bit_matrices, "_WORDS_AT_ONCE", at_once):
         rows = transposed(columns)
     slow = np.packbits(np.unpackbits(columns, axis=1, bitorder="little").T, axis=1, bitorder="little")
     np.testing.assert_array_equal(rows.view(np.uint8).reshape(slow.shape), slow)
@@ -100,7 +93,7 @@ def test_pads_are_those_of_the_docstring(bits):
     chooser, offerer = meet(bits)
     message, chosen = chooser.extend(rows)
     offered = offerer.extend(rows, message)
-    key = ot_rows.derive_key(chooser._coin, ot_rows._LABEL, bits)[:16]
+    key = ot_extension.derive_key(chooser._coin, ot_extension._LABEL, bits)[:16]
     s = offered._s.astype("<u8").tobytes()
     assert s == offerer._secret.tobytes()
     for row in range(rows):
@@ -121,7 +114,7 @@ def test_pads_are_those_of_the_docstring(bits):
 
 
 def test_blocks_follow_each_other_and_rows_are_numbered_through(monkeypatch):
-    monkeypatch.setattr(ot_rows, "_WORDS_AT_ONCE", 17)
+    monkeypatch.setattr(bit_matrices, "_WORDS_AT_ONCE", 17)
     chooser, offerer = meet()
     seen = []
     for rows in (40, 3, 64):
@@ -158,7 +151,7 @@ def test_wrong_sizes_and_altered_messages_are_refused():
     flipped = bytes([message[0] ^ 1]) + message[1:]  # the check then hashes with another key
     with pytest.raises(CryptoError, match="cheating"):
         offerer.extend(100, flipped)
-    for rows in (0, ot_rows.MOST_ROWS + 1):
+    for rows in (0, ot_extension.MOST_ROWS + 1):
         with pytest.raises(ConfigError):
             meet()[0].extend(rows)
     for bits in (0, 9):
@@ -196,27 +189,27 @@ class _Unhashed:
         self._inner = inner
 
     def __call__(self, x, tweak):
-        return x.copy() if (tweak[..., 1] == ot_rows._KEYS).all() else self._inner(x, tweak)
+        return x.copy() if (tweak[..., 1] == ot_extension._KEYS).all() else self._inner(x, tweak)
 
 
 def opened(chooser, offerer, rows=60):
     """How many pads beside its own the chooser opens: s falls out of an XOR of an even number of unknown keys."""
     streams = []
-    original = ot_rows.transposed
-    ot_rows.transposed = lambda columns: streams.append(original(columns)) or streams[-1]
+    original = ot_extension.transposed
+    ot_extension.transposed = lambda columns: streams.append(original(columns)) or streams[-1]
     try:
         message, chosen = chooser.extend(rows)
         t = streams[0][: rows * 6].reshape(rows, 6, 2)
         pads = offerer.extend(rows, message).pads(0, rows)
     finally:
-        ot_rows.transposed = original
+        ot_extension.transposed = original
     hashed = chooser._hash
-    keys = hashed(t.reshape(-1, 2), tweaks(0, rows * 6, ot_rows._KEYS))
+    keys = hashed(t.reshape(-1, 2), tweaks(0, rows * 6, ot_extension._KEYS))
     total = np.bitwise_xor.reduce(keys.reshape(rows, 6, 2), axis=1)
     hits = 0
     for j in range(64):
         other = j ^ chosen.choices
-        tweak = tweaks(0, rows, ot_rows._PADS)
+        tweak = tweaks(0, rows, ot_extension._PADS)
         tweak[:, 1] |= np.uint64(j << 8)
         guess = hashed(total, tweak)[:, 0]
         hits += int(((guess == pads[j]) & (other != 0)).sum())
@@ -238,7 +231,7 @@ def test_one_call_of_the_permutation_lets_tweaks_shift_into_one_another():
     x, t, d = (np.frombuffer(os.urandom(320), np.uint64).reshape(20, 2) for _ in range(3))
     assert (one_call(x, t) == one_call(x ^ d, t ^ d) ^ d).all()
     assert not (ours(x, t) == ours(x ^ d, t ^ d) ^ d).any()
-    assert ot_rows.BLOCK_WORDS == 2
+    assert row_hash.BLOCK_WORDS == 2
 
 
 # --- a chooser with odd columns reads s ----------------------------------------------------------------------------
@@ -251,7 +244,7 @@ class OddColumns(Chooser):
 
     def extend(self, rows):
         message, chosen = super().extend(rows)
-        octets = (len(message) - ot_rows._TAG * (COLUMNS + 1)) // COLUMNS
+        octets = (len(message) - ot_extension._TAG * (COLUMNS + 1)) // COLUMNS
         columns = np.frombuffer(message[: COLUMNS * octets], np.uint8).reshape(COLUMNS, octets).copy()
         for j in self.odd:
             columns[j, j * self._bits // 8] ^= 1 << j * self._bits % 8
@@ -319,13 +312,13 @@ class NoBlock(Chooser):
     """A mutant that leaves the random block out of what is hashed."""
 
     def _tags(self, number, corrections, columns):
-        return super()._tags(number, corrections, [column[: -ot_rows._TAG] for column in columns])
+        return super()._tags(number, corrections, [column[: -ot_extension._TAG] for column in columns])
 
 
 def fitting(chooser, choices=64):
     """The choices of one row that an offerer finds to fit h(r), all transfers but the row's being zero."""
     message, chosen = chooser.extend(1)
-    octets = (len(message) - ot_rows._TAG * (COLUMNS + 1)) // COLUMNS
+    octets = (len(message) - ot_extension._TAG * (COLUMNS + 1)) // COLUMNS
     corrections, check = message[: COLUMNS * octets], message[COLUMNS * octets :]
     columns = np.zeros((choices, octets), np.uint8)
     columns[:, 0] = np.arange(choices)
@@ -338,5 +331,5 @@ def test_without_the_random_block_the_check_would_tell_the_choices(monkeypatch):
     assert fitting(meet()[0])[0] == []
     mutant = meet(chooser=NoBlock)[0]
     choice = os.urandom(1)[0] & 63
-    monkeypatch.setattr(ot_rows.os, "urandom", lambda count: bytes([choice]) + bytes(count - 1))
+    monkeypatch.setattr(ot_extension.os, "urandom", lambda count: bytes([choice]) + bytes(count - 1))
     assert fitting(mutant) == ([choice], choice)

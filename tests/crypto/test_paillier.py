@@ -9,16 +9,12 @@ from multiprocessing import get_context
 import numpy as np
 import pytest
 
-from securevfl.crypto.paillier import multiexp, paillier_keys, paillier_product
-from securevfl.crypto.paillier.packing import HEADROOM, Header, MessageKind, layout, numbers, read, write
+from securevfl.crypto.paillier import paillier_keys, paillier_product, paillier_workers
+from securevfl.crypto.paillier.packing import HEADROOM, layout
+from securevfl.crypto.paillier.paillier_checks import CHECKS, PaillierChecks
 from securevfl.crypto.paillier.paillier_keys import PublicKey, SecretKey
-from securevfl.crypto.paillier.paillier_product import (
-    CHECKS,
-    PaillierChecks,
-    PaillierEvaluator,
-    PaillierHolder,
-    PaillierScheme,
-)
+from securevfl.crypto.paillier.paillier_messages import Header, MessageKind, numbers, read, write
+from securevfl.crypto.paillier.paillier_product import PaillierEvaluator, PaillierHolder, PaillierScheme
 from securevfl.crypto.scheme import Shape
 from securevfl.errors import CryptoError, KeyMismatch, OpeningMismatch, RangeError
 
@@ -222,7 +218,7 @@ def test_masks_and_randomness_are_uniform(evaluator, holder, data, monkeypatch):
     J, g = data
     product = evaluator.transpose_product(evaluator.prepare(J), holder.encrypt(g, bound=1.0))
     asked, drawn = [], []
-    for module, found in ((paillier_product, asked), (multiexp, drawn)):
+    for module, found in ((paillier_product, asked), (paillier_workers, drawn)):
         monkeypatch.setattr(
             module, "secrets", type("Spy", (), {"randbelow": staticmethod(lambda n, to=found: to.append(n) or n - 2)})
         )

@@ -6,7 +6,7 @@ import gmpy2
 import pytest
 from gmpy2 import mpz
 
-from securevfl.crypto.paillier import paillier_keys
+from securevfl.crypto.paillier import modulus_proof
 from securevfl.crypto.paillier.paillier_keys import PublicKey, SecretKey
 from securevfl.crypto.paillier.paillier_product import PaillierScheme
 from securevfl.errors import ConfigError, CryptoError
@@ -79,7 +79,7 @@ def test_unfit_public_keys(key):
     n, h, p = key.public.n, key.public.h, mpz(key.parts_for_workers()[0])
     roots = roots_of(key.public.data)
     prime = gmpy2.prev_prime(mpz(1) << BITS)
-    of_prime = [int(gmpy2.powmod(e, gmpy2.invert(prime, prime - 1), prime)) for e in paillier_keys._elements(prime)]
+    of_prime = [int(gmpy2.powmod(e, gmpy2.invert(prime, prime - 1), prime)) for e in modulus_proof._elements(prime)]
     half = gmpy2.prev_prime(mpz(1) << BITS // 2)
     unfit = {
         "cut short": [key.public.data[:-1], key.public.data + b"\0", key.public.data[: 7 + 3 * BITS // 8]],
@@ -110,13 +110,13 @@ def test_unfit_public_keys(key):
 
 def test_the_proof_is_that_of_this_modulus_alone(key):
     p, q = (mpz(x) for x in key.parts_for_workers()[:2])
-    roots = paillier_keys.prove(p, q)
-    assert roots == paillier_keys.prove(q, p) == roots_of(key.public.data)
-    assert paillier_keys.holds(p * q, roots)
-    assert not paillier_keys.holds(p * q, roots[:-1])
-    assert not paillier_keys.holds(p * gmpy2.next_prime(q), roots)
-    elements = paillier_keys._elements(p * q)
-    assert len({*elements}) == paillier_keys.ROOTS
+    roots = modulus_proof.prove(p, q)
+    assert roots == modulus_proof.prove(q, p) == roots_of(key.public.data)
+    assert modulus_proof.holds(p * q, roots)
+    assert not modulus_proof.holds(p * q, roots[:-1])
+    assert not modulus_proof.holds(p * gmpy2.next_prime(q), roots)
+    elements = modulus_proof._elements(p * q)
+    assert len({*elements}) == modulus_proof.ROOTS
     assert [pow(z, int(p * q), int(p * q)) for z in roots] == elements
 
 

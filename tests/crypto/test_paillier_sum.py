@@ -8,8 +8,8 @@ from multiprocessing import get_context
 import numpy as np
 import pytest
 
-from securevfl.crypto.paillier.packing import MessageKind, numbers, read
 from securevfl.crypto.paillier.paillier_keys import PublicKey, SecretKey
+from securevfl.crypto.paillier.paillier_messages import MessageKind, numbers, read
 from securevfl.crypto.paillier.paillier_sum import PaillierAdder, PaillierSum, PaillierSumHolder
 from securevfl.errors import ConfigError, CryptoError, KeyMismatch, RangeError
 

@@ -9,7 +9,8 @@ from cryptography.hazmat.primitives import hashes, hmac
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securevfl.crypto.prg import Prg, derive_key, encode_context
+from securevfl.crypto.key_derivation import derive_key, encode_context
+from securevfl.crypto.prg import Prg
 from securevfl.errors import CryptoError
 
 KEY = bytes(range(32))

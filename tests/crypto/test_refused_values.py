@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from securevfl.crypto.kernel.gradient import KernelGradient
-from securevfl.crypto.kernel.shares import KEY_BYTES, KernelShares
-from securevfl.crypto.lattice.bfv_product import LatticeShares
-from securevfl.crypto.lattice.lattice_product import LatticeScheme
+from securevfl.crypto.kernel.share_protocol import KEY_BYTES
+from securevfl.crypto.kernel.shares import KernelShares
+from securevfl.crypto.lattice.lattice_gradient import LatticeScheme
+from securevfl.crypto.lattice.lattice_shares import LatticeShares
 from securevfl.crypto.paillier.paillier_product import PaillierScheme
 from securevfl.errors import CryptoError, RangeError
 

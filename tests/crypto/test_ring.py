@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securevfl.crypto.masking import COS_ERROR, MAX_TERMS, cos_circle, from_ring, scale_bits, to_ring
+from securevfl.crypto.fixed_point_ring import COS_ERROR, MAX_TERMS, cos_circle, from_ring, scale_bits, to_ring
 from securevfl.crypto.prg import Prg
 from securevfl.errors import ConfigError, RangeError
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from securevfl.crypto.kernel.gradient import KernelGradient
-from securevfl.crypto.kernel.row_products import OPENINGS
-from securevfl.crypto.lattice.lattice_product import LatticeScheme
+from securevfl.crypto.kernel.row_parameters import OPENINGS
+from securevfl.crypto.lattice.lattice_gradient import LatticeScheme
 from securevfl.crypto.lattice.lattice_sum import LatticeSum
 from securevfl.crypto.paillier.paillier_product import PaillierScheme
 from securevfl.crypto.paillier.paillier_sum import PaillierSum

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from securevfl.crypto.kernel.shares import KernelShares
-from securevfl.crypto.lattice.bfv_product import LatticeShares
-from securevfl.crypto.share_ring import COIN_BYTES, ShareRing, common_coin
+from securevfl.crypto.lattice.lattice_shares import LatticeShares
+from securevfl.crypto.share_ring import ShareRing
+from securevfl.crypto.share_scheme import COIN_BYTES, common_coin
 from securevfl.errors import ConfigError, CryptoError, KeyMismatch, RangeError
 
 SHARES = {  # engine, and the largest share of values that may be off by one

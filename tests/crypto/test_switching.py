@@ -8,7 +8,7 @@ from math import log2
 import numpy as np
 import pytest
 
-from securevfl.crypto.transfers.ot_rows import SwitchNetwork
+from securevfl.crypto.transfers.switch_network import SwitchNetwork
 from securevfl.errors import ConfigError
 
 

@@ -6,8 +6,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from securevfl.base import tall
-from securevfl.base.tall import Here, Tall, TallPart
+from securevfl.base import chunked_matrix
+from securevfl.base.chunked_matrix import Here, Tall, TallPart
 from securevfl.protocols.residuals.base import Batch
 
 
@@ -57,7 +57,7 @@ def cut(X: np.ndarray, *edges: int) -> Tall:
 
 @pytest.mark.parametrize("edges", [(), (400,), (1, 2, 999)])
 def test_products_are_those_of_the_array(edges: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tall, "BLOCK", 64 * 7)
+    monkeypatch.setattr(chunked_matrix, "BLOCK", 64 * 7)
     generator = np.random.default_rng(0)
     X, theta, g = generator.normal(size=(1000, 7)), generator.normal(size=(7, 2)), generator.normal(size=(1000, 2))
     matrix = cut(X, *edges)
@@ -69,7 +69,7 @@ def test_products_are_those_of_the_array(edges: tuple[int, ...], monkeypatch: py
 
 
 def test_no_more_than_a_block_of_rows_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tall, "BLOCK", 64 * 7)
+    monkeypatch.setattr(chunked_matrix, "BLOCK", 64 * 7)
     rows = Counted(np.ones((1000, 7)))
     matrix = Tall.here(rows)
     assert (matrix @ np.ones((7, 1))).shape == (1000, 1)

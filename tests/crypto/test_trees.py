@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securevfl.crypto.masking import (
+from securevfl.crypto.prg import Prg
+from securevfl.crypto.sum_trees import (
     SumTree,
     balanced,
     build_trees,
@@ -19,7 +20,6 @@ from securevfl.crypto.masking import (
     star,
     totally_different,
 )
-from securevfl.crypto.prg import Prg
 from securevfl.errors import ConfigError
 
 

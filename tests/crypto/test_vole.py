@@ -4,13 +4,17 @@ import os
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securevfl.crypto.transfers import okvs, vole
+from securevfl.crypto.prg import Prg
+from securevfl.crypto.transfers import okvs, row_hash, vole_pieces, vole_prf, vole_public, vole_trees
 from securevfl.crypto.transfers.binary_field import Multiplier, ghash, packed, rows_of
-from securevfl.crypto.transfers.ot_rows import fresh_secret
-from securevfl.crypto.transfers.vole import Giver, PrfHash, Size, Taker, choice_bytes, sizes
+from securevfl.crypto.transfers.ot_extension import fresh_secret
+from securevfl.crypto.transfers.vole import Giver, Taker
+from securevfl.crypto.transfers.vole_pieces import Size, choice_bytes, sizes
+from securevfl.crypto.transfers.vole_prf import PrfHash
 from securevfl.errors import CryptoError
 
 X7 = 1 << 7 | 1 << 2 | 1 << 1 | 1  # x^128 in the field
@@ -56,7 +60,7 @@ def test_128_elements_are_packed_by_powers_of_x() -> None:
 def test_ghash_is_that_of_its_standard(count: int) -> None:
     """H is AES of zeros under the key, and each block enters by a product with it."""
     challenge, blocks = os.urandom(32), [os.urandom(16) for _ in range(count)]
-    cipher = vole.Cipher(vole.algorithms.AES(challenge[:16]), vole.modes.ECB()).encryptor()
+    cipher = Cipher(algorithms.AES(challenge[:16]), modes.ECB()).encryptor()
     times, total = Multiplier(cipher.update(bytes(16))), np.zeros((1, 2), np.uint64)
     for block in blocks:
         total = times(total ^ words(block))
@@ -74,7 +78,7 @@ def ends(secret: bytes | None = None) -> tuple[Giver, Taker, bytes]:
 
 @pytest.mark.parametrize("outcomes", [1, 900, 5000])
 def test_both_ends_have_shares_of_products(outcomes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vole, "MOST", 3000)
+    monkeypatch.setattr(vole_pieces, "MOST", 3000)
     giver, taker, delta = ends()
     found = []
     for number, size in enumerate(sizes(outcomes)):
@@ -93,15 +97,15 @@ def test_both_ends_have_shares_of_products(outcomes: int, monkeypatch: pytest.Mo
 
 def test_no_number_of_a_row_serves_in_two_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Under one key of the hash a row of the transfers has a number of its own at either end, in whichever piece."""
-    monkeypatch.setattr(vole, "MOST", 300)
+    monkeypatch.setattr(vole_pieces, "MOST", 300)
     numbered, before = list[tuple[int, int]](), set[tuple[int, int]]()
-    make = vole.tweaks
+    make = row_hash.tweaks
 
     def noting(first: int, count: int, purpose: int) -> np.ndarray:
         numbered.extend((purpose, row) for row in range(first, first + count))
         return make(first, count, purpose)
 
-    monkeypatch.setattr(vole, "tweaks", noting)
+    monkeypatch.setattr(vole_public, "tweaks", noting)
     giver, taker, _ = ends()
     for number, size in enumerate(sizes(900)):
         ends_of_piece = []
@@ -141,15 +145,15 @@ def test_sizes_hold_to_the_parameters(outcomes: int) -> None:
     pieces = sizes(outcomes)
     assert sum(piece.outcomes for piece in pieces) == outcomes
     for piece in pieces:
-        assert piece.trees >= vole.TREES
-        assert piece.places >= vole.INVERSE_RATE * piece.outcomes
-        assert piece.outcomes <= vole.MOST
-        assert piece.places <= 1.25 * vole.INVERSE_RATE * piece.outcomes + 2 * vole.TREES
+        assert piece.trees >= vole_pieces.TREES
+        assert piece.places >= vole_pieces.INVERSE_RATE * piece.outcomes
+        assert piece.outcomes <= vole_pieces.MOST
+        assert piece.places <= 1.25 * vole_pieces.INVERSE_RATE * piece.outcomes + 2 * vole_pieces.TREES
 
 
 def test_the_least_number_of_trees_makes_linear_tests_as_rare_as_is_claimed() -> None:
-    assert (1 - 0.1) ** vole.TREES <= 2.0**-128
-    assert vole.TREES % vole._GROUP == 0
+    assert (1 - 0.1) ** vole_pieces.TREES <= 2.0**-128
+    assert vole_pieces.TREES % vole_pieces.GROUP == 0
 
 
 SMALL = Size(60, 16, 3)  # far below any security
@@ -158,8 +162,8 @@ SMALL = Size(60, 16, 3)  # far below any security
 def test_trees_and_their_map_are_those_of_the_docstring() -> None:
     """Slowly: node by node from the roots, and place by place."""
     public = ends()[0]._public
-    roots = vole.Prg(os.urandom(32), "roots").array((16, 2), np.uint64)
-    leaves, levels = vole._grown(public, roots, 3)
+    roots = Prg(os.urandom(32), "roots").array((16, 2), np.uint64)
+    leaves, levels = vole_trees.grown(public, roots, 3)
     leaves = leaves.reshape(8, 16, 2)
 
     def child(node: bytes, side: int) -> bytes:
@@ -242,8 +246,8 @@ def meet(keys: np.ndarray, asked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     a, b = words(os.urandom(16 * len(P))), words(os.urandom(16 * len(P)))
     c = b ^ Multiplier(delta)(a)
     return (
-        vole.evaluated(hashing, seed, c, asked),
-        vole.held(hashing, seed, b, P ^ a, Multiplier(delta), asked),
+        vole_prf.evaluated(hashing, seed, c, asked),
+        vole_prf.held(hashing, seed, b, P ^ a, Multiplier(delta), asked),
     )
 
 

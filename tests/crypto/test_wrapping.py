@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from securevfl.crypto.prg import unwrap, wrap
+from securevfl.crypto.wrapping import unwrap, wrap
 from securevfl.errors import CryptoError
 
 

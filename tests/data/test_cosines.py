@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from securevfl.data.forest import REACH, Cosines
+from securevfl.data.cosine_features import REACH, Cosines
 from securevfl.families.player import State
 
 RNG = np.random.default_rng(5)

@@ -12,10 +12,11 @@ from scipy import stats
 from typer.testing import CliRunner
 
 import securevfl as vfl
-from securevfl.base.files import read_checked_json
+from securevfl.base.checked_files import read_checked_json
 from securevfl.cli.main import app
+from securevfl.data.baseline import Baseline, baselines
 from securevfl.data.columns import Columns, columns_of
-from securevfl.data.drift import FEWEST, Baseline, _chi_square, _kolmogorov, _psi, _shares, baselines, drifts
+from securevfl.data.drift import FEWEST, _chi_square, _kolmogorov, _psi, _shares, drifts
 from securevfl.errors import DataError, TableError
 from securevfl.training.model_part import ModelPart
 
@@ -94,7 +95,7 @@ def test_tables_that_cannot_be_compared_are_told() -> None:
 
 
 def test_a_sorted_table_is_not_judged_by_its_top(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("securevfl.data.drift.ROWS", 50)
+    monkeypatch.setattr("securevfl.data.baseline.ROWS", 50)
     X = np.arange(400.0)[:, None]
     own = [vfl.Party("bank", X % 7, (X[:, 0] % 2).astype(int), aligned=True), vfl.Party("shop", X, aligned=True)]
     job = vfl.Job(model=vfl.Logistic(), protocol="open", batch_size="all", epochs=1, accepts=["columns"])

@@ -8,8 +8,8 @@ import pytest
 
 import securevfl as vfl
 from securevfl.data.columns import columns_of
-from securevfl.data.evidence import BinRows, Evidence, Woe, weighed
 from securevfl.data.preparation import Preparation, Prepared, fit
+from securevfl.data.woe import BinRows, Evidence, Woe, weighed
 from securevfl.errors import ConfigError
 
 N = 600

@@ -13,9 +13,10 @@ import pyarrow.parquet
 import pytest
 
 import securevfl as vfl
+from securevfl.data.composite_ids import _letters, composed, normal
 from securevfl.data.load import read_parties
-from securevfl.data.parquet import ParquetSource
-from securevfl.data.readers import _letters, composed, id_rule, normal, read_ids, read_party, read_table
+from securevfl.data.parquet_source import ParquetSource
+from securevfl.data.readers import id_rule, read_ids, read_party, read_table
 from securevfl.errors import IdError
 
 SPANS = (0, 0x33FF), (0xA640, 0xA7FF), (0xF900, 0xFB06), (0xFE00, 0xFE2F), (0xFF00, 0xFFEF)

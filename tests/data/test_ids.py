@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securevfl.data.register import id_keys, shared_rows
+from securevfl.data.id_keys import id_keys, shared_rows
 
 HELD = st.lists(st.integers(0, 40), min_size=1, unique=True)
 

@@ -14,9 +14,10 @@ from pyarrow import csv, parquet
 import securevfl as vfl
 from securevfl import errors
 from securevfl.data import load, store
-from securevfl.data.load import forget, read_aligned, read_parties, write_rows
+from securevfl.data.load import forget, read_aligned, read_parties
 from securevfl.data.party import Party
 from securevfl.data.readers import read_ids, read_party
+from securevfl.data.row_order import write_rows
 from securevfl.data.store import StoredParty, borrow_table, store_table, table_path
 from tests.forked import run_forked
 

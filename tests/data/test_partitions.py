@@ -12,11 +12,12 @@ import pytest
 from pyarrow import parquet
 
 import securevfl as vfl
-from securevfl.base.tall import Tall
-from securevfl.crypto.kernel import row_products
+from securevfl.base.chunked_matrix import Tall
+from securevfl.crypto.kernel import row_plaintexts
 from securevfl.data import store
+from securevfl.data.location_scale import moments
 from securevfl.data.partitions import PartitionedParty, PartitionedTable, partition_party
-from securevfl.data.scaling import Scaling, moments
+from securevfl.data.scaling import Scaling
 from securevfl.data.store import open_table, store_table
 from securevfl.errors import ConfigError, DataError, TableError
 from securevfl.protocols.engines import Engine
@@ -71,7 +72,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_products, "PIECE", 2)
+    monkeypatch.setattr(row_plaintexts, "PIECE", 2)
 
 
 def job(residual: Engine | str, **keys: Any) -> vfl.Job:
@@ -130,7 +131,7 @@ def test_the_party_s_own_process_asks_for_few_rows(tables: Path, monkeypatch: py
     for place in ("training.session", "families.sizes"):
         monkeypatch.setattr(f"securevfl.{place}.ROWS", 50)
     monkeypatch.setattr("securevfl.families.rounds.rounds.SAMPLE", 50)
-    monkeypatch.setattr("securevfl.data.drift.OUTSIDE", 50)
+    monkeypatch.setattr("securevfl.data.baseline.OUTSIDE", 50)
     monkeypatch.setattr(PartitionedTable, "__getitem__", counted)
     parted = partition_party("shop", tables / "shop.table", Rooms())
     vfl.simulate(job(vfl.Ckks()), [open_table("bank", tables / "bank.table"), parted])
@@ -151,7 +152,7 @@ def test_a_table_on_disk_is_never_whole_in_memory(tables: Path, monkeypatch: pyt
     parties = [open_table(name, tables / f"{name}.table") for name in ("bank", "shop")]
     whole = vfl.simulate(job("open"), parties)
     monkeypatch.setattr(store, "WHOLE", 0)
-    monkeypatch.setattr("securevfl.base.tall.BLOCK", 8 * 100)
+    monkeypatch.setattr("securevfl.base.chunked_matrix.BLOCK", 8 * 100)
     blocks = vfl.simulate(job("open"), parties)
     for name, part in whole.parts.items():
         np.testing.assert_allclose(part.theta, blocks.parts[name].theta, atol=1e-9)

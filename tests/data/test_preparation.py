@@ -12,12 +12,12 @@ from sklearn.preprocessing import KBinsDiscretizer, OneHotEncoder, RobustScaler
 import securevfl as vfl
 from securevfl import errors
 from securevfl.base.config import plain
-from securevfl.data.bins import DEVIATION, FEWEST, decimal, edges_of, rounded
+from securevfl.data.bin_edges import DEVIATION, FEWEST, decimal, edges_of, rounded
+from securevfl.data.column_transforms import Bins
 from securevfl.data.columns import columns_of
-from securevfl.data.evidence import Woe, number_bins
+from securevfl.data.location_scale import quartiles
 from securevfl.data.preparation import Preparation, Prepared, fit
-from securevfl.data.scaling import quartiles
-from securevfl.data.steps import Bins
+from securevfl.data.woe import Woe, number_bins
 from securevfl.families.player import TrainingData
 from securevfl.families.sizes import as_prepared, known_run, prepare
 from securevfl.training.model_part import ModelPart

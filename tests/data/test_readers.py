@@ -18,9 +18,9 @@ from pyarrow import csv, parquet
 
 from securevfl import errors
 from securevfl.data import readers
-from securevfl.data.columns import MISSING
 from securevfl.data.load import read_parties
 from securevfl.data.readers import read_ids, read_party, read_table
+from securevfl.data.validation import MISSING
 
 N = 30
 GENERATOR = np.random.default_rng(0)

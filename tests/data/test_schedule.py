@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import securevfl as vfl
+from securevfl.data.id_keys import ID_DIGEST, id_keys, order_by_value, rising
 from securevfl.data.party import register_of
-from securevfl.data.register import ID_DIGEST, Register, id_keys, order_by_value, rising
+from securevfl.data.register import Register
 from securevfl.data.schedule import GROWS, MOST, PART, QUARTER, Schedule, parts_of
 
 N = 400

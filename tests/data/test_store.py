@@ -14,11 +14,11 @@ from pyarrow import parquet
 
 import securevfl as vfl
 from securevfl import errors
-from securevfl.data import parquet as parquet_source
+from securevfl.data import parquet_source as parquet_source
 from securevfl.data import store
+from securevfl.data.location_scale import moments
 from securevfl.data.party import Party
 from securevfl.data.readers import read_party
-from securevfl.data.scaling import moments
 from securevfl.data.store import StoredTable, open_table, store_table
 
 N, D = 300, 4
@@ -278,7 +278,7 @@ def test_moments_are_numpy_s(rows: int, columns: int, chunk: int, scale: float, 
     X[:, 0] = 0.1
     order = generator.permutation(rows + 3)[:rows]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("securevfl.base.tall.BLOCK", chunk)
+        patch.setattr("securevfl.base.chunked_matrix.BLOCK", chunk)
         mean, deviation = moments(X, order)[:2]
     np.testing.assert_allclose(mean, X[order].mean(axis=0), rtol=1e-12, atol=1e-12 * scale)
     np.testing.assert_allclose(deviation[1:], X[order].std(axis=0)[1:], rtol=1e-12 if rows > 3 else 1e-9, atol=1e-12)
@@ -289,7 +289,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from securevfl.base import tall
-from securevfl.data import parquet as parquet_source, scaling, store
+from securevfl.data import location_scale, parquet_source, store
 
 def peak():
     return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
@@ -297,7 +297,7 @@ def peak():
 parquet_source.BATCH, store.BUCKET, tall.BLOCK = 4 << 20, 8 << 20, 1 << 18
 before = peak()
 party = store.store_table("shop", sys.argv[1], sys.argv[2])
-scaling.moments(party.X, store.np.random.default_rng(0).permutation(len(party)))
+location_scale.moments(party.X, store.np.random.default_rng(0).permutation(len(party)))
 print(peak() - before)
 """
 

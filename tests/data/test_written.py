@@ -9,9 +9,10 @@ import pyarrow.parquet
 import pytest
 
 import securevfl as vfl
-from securevfl.data.columns import columns_of, days_written, meant, numbers_written
+from securevfl.data.columns import columns_of
 from securevfl.data.preparation import Preparation, fit
 from securevfl.data.readers import read_table
+from securevfl.data.text_values import days_written, meant, numbers_written
 from securevfl.errors import TableError
 from securevfl.families.sizes import prepare
 

@@ -9,7 +9,8 @@ import pytest
 
 import securevfl as vfl
 from securevfl.consent.booking import Booking, Sitting
-from securevfl.data.register import Register, id_keys
+from securevfl.data.id_keys import id_keys
+from securevfl.data.register import Register
 from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.disclosure.ledger import DisclosureLedger, told_to
 from securevfl.disclosure.limits import Limit, ToldTotal

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from securevfl.data.register import Register, id_keys
+from securevfl.data.id_keys import id_keys
+from securevfl.data.register import Register
 from securevfl.disclosure import row_sets as module
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger

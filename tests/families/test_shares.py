@@ -14,7 +14,7 @@ import pytest
 from selfcheck.whole_weights import whole_weights
 
 import securevfl as vfl
-from securevfl.crypto.transfers.ot_rows import COLUMNS, Chooser
+from securevfl.crypto.transfers.ot_extension import COLUMNS, Chooser
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, PartiesError
 from securevfl.families.shares.shares import measures, weights_told

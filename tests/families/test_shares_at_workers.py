@@ -24,13 +24,15 @@ from pyarrow import parquet
 from selfcheck.whole_weights import whole_weights
 
 import securevfl as vfl
-from securevfl.base.tall import Stretch
-from securevfl.crypto import masking
+from securevfl.base.chunked_matrix import Stretch
+from securevfl.crypto import key_agreement
 from securevfl.crypto.kernel.shares import KernelShares
-from securevfl.crypto.share_ring import ShareRing, common_coin
+from securevfl.crypto.share_ring import ShareRing
+from securevfl.crypto.share_scheme import common_coin
 from securevfl.data import schedule
+from securevfl.data.external_table import Outside
 from securevfl.data.partitions import partition_party
-from securevfl.data.scaling import Outside, Scaling
+from securevfl.data.scaling import Scaling
 from securevfl.data.store import open_table, store_table
 from securevfl.errors import ConfigError, TableError, TransportError
 from securevfl.families.shares import shares_player
@@ -81,12 +83,12 @@ def draws(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         drawn[name] += 1
         return hashlib.shake_256(f"{name} {drawn[name]}".encode()).digest(size)
 
-    class Pair(masking.X25519PrivateKey):
+    class Pair(key_agreement.X25519PrivateKey):
         generate = staticmethod(lambda: X25519.from_private_bytes(urandom(32)))
 
-    X25519 = masking.X25519PrivateKey
+    X25519 = key_agreement.X25519PrivateKey
     monkeypatch.setattr(os, "urandom", urandom)
-    monkeypatch.setattr(masking, "X25519PrivateKey", Pair)
+    monkeypatch.setattr(key_agreement, "X25519PrivateKey", Pair)
     monkeypatch.setattr("securevfl.runtime.threads.secrets", type("drawn", (), {"token_bytes": staticmethod(urandom)}))
     return drawn.clear
 

@@ -12,7 +12,7 @@ from selfcheck.checks import draws
 
 import securevfl as vfl
 from securevfl.crypto.share_ring import ShareRing, Words
-from securevfl.data.register import id_digest
+from securevfl.data.id_keys import id_digest
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.families import leak_kinds
 from securevfl.protocols.shares import table_transfers

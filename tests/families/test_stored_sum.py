@@ -8,7 +8,7 @@ import pytest
 
 import securevfl as vfl
 from securevfl.base.roles import Roles
-from securevfl.crypto.scheme import Secret
+from securevfl.crypto.secret import Secret
 from securevfl.errors import (
     ConfigError,
     CryptoError,

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from securevfl.data.columns import columns_of
-from securevfl.data.forest import Forest, Lines, _merged, asked
+from securevfl.data.forest import Forest, _merged, asked
+from securevfl.data.linear_features import Lines
 from securevfl.data.preparation import Preparation, Prepared, fit
 from securevfl.families.player import State
 

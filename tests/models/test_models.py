@@ -4,10 +4,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from securevfl.errors import LabelError
-from securevfl.models.linear import Linear
-from securevfl.models.loss import Loss, SoftmaxLoss
-from securevfl.models.losses import LOSSES, LogLinkLoss
-from securevfl.models.row_columns import OffsetLoss, WeightedLoss
+from securevfl.models.exposure import OffsetLoss
+from securevfl.models.linear_block import Linear
+from securevfl.models.log_link_losses import LogLinkLoss
+from securevfl.models.loss import Loss
+from securevfl.models.losses import LOSSES
+from securevfl.models.row_weights import WeightedLoss
+from securevfl.models.standard_losses import SoftmaxLoss
 
 
 def targets(loss: Loss, n: int, generator: np.random.Generator) -> np.ndarray:

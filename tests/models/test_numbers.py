@@ -20,7 +20,8 @@ from securevfl.data.party import register_of
 from securevfl.families.shares.shares import table_error
 from securevfl.families.shares.shares_plan import plan
 from securevfl.models import metrics
-from securevfl.models.losses import CAP, LOSSES, LogLinkLoss
+from securevfl.models.log_link_losses import CAP, LogLinkLoss
+from securevfl.models.losses import LOSSES
 from securevfl.protocols.shares.share_numbers import LookUp
 
 N = 1500

@@ -11,9 +11,9 @@ import pytest
 
 import securevfl as vfl
 from securevfl.errors import ClassError
-from securevfl.models import metrics
+from securevfl.models import metrics, pair_metrics
+from securevfl.models.group_metrics import by_group
 from securevfl.models.losses import LOSSES
-from securevfl.models.metrics import by_group
 from securevfl.organisations.fairness_by_group import alone_by_group, count_groups
 
 N = 900
@@ -26,7 +26,7 @@ Figures = Callable[[Any, Any, Any], Any]
 FIGURES: dict[str, Figures] = {
     "metrics": lambda loss, y, classes: metrics.evaluate(loss, F, y, classes),
     "by group": lambda loss, y, classes: by_group(loss, F, y, classes, GROUPS),
-    "of levels": lambda loss, y, classes: metrics.of_classes(loss, F, (y == classes[1])[:, None], classes),
+    "of levels": lambda loss, y, classes: pair_metrics.of_classes(loss, F, (y == classes[1])[:, None], classes),
 }
 
 

@@ -15,7 +15,7 @@ from selfcheck.whole_weights import whole_weights
 
 import securevfl as vfl
 from securevfl.errors import DataNotice, LabelError
-from securevfl.models.losses import CAP
+from securevfl.models.log_link_losses import CAP
 from securevfl.training import session
 
 N = 1500
@@ -70,7 +70,7 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
 }
 BAR = 0.035  # standard errors
 # Sums are rounded at random on shares and under CKKS: a coefficient is normal over runs, of a deviation that
-# `securevfl.models.rounded_sums` foresees. Its bound is 7 of these (P < 6 x 2.6e-12 a case) and what is left of
+# `securevfl.models.rounding_error` foresees. Its bound is 7 of these (P < 6 x 2.6e-12 a case) and what is left of
 # stopping, at least the bar.
 LEFT = 0.014
 LOSS = 0.005  # of the optimum's deviance

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.models.linear import separating
+from securevfl.models.separation import separating
 
 N = 240
 DRAW = np.random.default_rng(3)

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.data.forest import Forest, Lines
+from securevfl.data.forest import Forest
+from securevfl.data.linear_features import Lines
 from securevfl.data.preparation import Prepared
 from securevfl.errors import ConfigError, DataError, PartiesError
-from securevfl.models.own_score import Boosted, BoostedTree, ScoreColumn, out_of_fold
+from securevfl.models.boosted_score import Boosted, BoostedTree, ScoreColumn, out_of_fold
+from securevfl.models.forest_inputs import ForestInputs
 from securevfl.models.shapley import explained
-from securevfl.models.trees import ForestInputs
 
 
 def by_subsets(worth: Any, players: int) -> Any:

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.base.tall import Sparse
+from securevfl.base.chunked_matrix import Sparse
 from securevfl.families.transfer import taylor
 from securevfl.families.transfer.taylor import Quadratic
 

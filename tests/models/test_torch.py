@@ -9,12 +9,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import securevfl as vfl  # noqa: E402
-from securevfl.base import tall  # noqa: E402
-from securevfl.base.tall import Tall  # noqa: E402
+from securevfl.base import chunked_matrix  # noqa: E402
+from securevfl.base.chunked_matrix import Tall  # noqa: E402
 from securevfl.errors import ConfigError  # noqa: E402
-from securevfl.models import torch_part  # noqa: E402
-from securevfl.models.linear import Place  # noqa: E402
-from securevfl.models.torch_part import TorchPart, TorchRows, by_layers, by_torch, is_layered  # noqa: E402  # noqa: E402
+from securevfl.models import torch_block  # noqa: E402
+from securevfl.models.block import Place  # noqa: E402
+from securevfl.models.torch_block import TorchPart, TorchRows  # noqa: E402
+from securevfl.models.torch_jacobian import by_layers, by_torch, is_layered  # noqa: E402
 
 D, C = 12, 3
 nn = torch.nn
@@ -83,8 +84,8 @@ def model_size(module: torch.nn.Module) -> int:
 
 
 def test_a_large_jacobian_is_read_in_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tall, "HELD", 1)
-    monkeypatch.setattr(torch_part, "AT_ONCE", 4)
+    monkeypatch.setattr(chunked_matrix, "HELD", 1)
+    monkeypatch.setattr(torch_block, "AT_ONCE", 4)
     model, (X, g) = part(), drawn()
     J = model.jacobian(X)
     assert isinstance(J.matrix, Tall)

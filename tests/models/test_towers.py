@@ -9,8 +9,9 @@ torch = pytest.importorskip("torch")
 
 import securevfl as vfl  # noqa: E402
 from securevfl.errors import ConfigError  # noqa: E402
-from securevfl.models import torch_part  # noqa: E402
-from securevfl.models.torch_part import TorchPart, TorchTop  # noqa: E402
+from securevfl.models import torch_block  # noqa: E402
+from securevfl.models.torch_block import TorchPart  # noqa: E402
+from securevfl.models.torch_top import TorchTop  # noqa: E402
 
 torch.set_num_threads(1)
 REAL = Path(__file__).parents[3] / "shared" / "data"
@@ -101,7 +102,7 @@ def test_a_step_goes_through_a_module_once(name: str, monkeypatch: pytest.Monkey
     g = np.random.default_rng(4).normal(size=(9, 1))
     found, through = steps(ROWS)
     assert through == 2
-    monkeypatch.setattr(torch_part, "TRACED", len(ROWS) - 1)
+    monkeypatch.setattr(torch_block, "TRACED", len(ROWS) - 1)
     again, through = steps(ROWS)
     assert through == 5
     for one, other in zip(found, again, strict=True):

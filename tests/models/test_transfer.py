@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from securevfl.base.arrays import Floats
-from securevfl.base.tall import Tall
-from securevfl.crypto.lattice.lattice_product import LatticeScheme
+from securevfl.base.chunked_matrix import Tall
+from securevfl.crypto.lattice.lattice_gradient import LatticeScheme
 from securevfl.crypto.lattice.polynomial_ring import Ring
 from securevfl.crypto.scheme import Shape
 from securevfl.families.transfer import taylor

@@ -17,10 +17,10 @@ from sklearn.metrics import roc_auc_score
 import securevfl as vfl
 from securevfl.errors import ConfigError, DataError, DataNotice, LabelError, LeakageError
 from securevfl.families.player import State
-from securevfl.models import own_score, trees
-from securevfl.models.base import Spread
-from securevfl.models.own_score import Boosted, out_of_fold
-from securevfl.models.trees import ForestInputs
+from securevfl.models import boosted_score, trees
+from securevfl.models.boosted_score import Boosted, out_of_fold
+from securevfl.models.forest_inputs import ForestInputs
+from securevfl.models.inputs import Spread
 from securevfl.options import Patience
 from securevfl.training.checkpoint import Checkpoints
 
@@ -74,7 +74,7 @@ def test_a_run_is_that_of_floats(count: int) -> None:
     """With entries an eighth apart, as what is rounded at random weighs more on few rows."""
     own, fine = parties(count), vfl.Protocol(shares=vfl.Shares(table_bits=8, step=0.125))
     steps: dict[str, Any] = {"optimizer": vfl.BlockDescent(), "batch_size": "all", "epochs": 12}
-    run = vfl.simulate(job(vfl.Trees(**SMALL, own_score=False), protocol=fine, **steps), own, workers=1)
+    run = vfl.simulate(job(vfl.Trees(**SMALL, boosted_score=False), protocol=fine, **steps), own, workers=1)
     found, train, test = inputs_of(run, own)
     y = np.where(own[0].y == 1, 1.0, -1.0)[:, None]
     knots = np.arange(-128.0, 129.0) / 8
@@ -130,7 +130,7 @@ def test_only_the_party_with_labels_moves_the_mean() -> None:
 
 def test_the_model_is_that_of_the_least_loss_of_rows_held_out() -> None:
     """With hardly anything to hold weights back the loss rises from the first evaluation on."""
-    run = vfl.simulate(job(vfl.Trees(trees=20, own_score=False, ridge=2e-3)), parties())
+    run = vfl.simulate(job(vfl.Trees(trees=20, boosted_score=False, ridge=2e-3)), parties())
     losses = [record["loss"] for record in run.history if "loss" in record]
     assert run.metrics["loss"] == min(losses) < losses[-1]
 
@@ -221,7 +221,7 @@ def test_each_fold_is_fitted_to_the_others_with_the_weights_of_their_rows(monkey
             assert not set(X[:, 0].astype(int).tolist()) & set(fits[-1][0])
             return X
 
-    monkeypatch.setattr(own_score, "Boosted", Fitted)
+    monkeypatch.setattr(boosted_score, "Boosted", Fitted)
     dealt = []
     for key in (bytes(32), bytes(31) + b"1"):
         fits.clear()
@@ -273,13 +273,13 @@ def test_a_score_of_no_use_keeps_its_column() -> None:
     model = vfl.Trees(**SMALL)
     spread = Spread(active=True, columns=5, outputs=1, parties=2, rows=300)
     assert model.breadth(spread) == 3 * 8 + 5 + 1 + 1
-    assert vfl.Trees(**SMALL, own_score=False).breadth(spread) == 6 * 8 + 5 + 16 + 1
+    assert vfl.Trees(**SMALL, boosted_score=False).breadth(spread) == 6 * 8 + 5 + 16 + 1
     passive = Spread(active=False, columns=5, outputs=1, parties=2, rows=300)
     assert model.breadth(passive) == 9 * 8 + 5 + 24
     assert vfl.Trees(**SMALL, cosines=7).breadth(passive) == 9 * 8 + 5 + 7
     assert model.breadth(replace(passive, opened=True)) == 9 * 8 + 5
     assert vfl.Trees().count(passive) == 150
-    assert [vfl.Trees(own_score=False).count(Spread(False, 5, 1, 2, n)) for n in (10_000, 50_000, 60_000)] == [
+    assert [vfl.Trees(boosted_score=False).count(Spread(False, 5, 1, 2, n)) for n in (10_000, 50_000, 60_000)] == [
         100,
         50,
         25,
@@ -354,7 +354,7 @@ def test_rare_classes_may_weigh_as_much() -> None:
     own = parties(rows=300)
     rare = (own[0].y == 1) & (np.arange(300) % 4 == 0)
     table = [vfl.Party("bank", own[0].table, rare.astype(int), ids=own[0].ids), own[1]]
-    small = vfl.Trees(trees=4, depth=2, own_score=False)
+    small = vfl.Trees(trees=4, depth=2, boosted_score=False)
     plain, even = (
         vfl.simulate(job(small, weights=each), table) for each in (None, {"classes": "balanced", "most": 6.0})
     )
@@ -366,7 +366,7 @@ def test_several_classes_are_learnt_one_against_the_rest_unless_a_loss_is_named(
     own = vfl.datasets.breast_cancer()
     y = np.digitize(own[0].X[:, 0], np.quantile(own[0].X[:, 0], [0.25, 0.5, 0.75]))
     each = [vfl.Party("bank", own[0].X, y, aligned=True), vfl.Party("shop", own[1].X, aligned=True)]
-    job = vfl.Job(model=vfl.Trees(trees=4, depth=2, own_score=False), epochs=4)
+    job = vfl.Job(model=vfl.Trees(trees=4, depth=2, boosted_score=False), epochs=4)
     with pytest.warns(DataNotice, match="bank: trees learn each of several classes against the rest"):
         run = vfl.simulate(job, each)
     assert run.job.model.loss.name == "one_vs_rest"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from securevfl.crypto.lattice.lattice_product import LatticeScheme
+from securevfl.crypto.lattice.lattice_gradient import LatticeScheme
 from securevfl.crypto.lattice.lattice_sum import LatticeSum
 from securevfl.crypto.scheme import AdditiveScheme, LinearScheme
 from securevfl.protocols.engines import Engine

@@ -12,9 +12,10 @@ import securevfl as vfl
 from securevfl.base.arrays import Floats
 from securevfl.errors import ConfigError, TableError
 from securevfl.families.rounds.rounds import SAMPLE
-from securevfl.models.linear import Linear, starting_weights
+from securevfl.models.linear_block import Linear, starting_weights
+from securevfl.models.log_link_losses import CAP
 from securevfl.models.loss import Loss
-from securevfl.models.losses import CAP, LOSSES
+from securevfl.models.losses import LOSSES
 from securevfl.optim.block_newton import CUT, FLAT, OVER, BlockMemory, solve
 from securevfl.optim.curvature import FLOOR, preconditioner
 from securevfl.protocols.residuals.base import Pace

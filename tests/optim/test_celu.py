@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 import securevfl as vfl
 from securevfl.base.arrays import Floats
 from securevfl.families.rounds.rounds import SAMPLE
-from securevfl.models.linear import starting_weights
+from securevfl.models.linear_block import starting_weights
 from securevfl.models.losses import LOSSES
 from securevfl.optim.celu import Workset, cosines
 from securevfl.protocols.link import ActiveLink

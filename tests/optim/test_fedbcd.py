@@ -8,7 +8,7 @@ import securevfl as vfl
 from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Schedule
 from securevfl.families.rounds.rounds import SAMPLE
-from securevfl.models.linear import starting_weights
+from securevfl.models.linear_block import starting_weights
 from securevfl.models.losses import LOSSES
 from securevfl.optim.rules import Optimizer
 from securevfl.runtime.clock import Stage

@@ -8,7 +8,7 @@ import pytest
 import securevfl as vfl
 from securevfl.base.arrays import Floats
 from securevfl.families.rounds.rounds import SAMPLE
-from securevfl.models.linear import starting_weights
+from securevfl.models.linear_block import starting_weights
 from securevfl.training.checkpoint import Checkpoints
 
 

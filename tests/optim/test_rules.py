@@ -21,7 +21,7 @@ from securevfl.data.schedule import Schedule
 from securevfl.errors import ConfigError
 from securevfl.families.player import State
 from securevfl.families.rounds.rounds import SAMPLE, RoundsPlayer
-from securevfl.models.linear import starting_weights
+from securevfl.models.linear_block import starting_weights
 from securevfl.models.losses import LOSSES
 from securevfl.optim.rules import RULES, AdaGrad, Adam, Momentum, Proximal, Rule, Sgd, Updater
 from securevfl.training.checkpoint import Checkpoints

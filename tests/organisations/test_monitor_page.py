@@ -11,8 +11,9 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from securevfl.data.baseline import baselines
 from securevfl.data.columns import columns_of
-from securevfl.data.drift import Drift, baselines, drifts
+from securevfl.data.drift import Drift, drifts
 from securevfl.organisations.monitor import Monitor
 from securevfl.organisations.predict import Answered
 from securevfl.organisations.serve import Ended

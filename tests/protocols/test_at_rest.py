@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from securevfl.base.files import DamagedFileError
-from securevfl.data.register import Register, id_keys
+from securevfl.base.checked_files import DamagedFileError
+from securevfl.data.id_keys import id_keys
+from securevfl.data.register import Register
 from securevfl.disclosure import ledger as disclosure
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger

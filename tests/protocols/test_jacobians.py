@@ -12,7 +12,9 @@ from securevfl.base.arrays import Floats
 from securevfl.base.roles import Roles
 from securevfl.errors import ProtocolError
 from securevfl.models import losses
-from securevfl.models.linear import Linear, LinearModel, Place
+from securevfl.models.block import Place
+from securevfl.models.linear import LinearModel
+from securevfl.models.linear_block import Linear
 from securevfl.models.loss import Loss
 from securevfl.protocols.differentiable import Jacobian
 from securevfl.protocols.residuals.base import Agreement, Batch, ResidualProtocol

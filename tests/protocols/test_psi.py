@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import securevfl as vfl
-from securevfl.crypto.transfers import okvs, vole
+from securevfl.crypto.transfers import okvs, vole_pieces
 from securevfl.data.party import check_parties
 from securevfl.errors import IdError, PartiesError
 from securevfl.organisations.align import align_privately
@@ -76,7 +76,7 @@ flows = pytest.mark.parametrize("transfers", [False, True], ids=["points", "tran
 def cut_small(patch: pytest.MonkeyPatch, size: int) -> None:
     for module in (psi_work, psi_many, psi_points, psi_transfers):
         patch.setattr(module, "CHUNK", size)
-    patch.setattr(vole, "MOST", 10 * size)
+    patch.setattr(vole_pieces, "MOST", 10 * size)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import astuple
 
 from securevfl.crypto.transfers import okvs
-from securevfl.data.load import read_rows, rows_path, write_rows
+from securevfl.data.row_order import read_rows, rows_path, write_rows
 from securevfl.errors import DataError, TransportError
 from securevfl.organisations.align import FolderJournal
 from securevfl.protocols.alignment import psi_transfers, psi_work

@@ -7,7 +7,7 @@ import pytest
 from selfcheck.whole_weights import whole_weights
 
 import securevfl as vfl
-from securevfl.crypto.kernel import residues
+from securevfl.crypto.kernel import blas_check
 from securevfl.errors import ConfigError, ProtocolError
 from securevfl.protocols import engines
 from securevfl.protocols.shares.share_products import SHARE_SCHEMES as LIBRARIES
@@ -55,7 +55,7 @@ def test_either_library_trains_the_same_model(game):
     "protocol", [vfl.Protocol(shares=vfl.Shares()), vfl.Protocol(residual=vfl.Ckks())], ids=["shares", "sealed"]
 )
 def test_a_machine_whose_blas_is_odd_is_told_of_the_other_library(game, monkeypatch, protocol):
-    monkeypatch.setattr(residues, "fault", lambda: "odd; install another")
+    monkeypatch.setattr(blas_check, "fault", lambda: "odd; install another")
     engines._lattice.cache_clear()
     keys = {"accepts": ["columns"], "optimizer": vfl.FedSGD(lr=0.3), "protocol": protocol, "epochs": 1}
     with pytest.raises(ConfigError, match=r'odd; install another, or name the other library: library = "seal"'):

@@ -13,7 +13,7 @@ from sklearn.datasets import load_breast_cancer, load_wine
 from sklearn.metrics import roc_auc_score
 
 from securevfl.base.roles import Roles
-from securevfl.crypto.lattice.bfv_product import LatticeShares
+from securevfl.crypto.lattice.lattice_shares import LatticeShares
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.errors import SecureVFLError
 from securevfl.models.losses import LOSSES

@@ -12,7 +12,7 @@ import pytest
 
 import securevfl as vfl
 from securevfl.base.roles import Roles
-from securevfl.crypto.lattice.bfv_product import LatticeShares
+from securevfl.crypto.lattice.lattice_shares import LatticeShares
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.data.schedule import parts_of

@@ -12,10 +12,11 @@ import pytest
 from selfcheck.whole_weights import whole_weights
 
 import securevfl as vfl
-from securevfl.crypto import share_ring
+from securevfl.crypto import share_scheme
 from securevfl.crypto.kernel.shares import KernelShares
-from securevfl.crypto.lattice.bfv_product import LatticeShares
-from securevfl.crypto.share_ring import ShareRing, common_coin
+from securevfl.crypto.lattice.lattice_shares import LatticeShares
+from securevfl.crypto.share_ring import ShareRing
+from securevfl.crypto.share_scheme import common_coin
 from securevfl.errors import CryptoError
 from securevfl.protocols.shares import share_products
 from securevfl.protocols.shares.share_products import Work
@@ -150,7 +151,7 @@ def test_training_on_an_executor_gives_the_same_model(pool, monkeypatch, parties
         assert np.abs(theta - weights[1][name]).max() < 0.12
     assert abs(runs[0].metrics["auc"] - runs[1].metrics["auc"]) < 0.01
     batches, chunks, holders = 2, 2, 2
-    named = share_ring.encrypted, share_ring.multiplied, share_ring.opened
+    named = share_scheme.encrypted, share_scheme.multiplied, share_scheme.opened
     asked = [function.__name__ for function in named] if not own else ["encrypt", "open"]
     for name in asked:
         assert counting.done[name] >= holders * batches * chunks * 2

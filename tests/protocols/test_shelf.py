@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.crypto import scheme
-from securevfl.crypto.lattice.lattice_product import LatticeScheme
+from securevfl.crypto import batch_cache
+from securevfl.crypto.batch_cache import Shelf
+from securevfl.crypto.lattice.lattice_gradient import LatticeScheme
 from securevfl.crypto.paillier.paillier_product import PaillierScheme
-from securevfl.crypto.scheme import LinearScheme, Shelf
+from securevfl.crypto.scheme import LinearScheme
 from securevfl.training.run import Run
 from tests.small_keys import SMALL
 
@@ -20,7 +21,7 @@ class Thing:
 
 
 def test_the_first_are_kept_until_the_shelf_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheme, "KEPT", 10)
+    monkeypatch.setattr(batch_cache, "KEPT", 10)
     kept, things = Shelf(), [Thing(4), Thing(4), Thing(4), Thing(2)]
     for batch, thing in enumerate(things):
         kept.put(batch, thing)
@@ -76,7 +77,7 @@ def test_the_model_is_the_same_with_an_empty_shelf(monkeypatch: pytest.MonkeyPat
     kept: list[int] = []
     anew: list[int] = []
     one = train(kept, monkeypatch)
-    monkeypatch.setattr(scheme, "KEPT", 0)
+    monkeypatch.setattr(batch_cache, "KEPT", 0)
     other = train(anew, monkeypatch)
     for name, part in one.parts.items():
         np.testing.assert_array_equal(part.theta, other.parts[name].theta)

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 import securevfl as vfl
 from securevfl.base.roles import Roles
-from securevfl.crypto.masking import SumTree, scale_bits, star
+from securevfl.crypto.fixed_point_ring import scale_bits
+from securevfl.crypto.sum_trees import SumTree, star
 from securevfl.errors import ConfigError, ProtocolError, RangeError
 from securevfl.protocols.declared import Circle, Reals, Space
 from securevfl.protocols.seat import Seat

@@ -21,7 +21,7 @@ from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.errors import ProtocolError
 from securevfl.families.sizes import prepare_all
-from securevfl.models import metrics
+from securevfl.models import metrics, pair_metrics
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.shares import share_measures
 from securevfl.protocols.shares.share_measures import (
@@ -203,7 +203,7 @@ def r2_off(X: np.ndarray) -> float:
     h = ring.of(np.rint(np.ldexp(r, numbers.f_x + numbers.f_theta)).astype(np.int64))
     mine = ring.uniform(Prg.fresh("shares of a test"), h.shape)
     told = levels.sums(levels.cut(numbers, mine) + levels.cut(numbers, ring.reduce(h - mine)))
-    found = metrics.of_residuals(vfl.Square().loss, told[:, None], y[:, None], np.array([0.0, 1.0]))
+    found = pair_metrics.of_residuals(vfl.Square().loss, told[:, None], y[:, None], np.array([0.0, 1.0]))
     return float(found["r2"] - 1 + (r**2).mean() / y.var())
 
 
@@ -236,7 +236,7 @@ def test_metrics_of_pairs_are_those_of_scores_on_real_tables(name: str) -> None:
         return [levels.cut(numbers, each) for each in (mine, ring.reduce(h - mine))]
 
     def measured(told: Any, marked: Any) -> dict[str, float]:
-        return metrics.of_classes(loss, levels.sums(told)[:, None], marked[:, None], classes)
+        return pair_metrics.of_classes(loss, levels.sums(told)[:, None], marked[:, None], classes)
 
     a, b = cut()
     (found,) = Two(levels.bits + 1, [(a << np.uint64(1) | y[held].astype(np.uint64), b << np.uint64(1))]).outcomes()

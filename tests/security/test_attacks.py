@@ -19,7 +19,7 @@ from securevfl.audit.attacks.masked_sums import recovered
 from securevfl.audit.attacks.opened_gradients import lonely_rows
 from securevfl.audit.recording.views import Worlds
 from securevfl.base.arrays import Floats
-from securevfl.crypto.masking import SumTree, star
+from securevfl.crypto.sum_trees import SumTree, star
 from securevfl.disclosure.exposure import expected_label_auc, leverage, measure
 from securevfl.optim.rules import Optimizer
 from securevfl.protocols.declared import Declared, Release, Reveal
@@ -227,7 +227,8 @@ def test_the_first_gradient_does_not_give_the_labels_of_its_batch_away(
 ) -> None:
     assert first_batch(engine).real < 0.95
     monkeypatch.setattr(
-        "securevfl.models.linear.starting_weights", lambda X, scaled, y, seed: np.zeros((X.shape[1] + 1, y.shape[1]))
+        "securevfl.models.linear_block.starting_weights",
+        lambda X, scaled, y, seed: np.zeros((X.shape[1] + 1, y.shape[1])),
     )
     mutant = first_batch(engine)
     assert mutant.real == mutant.simulated == 1.0

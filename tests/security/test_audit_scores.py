@@ -10,7 +10,7 @@ from securevfl.audit.attacks import ATTACKS
 from securevfl.audit.attacks.told_scores import added, agree, asked, split
 from securevfl.audit.recording.views import Worlds
 from securevfl.audit.report import run_audit
-from securevfl.data.evidence import Woe
+from securevfl.data.woe import Woe
 from securevfl.families import METHODS, leak_kinds
 
 ROWS = np.arange(120, dtype=np.intp)

@@ -11,7 +11,7 @@ from securevfl.audit.attacks import ATTACKS, LabelAttack, label_auc
 from securevfl.audit.attacks.opened_gradients import subset
 from securevfl.audit.recording.views import Worlds, received
 from securevfl.disclosure.exposure import expected_label_auc
-from securevfl.models import linear
+from securevfl.models import linear_block
 from securevfl.optim.block_newton import OVER
 from securevfl.runtime.channel import Event
 
@@ -85,7 +85,7 @@ def labels_from_two_values(start: Callable[..., NDArray[np.float64]] | None, l2:
     shop = vfl.Party("shop", generator.normal(size=(24, 8)), aligned=True)
     with pytest.MonkeyPatch.context() as patch:
         if start is not None:
-            patch.setattr(linear, "starting_weights", start)
+            patch.setattr(linear_block, "starting_weights", start)
         worlds = Worlds(job(model=vfl.Logistic(l2=l2), epochs=1), [bank, shop], 0, attacker="shop")
         rows, A, b = worlds.real().equations()[0]
     found = subset(A, A.sum(axis=1) * worlds.labels.mean() - b[:, 0])
@@ -107,7 +107,7 @@ def test_the_random_start_neither_hides_nor_is_needed() -> None:
     own = job(protocol=vfl.Protocol(residual="open"))
     drawn = vfl.simulate(own, tables(500))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(linear, "starting_weights", zero)
+        patch.setattr(linear_block, "starting_weights", zero)
         plain = vfl.simulate(own, tables(500))
     for name, part in drawn.parts.items():
         np.testing.assert_allclose(part.theta, plain.parts[name].theta, atol=2e-3)

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.crypto.kernel import row_products
+from securevfl.crypto.kernel import opening_checks, row_products
 from securevfl.crypto.kernel.gradient import KernelGradientHolder
-from securevfl.crypto.kernel.row_products import LEAST, MOST, OPENED, checked
-from securevfl.crypto.lattice.lattice_product import LatticeHolder, LatticeScheme, Parameters
-from securevfl.crypto.paillier.paillier_product import CHECKS, PaillierChecks, PaillierHolder
+from securevfl.crypto.kernel.opening_checks import LEAST, MOST, checked
+from securevfl.crypto.kernel.row_parameters import OPENED
+from securevfl.crypto.lattice.lattice_gradient import LatticeHolder, LatticeScheme, Parameters
+from securevfl.crypto.paillier.paillier_checks import CHECKS, PaillierChecks
+from securevfl.crypto.paillier.paillier_product import PaillierHolder
 from securevfl.crypto.scheme import Shape
 from securevfl.errors import ProtocolError
 from securevfl.families.rounds.rounds import Rounds
@@ -140,12 +142,12 @@ def test_every_example_that_opens_is_checked(deviating: None, name: str) -> None
 def test_honest_openings_are_within_the_noise_that_the_tolerance_is_sized_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """In deviations of the bound: no test beyond 6, and a mean square below 1 that is not far below."""
     found: list[np.ndarray] = []
-    fits = row_products.fits
+    fits = opening_checks.fits
 
     def noted(opened: np.ndarray, rho: np.ndarray, levels: float, within: np.ndarray) -> bool:
         rest = opened[len(rho) :] - rho.T @ opened[: len(rho)]
         rest -= levels * np.rint(rest / levels)
-        found.append(rest / within[:, None] * row_products.DEVIATIONS)
+        found.append(rest / within[:, None] * opening_checks.DEVIATIONS)
         return fits(opened, rho, levels, within)
 
     monkeypatch.setattr(row_products, "fits", noted)
@@ -170,8 +172,8 @@ def test_a_change_passes_a_test_as_rarely_as_stated(times: int) -> None:
     opened = np.zeros((d + 1, 1))
     opened[3] = times * 200.0 * np.sqrt(d / 3)
     for _ in range(draws):
-        rho = row_products.combinations(d, 1)
-        passed += row_products.fits(opened, rho, levels, np.array([200.0]))
+        rho = opening_checks.combinations(d, 1)
+        passed += opening_checks.fits(opened, rho, levels, np.array([200.0]))
     assert passed / draws <= 1 / times + 6 * np.sqrt(1 / times / draws)  # standard errors, at most
 
 

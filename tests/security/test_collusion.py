@@ -15,8 +15,9 @@ import pytest
 
 import securevfl as vfl
 from securevfl.base.roles import Roles
-from securevfl.crypto.masking import KeyPair, SumTree
+from securevfl.crypto.key_agreement import KeyPair
 from securevfl.crypto.prg import Prg
+from securevfl.crypto.sum_trees import SumTree
 from securevfl.protocols.declared import Circle, Space
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.sums import pairwise_sum

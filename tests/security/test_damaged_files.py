@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.base.files import read_checked_json, write_checked_json
-from securevfl.data.load import read_rows, write_rows
-from securevfl.data.register import Register, id_keys
+from securevfl.base.checked_files import read_checked_json, write_checked_json
+from securevfl.data.id_keys import id_keys
+from securevfl.data.register import Register
+from securevfl.data.row_order import read_rows, write_rows
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import SecureVFLError

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.crypto.kernel.ciphertexts import RingLayout
+from securevfl.crypto.kernel.opening_checks import checked
 from securevfl.crypto.kernel.residues import DEGREE
-from securevfl.crypto.kernel.row_products import BLINDED, OPENED, SEALED, checked, g_scale
-from securevfl.crypto.lattice import polynomial_ring
-from securevfl.crypto.lattice.lattice_product import LatticeHolder, Parameters
+from securevfl.crypto.kernel.ring_layout import RingLayout
+from securevfl.crypto.kernel.row_encoding import g_scale
+from securevfl.crypto.kernel.row_parameters import BLINDED, OPENED, SEALED
+from securevfl.crypto.lattice import residue_bytes
+from securevfl.crypto.lattice.lattice_gradient import LatticeHolder, Parameters
 from securevfl.crypto.lattice.polynomial_ring import Ring
 from securevfl.crypto.paillier.paillier_keys import SecretKey
 from securevfl.crypto.paillier.paillier_product import PaillierEvaluator, PaillierHolder
@@ -122,7 +124,7 @@ def crafted(ring: Ring, key: bytes, shape: Shape, s: int, offset: int) -> bytes:
         c1[:, (offset + i) % DEGREE] = [sign * step * 3**i % p for p in ring.primes]
     zeros = np.zeros((len(ring.primes), width(shape, s)), np.uint64)
     header = BLINDED.pack(b"SLB4", key, shape.rows, shape.outputs, 1, s, shape.columns)
-    return header + polynomial_ring.pack(c1, ring.primes) + polynomial_ring.pack(zeros, ring.primes)
+    return header + residue_bytes.pack(c1, ring.primes) + residue_bytes.pack(zeros, ring.primes)
 
 
 def width(shape: Shape, s: int) -> int:

@@ -11,13 +11,13 @@ from sklearn.metrics import roc_auc_score
 import securevfl as vfl
 from securevfl.audit.attacks.opened_gradients import subset
 from securevfl.consent.booking import leaks
-from securevfl.crypto.kernel import row_products
-from securevfl.crypto.kernel.row_products import OPENED
-from securevfl.crypto.lattice.lattice_product import LatticeScheme
-from securevfl.crypto.paillier.packing import _HEAD as HEAD
+from securevfl.crypto.kernel import opened_words
+from securevfl.crypto.kernel.row_parameters import OPENED
+from securevfl.crypto.lattice.lattice_gradient import LatticeScheme
+from securevfl.crypto.paillier.paillier_messages import _HEAD as HEAD
 from securevfl.crypto.scheme import Shape
-from securevfl.data.evidence import BinRows, Woe
 from securevfl.data.party import register_of
+from securevfl.data.woe import BinRows, Woe
 from securevfl.disclosure.exposure import alone, label_entropy
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import LeakageError, LimitError, OpeningMismatch, ProtocolError
@@ -219,7 +219,7 @@ def test_weights_in_place_of_bins_read_no_more_labels_than_are_counted(
     assert right[fits] == 7 * fits < counted  # what a word holds can be read
     assert 2 * right[14] - 7 * 14 <= 7 * word  # and no more: half of those beyond come right by guessing
     assert counted == engine.scheme().opened_bits(600, 7, word)
-    values = sent[0][-(7 + 3) * row_products.size(word) :]  # lattice: the words alone after the head
+    values = sent[0][-(7 + 3) * opened_words.size(word) :]  # lattice: the words alone after the head
     if engine.name == "ckks":
         assert len(sent[0]) == OPENED.size + len(values)
         whole = np.frombuffer(values, "<u2")

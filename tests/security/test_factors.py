@@ -20,8 +20,8 @@ from selfcheck.mutants.mutant import Edit, edited
 
 import securevfl as vfl
 from securevfl.data import drift
+from securevfl.data.baseline import baselines
 from securevfl.data.columns import Columns
-from securevfl.data.drift import baselines
 from securevfl.data.party import Helper
 from securevfl.disclosure.counts import Disclosure
 from securevfl.errors import ProtocolError, SecureVFLError, TransportError

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pytest
 
-from securevfl.crypto.curve import canonical_ids, id_keys
+from securevfl.crypto.identifiers import canonical_ids, id_keys
 from securevfl.errors import ProtocolError, SecureVFLError
 from securevfl.protocols.alignment import psi_many, psi_points, psi_transfers
 from securevfl.protocols.alignment.psi_many import Common, Tags

@@ -17,17 +17,20 @@ from selfcheck.mutants.mutant import Edit, edited
 
 import securevfl as vfl
 from securevfl.base.arrays import Floats
-from securevfl.crypto.kernel import ciphertexts
-from securevfl.crypto.kernel.ciphertexts import Answering, choose
+from securevfl.crypto.kernel import ciphertexts, ring_sampling
+from securevfl.crypto.kernel.ciphertexts import Answering
 from securevfl.crypto.kernel.gradient import KernelGradient
-from securevfl.crypto.kernel.row_products import OPENED
+from securevfl.crypto.kernel.ring_layout import choose
+from securevfl.crypto.kernel.row_parameters import OPENED
 from securevfl.crypto.kernel.shares import KernelShares, PreparedWords
-from securevfl.crypto.paillier.paillier_product import CHECKS, PaillierEvaluator
-from securevfl.crypto.prg import KEY_BYTES, Prg
+from securevfl.crypto.key_derivation import KEY_BYTES
+from securevfl.crypto.paillier.paillier_checks import CHECKS
+from securevfl.crypto.paillier.paillier_product import PaillierEvaluator
+from securevfl.crypto.prg import Prg
 from securevfl.crypto.scheme import KeyHolder, LinearScheme, Shape
 from securevfl.errors import OpeningMismatch, RangeError
 from securevfl.models.losses import LOSSES
-from securevfl.models.row_columns import WeightedLoss
+from securevfl.models.row_weights import WeightedLoss
 from securevfl.protocols.residuals.defences import DEFENCES, Rounding
 from securevfl.protocols.shares import new_sums
 from tests.small_keys import SMALL
@@ -39,7 +42,7 @@ NOTICED = AssertionError, pytest.fail.Exception, ValueError, IndexError
 def zeros_of_answers() -> None:
     """Each ciphertext of an answer has an encryption of zero of its own, over outputs and column blocks."""
     drawn, blocks = [0], [0]
-    real, hidden = ciphertexts.ternary, Answering._hidden
+    real, hidden = ring_sampling.ternary, Answering._hidden
 
     def ternary(prg: Prg, shape: tuple[int, ...]) -> Floats:
         drawn[0] += int(np.prod(shape))

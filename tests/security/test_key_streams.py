@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import pytest
 
 import securevfl as vfl
-from securevfl.crypto.masking import KeyPair
+from securevfl.crypto.key_agreement import KeyPair
 from securevfl.crypto.prg import Prg
 from securevfl.data.party import register_of
 from tests.disclosure.test_account import EXAMPLES, example

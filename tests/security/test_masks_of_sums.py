@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.crypto.masking import SumTree
 from securevfl.crypto.prg import Prg
+from securevfl.crypto.sum_trees import SumTree
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.sums import pairwise_sum
 from securevfl.protocols.sums.base import SumProtocol, SumRole, two_passes

@@ -6,9 +6,10 @@ import re
 import pytest
 
 import securevfl as vfl
-from securevfl.crypto.kernel.row_products import MOST, OPENINGS
-from securevfl.crypto.lattice.lattice_product import PROFILE
-from securevfl.crypto.paillier.paillier_product import CHECKS
+from securevfl.crypto.kernel.opening_checks import MOST
+from securevfl.crypto.kernel.row_parameters import OPENINGS
+from securevfl.crypto.lattice.lattice_gradient import PROFILE
+from securevfl.crypto.paillier.paillier_checks import CHECKS
 from securevfl.protocols.engines import Engine
 from securevfl.protocols.residuals.sealed_residual import SealedResidual
 from tests.small_keys import SMALL

@@ -6,9 +6,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-from securevfl.crypto.curve import canonical_ids, hash_to_group, sort_points
-from securevfl.crypto.transfers import okvs, vole
-from securevfl.crypto.transfers.vole import PrfHash
+from securevfl.crypto.curve import hash_to_group, sort_points
+from securevfl.crypto.identifiers import canonical_ids
+from securevfl.crypto.transfers import okvs, vole_prf
+from securevfl.crypto.transfers.vole_prf import PrfHash
 from securevfl.errors import ProtocolError
 from securevfl.protocols.alignment import psi, psi_points, psi_transfers, psi_work
 from securevfl.protocols.alignment.psi import align_active, align_passive
@@ -171,7 +172,7 @@ def evaluated(work: AlignmentWork, passive: str, keys: okvs.Words) -> okvs.Words
     own = work.journal.chunk("own", 0)
     slots = (len(own) - okvs.SEED_BYTES) // okvs.VALUE_BYTES
     _, c = psi_transfers._take_vole(work, passive, slots, 1 << 40)
-    return vole.evaluated(PrfHash(psi_transfers._coin(work, "all")), own[: okvs.SEED_BYTES], c, keys)
+    return vole_prf.evaluated(PrfHash(psi_transfers._coin(work, "all")), own[: okvs.SEED_BYTES], c, keys)
 
 
 def pairwise_guesses(parties: int, *, transfers: bool = False) -> dict[str, set[int]]:

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from securevfl.crypto.curve import canonical_ids, id_keys
+from securevfl.crypto.identifiers import canonical_ids, id_keys
 from securevfl.crypto.transfers import okvs, vole
-from securevfl.crypto.transfers.vole import PrfHash
+from securevfl.crypto.transfers.vole_prf import PrfHash
 from securevfl.protocols.alignment import psi_many, psi_transfers, psi_work
 from securevfl.protocols.alignment.psi_many import Store
 from securevfl.protocols.alignment.psi_transfers import Masked, Question

@@ -13,7 +13,7 @@ import pytest
 
 import securevfl as vfl
 from securevfl.base.arrays import Floats
-from securevfl.crypto.kernel import row_products
+from securevfl.crypto.kernel import opening_checks, row_products
 from securevfl.crypto.kernel.gradient import KernelGradientHolder
 from securevfl.families import player
 from securevfl.families.player import BatchPlayer, RoundedOutputs, step_for
@@ -47,7 +47,7 @@ def read(monkeypatch: pytest.MonkeyPatch, sums: str, rows: int, columns: int) ->
 
     The holder knows the checks' secret, so that it moves the value by the most that passes.
     """
-    publish, opens, fits = SealedActive.publish, KernelGradientHolder.open, row_products.fits
+    publish, opens, fits = SealedActive.publish, KernelGradientHolder.open, opening_checks.fits
     most, seen = list[int](), list[Floats]()
 
     def noted(opened: Floats, rho: Floats, levels: float, within: Floats) -> bool:

@@ -21,7 +21,8 @@ from sklearn.metrics import roc_auc_score
 import securevfl as vfl
 from securevfl.audit.attacks.opened_gradients import solve
 from securevfl.audit.recording.views import Worlds
-from securevfl.data.register import Register, order_by_value
+from securevfl.data.id_keys import order_by_value
+from securevfl.data.register import Register
 from securevfl.disclosure.counts import Disclosure, Kind, earlier
 from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry, told_to
 from securevfl.disclosure.limits import Limit

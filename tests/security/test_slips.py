@@ -24,7 +24,7 @@ from securevfl.families import player
 from securevfl.families.fdml.fdml_player import FdmlWorker
 from securevfl.families.player import TrainingData
 from securevfl.families.rounds import rounds
-from securevfl.models import row_columns
+from securevfl.models import row_weights
 from securevfl.optim.fedbcd import FedBCD
 from securevfl.protocols.declared import Reals
 
@@ -45,7 +45,7 @@ SLIPS: dict[str, tuple[Callable[[], Patch], str, str, dict[str, Any]]] = {
         {"method": "FedSGD", "scale": "robust", "weights": None},
     ),
     "balanced weights by all rows": (
-        lambda: edited(row_columns, "_of_classes", ("place[train], minlength", "place, minlength")),
+        lambda: edited(row_weights, "_of_classes", ("place[train], minlength", "place, minlength")),
         HELD_OUT,
         "test_no_bit_of_a_weight",
         {"method": "FedSGD", "scale": "none", "weights": BALANCED},

@@ -14,7 +14,7 @@ import securevfl as vfl
 from securevfl.audit.attacks import label_auc
 from securevfl.audit.recording.views import Worlds
 from securevfl.base.arrays import Floats
-from securevfl.models.trees import ForestInputs
+from securevfl.models.forest_inputs import ForestInputs
 from tests.security.opened_histograms import ChosenSplit, bins_of, opened, points
 
 BINS = 8

@@ -17,7 +17,7 @@ from unittest import mock
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from securevfl.crypto.masking import KeyPair
+from securevfl.crypto.key_agreement import KeyPair
 
 
 class Drawn:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.base.files import read_checked_json, write_checked_json
+from securevfl.base.checked_files import read_checked_json, write_checked_json
 from securevfl.errors import DataError
 from securevfl.families.player import State
 from securevfl.protocols.engines import Engine

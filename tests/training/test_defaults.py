@@ -17,7 +17,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import securevfl as vfl
 from securevfl.consent.consent_sheet import MOST, settled
-from securevfl.data.scaling import QUARTILES
+from securevfl.data.location_scale import QUARTILES
 from securevfl.errors import ConfigError, DataNotice, LeakageError
 from securevfl.families.sizes import prepare_all
 from securevfl.optim.defaults import EVALUATE_EVERY, HELD_OUT, LONG_VISITS, why_sealed

@@ -9,7 +9,7 @@ from sklearn.metrics import roc_auc_score
 
 import securevfl as vfl
 from securevfl import errors
-from securevfl.models.loss import class_names, classes_of
+from securevfl.models.class_labels import class_names, classes_of
 from securevfl.models.losses import LOSSES
 from securevfl.training.checkpoint import Checkpoints
 

@@ -12,9 +12,9 @@ from pyarrow import csv, parquet
 
 import securevfl as vfl
 from securevfl import errors
-from securevfl.data import parquet as parquet_source
-from securevfl.data.load import write_rows
+from securevfl.data import parquet_source as parquet_source
 from securevfl.data.preparation import Prepared
+from securevfl.data.row_order import write_rows
 from securevfl.data.scaling import Scaling
 from securevfl.families.player import State
 from securevfl.training import new_rows
@@ -142,7 +142,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from securevfl.training import new_rows
-from securevfl.data import parquet as parquet_source, store
+from securevfl.data import parquet_source, store
 from securevfl.families.player import State
 from securevfl.training.model_part import ModelPart
 

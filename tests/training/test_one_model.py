@@ -18,8 +18,8 @@ from sklearn.linear_model import LogisticRegression
 import securevfl as vfl
 from securevfl.errors import ConfigError, DataError, DataNotice
 from securevfl.models import MODELS
+from securevfl.models.forest_inputs import ForestInputs
 from securevfl.models.linear import LinearModel
-from securevfl.models.trees import ForestInputs
 from securevfl.training.explanations import reasons, shapley
 from securevfl.training.model_part import ModelPart
 from securevfl.training.onnx_export import to_onnx

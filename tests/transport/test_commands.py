@@ -15,7 +15,7 @@ import pytest
 from pyarrow import csv, parquet
 
 import securevfl as vfl
-from securevfl.data.load import write_rows
+from securevfl.data.row_order import write_rows
 from securevfl.data.store import table_path
 from securevfl.disclosure.ledger import DisclosureLedger, default_ledger
 from securevfl.training.model_part import ModelPart

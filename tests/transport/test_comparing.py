@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.data.load import write_rows
+from securevfl.data.row_order import write_rows
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, ConsentError, LabelError, PeerStopped, TransportError
 from securevfl.organisations import comparing

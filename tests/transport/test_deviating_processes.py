@@ -50,7 +50,7 @@ SealedPassive.gradient = gradient
 ALTERS = """
 import numpy as np
 from securevfl.crypto.kernel.gradient import KernelGradientHolder
-from securevfl.crypto.lattice.lattice_product import LatticeHolder
+from securevfl.crypto.lattice.lattice_gradient import LatticeHolder
 from securevfl.crypto.kernel.row_products import OPENED
 from securevfl.protocols.residuals.sealed_residual import SealedActive
 

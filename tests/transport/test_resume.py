@@ -12,7 +12,7 @@ import pytest
 from pyarrow import csv
 
 import securevfl as vfl
-from securevfl.data.load import read_rows
+from securevfl.data.row_order import read_rows
 from securevfl.training.model_part import ModelPart
 from tests.forked import Forked
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.data.register import id_digest
+from securevfl.data.id_keys import id_digest
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.organisations.conversation import Venue
 from securevfl.organisations.join import join

@@ -16,7 +16,7 @@ import pytest
 from pyarrow import csv
 
 import securevfl as vfl
-from securevfl.data.load import write_rows
+from securevfl.data.row_order import write_rows
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.limits import Limit
 from tests.forked import Forked

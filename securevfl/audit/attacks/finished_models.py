@@ -31,7 +31,7 @@ from securevfl.families.transfer.taylor import whole
 from securevfl.families.transfer.transfer import SecondMoments
 from securevfl.families.transfer.transfer_model import Transfer
 from securevfl.job import Job
-from securevfl.models.linear import BlockModel
+from securevfl.models.block import BlockModel
 
 
 class Membership(Attack):

@@ -3,7 +3,7 @@
 Every message of T1 is a sum of v_j + r_j over the sender's subtree, every message of T2 a sum of r_j. A coalition knows
 the messages that its members sent and got, so it has linear equations over the integers in the v and r of all parties.
 It looks for a combination with integer weights that leaves one v_l alone, and carries it out on the residues. Nothing
-is taken from the theory in `crypto.masking`, which the score is compared with.
+is taken from the theory in `crypto.sum_trees`, which the score is compared with.
 
 For a job, each single party attacks the last sum of the training.
 """
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from securevfl.audit.attacks.base import BY_COLUMN, HIDDEN_PARTS, OFF_SHARES, Attack, By, Score, always
 from securevfl.audit.recording.views import Tape, Worlds, by_batch
 from securevfl.base.arrays import Floats
-from securevfl.crypto.masking import SumTree
+from securevfl.crypto.sum_trees import SumTree
 from securevfl.families.base import Known
 from securevfl.job import Job
 from securevfl.protocols.declared import Reals

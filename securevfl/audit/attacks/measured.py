@@ -18,7 +18,7 @@ from securevfl.audit.recording.views import Worlds
 from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Rows
 from securevfl.families.shares.shares_plan import on_shares, plan
-from securevfl.models import metrics
+from securevfl.models import pair_metrics
 from securevfl.protocols.shares.score_ledger import ROWS_PER_MEASURE
 from securevfl.protocols.shares.share_measures import MOST
 from securevfl.protocols.shares.share_numbers import Levels
@@ -52,7 +52,7 @@ class EvaluatedRows:
 
 MEASURED: tuple[Need, ...] = (
     (lambda job: job.protocol.shares is not None, "no pairs of a level and a label are told but on shares"),
-    (lambda job: metrics.fits(job.model.loss), "one sum of losses is told, and no pairs"),
+    (lambda job: pair_metrics.fits(job.model.loss), "one sum of losses is told, and no pairs"),
     BY_COLUMN,
 )
 

@@ -23,7 +23,7 @@ from securevfl.base.roles import CONTRIBUTOR, Roles
 from securevfl.data.party import Party, check_parties, register_of
 from securevfl.families.sizes import declared_of, roles_of
 from securevfl.job import Job
-from securevfl.models.loss import classes_of
+from securevfl.models.class_labels import classes_of
 from securevfl.protocols.declared import Declared, Space
 from securevfl.protocols.differentiable import FixedJacobian
 from securevfl.protocols.residuals.base import Agreement, Batch, ResidualProtocol

@@ -28,7 +28,7 @@ from securevfl.families.fdml.local_noise import Blur
 from securevfl.families.fdml.pulls import PeerPulls, Position, PullAnswer, Pulls, PullServer, ServerPulls, WorkerPace
 from securevfl.families.fdml.stored_sum import STORED, StoredMasks, StoredSum
 from securevfl.families.player import BatchPlayer, Player, Round, State, TrainingData
-from securevfl.models.linear import BlockModel, Place
+from securevfl.models.block import BlockModel, Place
 from securevfl.optim.rules import AnyRule, Optimizer, Sgd, Updater
 from securevfl.options import JobOptions
 from securevfl.protocols.declared import sizes

@@ -34,8 +34,9 @@ from pydantic import field_validator
 
 from securevfl.base.arrays import Floats
 from securevfl.base.config import Registry, read_nested
-from securevfl.crypto.prg import Prg, derive_key
-from securevfl.crypto.scheme import Secret
+from securevfl.crypto.key_derivation import derive_key
+from securevfl.crypto.prg import Prg
+from securevfl.crypto.secret import Secret
 from securevfl.errors import CryptoError, KeyMismatch, ProtocolError, RangeError
 from securevfl.families.fdml.local_noise import LocalNoise
 from securevfl.protocols.declared import Declared, MessageProtocol, Reals, Reveal

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from securevfl.base.arrays import Floats, RowSlices
 from securevfl.base.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, Role, Roles
-from securevfl.crypto.prg import KEY_BYTES
+from securevfl.crypto.key_derivation import KEY_BYTES
 from securevfl.data.schedule import Visit
 from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.families.base import J, Known, MessageProtocol, Method, Told

@@ -24,10 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, ConfigDict, Field
 
-from securevfl.base.arrays import Floats, normal_quantile
-from securevfl.crypto.masking import cos_circle
-from securevfl.crypto.prg import Prg, derive_key
-from securevfl.crypto.scheme import Secret
+from securevfl.base.arrays import Floats
+from securevfl.base.normal_distribution import normal_quantile
+from securevfl.crypto.fixed_point_ring import cos_circle
+from securevfl.crypto.key_derivation import derive_key
+from securevfl.crypto.prg import Prg
+from securevfl.crypto.secret import Secret
 from securevfl.families.fdskl.phase_sums import PhaseSums
 from securevfl.models.base import Model
 from securevfl.models.loss import Loss

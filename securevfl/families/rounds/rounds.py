@@ -19,15 +19,16 @@ from typing import Any, ClassVar
 from securevfl.base.arrays import Floats, RowSlices
 from securevfl.base.extras import installed
 from securevfl.base.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, Roles
-from securevfl.data.evidence import Woe
 from securevfl.data.preparation import Preparation
+from securevfl.data.woe import Woe
 from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.families.base import J, Known, MessageProtocol, Method, Told
 from securevfl.families.player import BatchPlayer, Player, Round, State, TrainingData, step_for
 from securevfl.families.rounds.rounds_counts import RoundsJob, active_learns, counts, passive_learns
-from securevfl.models.linear import Logistic, Place
+from securevfl.models.block import Place
+from securevfl.models.linear import Logistic
 from securevfl.models.neural import Neural
-from securevfl.models.rounded_sums import RoundedSums
+from securevfl.models.rounding_error import RoundedSums
 from securevfl.optim.block_newton import BlockNewton
 from securevfl.optim.celu import CeluVFL
 from securevfl.optim.fedbcd import FedBCD

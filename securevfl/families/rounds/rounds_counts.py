@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.data.scaling import moments
+from securevfl.data.location_scale import moments
 from securevfl.data.schedule import Schedule
 from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.disclosure.exposure import ROWS, expected_label_auc, held, measure
 from securevfl.families.base import Known, O, Told
 from securevfl.families.sizes import evaluated, evaluations, scores
-from securevfl.models.linear import BlockModel
+from securevfl.models.block import BlockModel
 from securevfl.optim.rounds import RoundsTraining
 from securevfl.options import JobOptions
 from securevfl.protocols.bin_classes import word_bits

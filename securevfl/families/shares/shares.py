@@ -40,11 +40,11 @@ from securevfl.families.shares.shares_plan import (
 )
 from securevfl.families.shares.shares_player import SharesPlayer
 from securevfl.families.sizes import evaluated
-from securevfl.models import metrics
-from securevfl.models.base import Spread
+from securevfl.models import pair_metrics
+from securevfl.models.inputs import Spread
 from securevfl.models.linear import Logistic, Poisson
 from securevfl.models.loss import Loss, NumberLoss
-from securevfl.models.rounded_sums import RoundedSums
+from securevfl.models.rounding_error import RoundedSums
 from securevfl.models.trees import Trees
 from securevfl.optim.fedbcd import FedSGD
 from securevfl.options import JobOptions
@@ -193,7 +193,7 @@ def _metric_leaks(job: JobOptions, sizes: Sizes) -> Iterator[Leak]:
     rows, times = measured(sizes), measures(job, sizes)
     if not rows:
         return
-    few, pairs = [], metrics.fits(job.model.loss)  # where not, one sum of losses is told
+    few, pairs = [], pair_metrics.fits(job.model.loss)  # where not, one sum of losses is told
     if pairs and rows < FEW_ROWS:
         few.append(f"metrics are of {rows} rows, fewer than {FEW_ROWS}")
     if pairs and sizes.alike is not None and sizes.alike < FEW_ALIKE:
@@ -300,7 +300,7 @@ class SharesMethod(Method[SharesJob]):
             )
         if job.reshuffle:
             raise ValueError("shares prepare batches ahead, which stay the same; set reshuffle = false")
-        told = metrics.level_names(job.model.loss)
+        told = pair_metrics.level_names(job.model.loss)
         for key, stop in (("target", job.target), ("patience", job.patience)):
             if stop is not None and stop.metric not in told:
                 raise ValueError(
@@ -365,7 +365,7 @@ class SharesMethod(Method[SharesJob]):
             *work_ahead.declares_ready(),
             *work_ahead.declares(),
             *visits.declares(),
-            *(share_measures.declares_pairs if metrics.fits(job.model.loss) else share_measures.declares)(),
+            *(share_measures.declares_pairs if pair_metrics.fits(job.model.loss) else share_measures.declares)(),
             *new_sums.declares_counts(),
             *opened_scores.declares(roles.role(asks) if asks in roles.parties else PASSIVE),
             *(opened_weights.declares() if job.protocol.shares.open_weights else ()),
@@ -376,7 +376,7 @@ class SharesMethod(Method[SharesJob]):
         """Count what a whole run discloses: a level of each output of each row, from the partner, or one sum of losses,
         whenever metrics are taken, and one count a chunk; and the bits of weights that are told, about labels and
         about the columns of each other party."""
-        fits, times, opened = metrics.fits(job.model.loss), measures(job, sizes), chunks(job, sizes)
+        fits, times, opened = pair_metrics.fits(job.model.loss), measures(job, sizes), chunks(job, sizes)
         found = [Disclosure("scores", sizes.active, sizes.passives, opened if fits else opened + 2 * times, 0)]
         if fits and (told := times * measured(sizes) * sizes.outputs):
             rows, giver = evaluated(job, sizes)[0], _partner(job, sizes.passives, sizes.columns)
@@ -410,7 +410,7 @@ class SharesMethod(Method[SharesJob]):
     def openings(self, job: SharesJob, sizes: Sizes) -> str:
         rows, times = measured(sizes), measures(job, sizes)
         each = " of each class" if sizes.outputs > 1 else ""
-        if not metrics.fits(job.model.loss):
+        if not pair_metrics.fits(job.model.loss):
             return f"{times} sums of losses; {chunks(job, sizes)} counts of rows near the table's end, one a chunk"
         return (
             f"(level, label) pairs{each} of {rows} rows in a hidden order, {times} times; "
@@ -508,7 +508,7 @@ def _quality(job: SharesJob, sizes: Sizes) -> str:
     at_most = "once" if times == 1 else f"up to {times} times"
     often = "once" if counted == 1 else f"up to {counted} times"
     ends = f"and {often} how many of {MOST_COUNTED:,} training rows\nat most have scores beyond the range computed with"
-    if not metrics.fits(job.model.loss):
+    if not pair_metrics.fits(job.model.loss):
         return f"how good the model is: {at_most} the sum of the losses of all rows measured,\n{ends}"
     which = "held-out" if sizes.held_out else "training"
     each = " for each class" if sizes.outputs > 1 else ""

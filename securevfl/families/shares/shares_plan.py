@@ -32,9 +32,9 @@ from securevfl.data.schedule import Schedule, Visit
 from securevfl.disclosure.counts import Sizes
 from securevfl.disclosure.exposure import code_bits
 from securevfl.errors import ConfigError
-from securevfl.models.base import Spread
+from securevfl.models.inputs import Spread
 from securevfl.models.linear import LinearModel
-from securevfl.models.rounded_sums import RoundedSums
+from securevfl.models.rounding_error import RoundedSums
 from securevfl.optim.fedbcd import FedBCD
 from securevfl.optim.rules import BlockDescent
 from securevfl.options import JobOptions

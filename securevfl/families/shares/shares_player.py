@@ -21,12 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats, RowSlices
-from securevfl.base.files import read_checked_json, write_checked_json
+from securevfl.base.checked_files import read_checked_json, write_checked_json
+from securevfl.base.chunked_matrix import Rows as RowsHere
+from securevfl.base.chunked_matrix import Stretch, Tall
 from securevfl.base.machine import give_back, one_thread
 from securevfl.base.roles import PARTNER
-from securevfl.base.tall import Rows as RowsHere
-from securevfl.base.tall import Stretch, Tall
-from securevfl.crypto.share_ring import ShareScheme
+from securevfl.crypto.share_scheme import ShareScheme
 from securevfl.data.schedule import Rows, Visit
 from securevfl.disclosure.exposure import ROWS, Holds
 from securevfl.errors import ConfigError, DataNotice, LeakageError
@@ -53,8 +53,8 @@ from securevfl.families.shares.shares_plan import (
     turns_back,
     weight_levels,
 )
-from securevfl.models import metrics
-from securevfl.models.base import Inputs, Seen, Spread, inputs_at, own_stream
+from securevfl.models import metrics, pair_metrics
+from securevfl.models.inputs import Inputs, Seen, Spread, inputs_at, own_stream
 from securevfl.models.loss import Loss
 from securevfl.optim.curvature import of_rows
 from securevfl.optim.rules import BlockDescent
@@ -145,8 +145,8 @@ class MeasuredLabels:
     def metrics(self, found: LevelPairs) -> tuple[dict[str, float], list[list[float]]]:
         """All metrics that pairs tell, and of two classes the calibration."""
         if self.less is not None:
-            return metrics.of_residuals(self.loss, self._residuals(found), self.targets, self.classes), []
-        told = metrics.of_classes(self.loss, found.f, found.marked, self.classes)
+            return pair_metrics.of_residuals(self.loss, self._residuals(found), self.targets, self.classes), []
+        told = pair_metrics.of_classes(self.loss, found.f, found.marked, self.classes)
         if not self.loss.single:
             return told, []
         proba = self.loss.proba(found.f)[:, 1]
@@ -155,8 +155,8 @@ class MeasuredLabels:
     def spread(self, found: LevelPairs) -> dict[str, float]:
         """Return the standard errors of the metrics that pairs tell."""
         if self.less is not None:
-            return metrics.spread_of_residuals(self.loss, self._residuals(found), self.targets, self.classes)
-        return metrics.spread_of_classes(self.loss, found.f, found.marked, self.classes)
+            return pair_metrics.spread_of_residuals(self.loss, self._residuals(found), self.targets, self.classes)
+        return pair_metrics.spread_of_classes(self.loss, found.f, found.marked, self.classes)
 
     def _residuals(self, found: LevelPairs) -> Floats:
         """Read the residuals (n x c) off the levels."""
@@ -262,7 +262,7 @@ class Measures:
                 warnings.warn(f"party {self._seat.me}: {what}; hold out more (test_fraction)", DataNotice, stacklevel=2)
             return {}
         self._note_measure(data, rows)
-        if not metrics.fits(loss):
+        if not pair_metrics.fits(loss):
             return self._sum_of_losses(data, rows, state, rounds)
         labels, classes = data.labels(rows.rows), data.classes
         own, levels = None, self._levels(loss)
@@ -381,7 +381,7 @@ class Measures:
         every, rows, last = self._job.evaluation_interval, len(self._evaluated(data)), first + visits
         due = {number for number in range(first + 1, last + 1) if every and number % every == 0}
         due |= {last} if last == total else set()
-        count = min(len(due), AHEAD) if rows >= FEWEST and metrics.fits(self._job.model.loss) else 0
+        count = min(len(due), AHEAD) if rows >= FEWEST and pair_metrics.fits(self._job.model.loss) else 0
         made = (self._prepared(met, rows) for _ in range(count))
         self._shuffles[first] = deque(shuffle for shuffle in made if shuffle is not None)
 
@@ -395,7 +395,7 @@ class Measures:
     def check(self, data: TrainingData, start: int) -> None:
         """Raise LeakageError if the evaluations of the run from round `start` on would be too many. A DataNotice says
         where rows that count more or less than others are measured alike."""
-        if data.counts(data.evaluated.rows) is not None and metrics.fits(self._job.model.loss):
+        if data.counts(data.evaluated.rows) is not None and pair_metrics.fits(self._job.model.loss):
             what = "on shares metrics count every row alike, as nobody knows which row a score is of"
             why = "weights.column counts in the training alone"
             warnings.warn(f"party {self._seat.me}: {what}; {why}", DataNotice, stacklevel=2)

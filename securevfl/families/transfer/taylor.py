@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.base.tall import HELD, Sparse
+from securevfl.base.chunked_matrix import HELD, Sparse
 
 # Rows of a Jacobian that belong to a pair of units j <= k, and where they are zero.
 #

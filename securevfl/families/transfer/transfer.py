@@ -30,8 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats, RowSlices
+from securevfl.base.chunked_matrix import Sparse, made
 from securevfl.base.roles import ACTIVE, PASSIVE, Roles
-from securevfl.base.tall import Sparse, made
 from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.errors import ProtocolError
 from securevfl.families.base import J, Known, MessageProtocol, Method, Told

@@ -14,10 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from securevfl.base.arrays import Floats, normal_quantile
-from securevfl.base.tall import Sparse
+from securevfl.base.arrays import Floats
+from securevfl.base.chunked_matrix import Sparse
+from securevfl.base.normal_distribution import normal_quantile
 from securevfl.families.transfer import taylor
-from securevfl.models.base import Model, own_stream
+from securevfl.models.base import Model
+from securevfl.models.inputs import own_stream
 from securevfl.models.loss import Loss
 from securevfl.models.losses import LOSSES
 

@@ -17,9 +17,12 @@ from securevfl.audit.recording.transcript import Transcript, Witness
 from securevfl.audit.transcripts import Outcome, check_transcript
 from securevfl.base.roles import Roles
 from securevfl.crypto import curve
-from securevfl.crypto.curve import POINT_BYTES, canonical_ids, hash_to_group, id_keys
-from securevfl.crypto.transfers import okvs, ot_rows, vole
-from securevfl.crypto.transfers.vole import Giver, PrfHash, Size, Taker
+from securevfl.crypto.curve import POINT_BYTES, hash_to_group
+from securevfl.crypto.identifiers import canonical_ids, id_keys
+from securevfl.crypto.transfers import base_transfers, okvs, ot_extension, vole_pieces
+from securevfl.crypto.transfers.vole import Giver, Taker
+from securevfl.crypto.transfers.vole_pieces import Size
+from securevfl.crypto.transfers.vole_prf import PrfHash
 from securevfl.errors import CryptoError, LeakageError, PeerLost
 from securevfl.protocols.alignment import psi, psi_work
 from securevfl.protocols.alignment.psi_work import AlignmentHello, Points
@@ -167,15 +170,15 @@ def blinders() -> Outcome:
     return outcome
 
 
-def base_transfers() -> Outcome:
+def base_transfers_hide() -> Outcome:
     """Check that the chooser has the key it chose and no other, that its points are fresh, and that points outside the
     group are refused."""
     outcome = Outcome()
-    offerer = ot_rows.Offerer()
-    secrets = [ot_rows.fresh_secret()[1] for _ in range(2)]
+    offerer = base_transfers.Offerer()
+    secrets = [ot_extension.fresh_secret()[1] for _ in range(2)]
     if secrets[0] == secrets[1] or not 24 < sum(secrets[0]) < 104:  # 7 standard errors
         outcome.add("fresh", "transfers", "the holder's choices are not random bits")
-    points, keys = ot_rows.choose(offerer.offer, secrets[0][:32])
+    points, keys = base_transfers.choose(offerer.offer, secrets[0][:32])
     pairs = offerer.pairs(points)
     for choice, key, pair in zip(secrets[0], keys, pairs, strict=False):
         if key != pair[choice] or key == pair[not choice]:
@@ -185,7 +188,7 @@ def base_transfers() -> Outcome:
         outcome.add("hidden", "transfers", "equal choices send equal points: what comes back shows them")
     for what, point in (("a point of small order", bytes(32)), ("the neutral point", b"\x01" + bytes(31))):
         try:
-            ot_rows.choose(point, [True])
+            base_transfers.choose(point, [True])
         except CryptoError:
             continue
         except RuntimeError:  # libsodium's own refusal comes too late to name the sender
@@ -201,7 +204,7 @@ def masks() -> Outcome:
     keys, (giver, taker), hashing = id_keys([b"%d" % i for i in range(600)]), ends(), PrfHash(bytes(32))
     seed, store = okvs.encode(keys, hashing.target(keys))
     size = Size(len(store), 16, 8)
-    asked = taker.ask(0, size, os.urandom(vole.choice_bytes(size)))
+    asked = taker.ask(0, size, os.urandom(vole_pieces.choice_bytes(size)))
     answered, given = giver.answer(0, size, asked)
     taken = taker.take(0, size, answered)
     try:
@@ -223,7 +226,7 @@ def strays() -> Outcome:
     size = Size(60, 16, 3)
     for at in (-1, -16 * size.trees):  # sums of leaves, which every taker reads
         giver, taker = ends()
-        asked = taker.ask(0, size, os.urandom(vole.choice_bytes(size)))
+        asked = taker.ask(0, size, os.urandom(vole_pieces.choice_bytes(size)))
         answered, given = giver.answer(0, size, asked)
         altered = bytearray(answered)
         altered[at] ^= 1
@@ -239,9 +242,9 @@ def strays() -> Outcome:
 
 def ends() -> tuple[Giver, Taker]:
     """Both ends of a vector OLE, by base transfers."""
-    offerer, coin = ot_rows.Offerer(), os.urandom(32)
-    secret, bits = ot_rows.fresh_secret()
-    points, seeds = ot_rows.choose(offerer.offer, bits)
+    offerer, coin = base_transfers.Offerer(), os.urandom(32)
+    secret, bits = ot_extension.fresh_secret()
+    points, seeds = base_transfers.choose(offerer.offer, bits)
     return Giver(secret, seeds, os.urandom(32), coin), Taker(offerer.pairs(points), coin)
 
 
@@ -250,7 +253,7 @@ CHECKS: dict[str, Callable[[], Outcome]] = {
     "alignment of three": lambda: alignment(3, 150),
     "alignment of two, many ids": lambda: many_ids(2),
     "alignment of three, many ids": lambda: many_ids(3),
-    "transfers hide the other key": base_transfers,
+    "transfers hide the other key": base_transfers_hide,
     "what asks is masked": masks,
     "altered trees are refused": strays,
     "granted ids are held to": granted,

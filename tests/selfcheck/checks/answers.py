@@ -14,10 +14,11 @@ from scipy import stats
 
 from securevfl.audit.statistics import Battery
 from securevfl.audit.transcripts import Outcome
-from securevfl.crypto.masking import KeyPair
-from securevfl.crypto.prg import Prg, derive_key
+from securevfl.crypto.key_agreement import KeyPair
+from securevfl.crypto.key_derivation import derive_key
+from securevfl.crypto.prg import Prg
 from securevfl.families.fdskl.kernel_model import Frequencies, Kernel
-from securevfl.models.linear import starting_weights
+from securevfl.models.linear_block import starting_weights
 from securevfl.protocols.residuals.defences import Gaussian, uniforms
 from selfcheck.bits import bits_of, bits_of_numbers, bitwise
 from selfcheck.checks import slow_reference

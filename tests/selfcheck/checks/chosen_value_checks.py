@@ -14,9 +14,10 @@ from gmpy2 import mpz
 
 from securevfl.audit.transcripts import Outcome
 from securevfl.crypto.kernel.residues import DEGREE
-from securevfl.crypto.lattice import polynomial_ring
-from securevfl.crypto.lattice.lattice_product import LatticeScheme, Parameters
-from securevfl.crypto.paillier.paillier_keys import ROOTS, PublicKey, SecretKey
+from securevfl.crypto.lattice import residue_bytes
+from securevfl.crypto.lattice.lattice_gradient import LatticeScheme, Parameters
+from securevfl.crypto.paillier.modulus_proof import ROOTS
+from securevfl.crypto.paillier.paillier_keys import PublicKey, SecretKey
 from securevfl.crypto.paillier.paillier_product import PaillierHolder, PaillierScheme
 from securevfl.crypto.scheme import KeyHolder
 from securevfl.errors import CryptoError
@@ -27,7 +28,7 @@ _BITS = 2048
 
 def lattice_key() -> Outcome:
     """Check that a public key that names its second half is refused: the evaluator expands that half from a seed."""
-    half = polynomial_ring.packed_size(Parameters().ring.key_primes, DEGREE)
+    half = residue_bytes.packed_size(Parameters().ring.key_primes, DEGREE)
     magic = LatticeScheme().keygen().public[:4]
     return _refused("a lattice key with both halves", lambda: LatticeScheme().evaluator(magic + bytes(2 * half)))
 

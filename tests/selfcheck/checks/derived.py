@@ -17,11 +17,13 @@ from typing import Any
 import numpy as np
 
 from securevfl.audit.transcripts import Outcome
-from securevfl.crypto import share_ring
-from securevfl.crypto.masking import KeyPair
-from securevfl.crypto.prg import Prg, derive_key
-from securevfl.crypto.transfers.ot_rows import RowHash, RowOfferer, tweaks
-from securevfl.crypto.transfers.vole import PrfHash
+from securevfl.crypto import share_scheme
+from securevfl.crypto.key_agreement import KeyPair
+from securevfl.crypto.key_derivation import derive_key
+from securevfl.crypto.prg import Prg
+from securevfl.crypto.transfers.ot_extension import RowOfferer
+from securevfl.crypto.transfers.row_hash import RowHash, tweaks
+from securevfl.crypto.transfers.vole_prf import PrfHash
 from securevfl.data.register import Register
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
@@ -116,7 +118,7 @@ TABLE = (
     ),
     Derived(
         "the coin of a key for shared products",
-        lambda holder, evaluator, chunk, purpose: share_ring.common_coin(holder, evaluator, chunk, purpose),
+        lambda holder, evaluator, chunk, purpose: share_scheme.common_coin(holder, evaluator, chunk, purpose),
         {"holder": _A, "evaluator": _B, "chunk": 1, "purpose": "x"},
         {"holder": _B, "evaluator": _A, "chunk": 2, "purpose": "y"},
     ),

@@ -15,8 +15,8 @@ from unittest import mock
 import numpy as np
 
 from securevfl.audit.transcripts import Outcome
-from securevfl.crypto.transfers import okvs, ot_rows
-from securevfl.crypto.transfers.ot_rows import COLUMNS, Chooser, RowOfferer
+from securevfl.crypto.transfers import base_transfers, okvs, ot_extension
+from securevfl.crypto.transfers.ot_extension import COLUMNS, Chooser, RowOfferer
 from securevfl.data import datasets
 from securevfl.data.party import Party
 from securevfl.errors import SecureVFLError
@@ -163,18 +163,18 @@ def common() -> Outcome:
 def columns() -> Outcome:
     """Check that the tags of columns of transfers, 16 bytes for each column, are compared to their last byte."""
     outcome = Outcome()
-    secret, choices = ot_rows.fresh_secret()
-    base, coin = ot_rows.Offerer(), os.urandom(32)
-    points, seeds = ot_rows.choose(base.offer, choices)
+    secret, choices = ot_extension.fresh_secret()
+    base, coin = base_transfers.Offerer(), os.urandom(32)
+    points, seeds = base_transfers.choose(base.offer, choices)
     message, _ = Chooser(base.pairs(points), coin, 2).extend(_ROWS)
-    size = ot_rows._TAG * (COLUMNS + 1)
+    size = ot_extension._TAG * (COLUMNS + 1)
     RowOfferer(secret, seeds, coin, 2).extend(_ROWS, message)
     for number in (1, COLUMNS // 2, COLUMNS):  # the first is the tag of choices, which goes into the others
         for place in PLACES:
-            at = len(message) - size + number * ot_rows._TAG
-            tag = altered(message[at : at + ot_rows._TAG], place)
+            at = len(message) - size + number * ot_extension._TAG
+            tag = altered(message[at : at + ot_extension._TAG], place)
             with suppress(SecureVFLError):
-                RowOfferer(secret, seeds, coin, 2).extend(_ROWS, message[:at] + tag + message[at + ot_rows._TAG :])
+                RowOfferer(secret, seeds, coin, 2).extend(_ROWS, message[:at] + tag + message[at + ot_extension._TAG :])
                 outcome.add("bound", "offerer", f"takes the tag of column {number} altered in its {place} byte")
     return outcome
 

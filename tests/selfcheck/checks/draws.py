@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from securevfl.audit.transcripts import Outcome
-from securevfl.crypto import prg
+from securevfl.crypto import prg, wrapping
 
 _FEWEST_BYTES = 16
 _FEWEST_DISTINCT = 16  # distinct bytes of 32; fewer come by chance once in 10^16
@@ -106,7 +106,7 @@ def watched() -> Iterator[Draws]:
             stack.enter_context(mock.patch.object(owner, name, _generator(draws, getattr(owner, name))))
         stack.enter_context(mock.patch.object(prg, "Cipher", _stream(draws, Cipher)))
         stack.enter_context(mock.patch.object(prg.Prg, "__init__", _keyed(draws, prg.Prg.__init__)))
-        for module in (prg,):
+        for module in (wrapping,):
             stack.enter_context(mock.patch.object(module, "ChaCha20Poly1305", _sealer(draws, ChaCha20Poly1305)))
         yield draws
 

@@ -23,7 +23,7 @@ from securevfl.audit.statistics import Battery, uniform
 from securevfl.audit.transcripts import Outcome
 from securevfl.base.arrays import Floats
 from securevfl.crypto.kernel.gradient import KernelGradient
-from securevfl.crypto.lattice.lattice_product import LatticeScheme
+from securevfl.crypto.lattice.lattice_gradient import LatticeScheme
 from securevfl.crypto.paillier.paillier_product import PaillierHolder, PaillierScheme
 from securevfl.crypto.scheme import AdditiveScheme, KeyHolder, LinearScheme, Shape, SumHolder
 from securevfl.errors import CryptoError, KeyMismatch, OpeningMismatch, ShapeMismatch

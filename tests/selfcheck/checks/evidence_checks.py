@@ -9,9 +9,9 @@ import numpy as np
 from securevfl.audit.recording.recorded_runs import record
 from securevfl.audit.transcripts import Outcome, check_transcript
 from securevfl.data import datasets
-from securevfl.data.evidence import Woe
 from securevfl.data.party import Party
 from securevfl.data.preparation import Preparation
+from securevfl.data.woe import Woe
 from securevfl.errors import LeakageError
 from securevfl.job import Job
 from securevfl.models.linear import Logistic

@@ -28,17 +28,18 @@ from securevfl.crypto.kernel import gradient
 from securevfl.crypto.kernel import shares as kernel_shares
 from securevfl.crypto.kernel.gradient import KernelGradient
 from securevfl.crypto.kernel.shares import KernelShares
-from securevfl.crypto.lattice import polynomial_ring
-from securevfl.crypto.lattice.bfv_product import LatticeShares
-from securevfl.crypto.lattice.lattice_product import PROFILE, LatticeScheme, Parameters
+from securevfl.crypto.key_agreement import KeyPair
+from securevfl.crypto.key_derivation import derive_key
+from securevfl.crypto.lattice import residue_bytes
+from securevfl.crypto.lattice.lattice_gradient import PROFILE, LatticeScheme, Parameters
+from securevfl.crypto.lattice.lattice_shares import LatticeShares
 from securevfl.crypto.lattice.lattice_sum import LatticeSum
 from securevfl.crypto.lattice.polynomial_ring import MOST_MODULUS, Ring
-from securevfl.crypto.masking import KeyPair
 from securevfl.crypto.paillier.paillier_keys import PublicKey, SecretKey
 from securevfl.crypto.paillier.paillier_product import PaillierHolder, PaillierScheme
 from securevfl.crypto.paillier.paillier_sum import PaillierSum
-from securevfl.crypto.prg import Prg, derive_key
-from securevfl.crypto.share_ring import ShareScheme
+from securevfl.crypto.prg import Prg
+from securevfl.crypto.share_scheme import ShareScheme
 from securevfl.data import datasets
 from securevfl.errors import ConfigError, CryptoError, SecureVFLError
 from securevfl.families.fdml.stored_sum import Masks
@@ -166,7 +167,7 @@ def errors_are_silent() -> Outcome:
 
 
 def _masked(bad: np.ndarray[Any, Any]) -> None:
-    from securevfl.crypto.masking import to_ring
+    from securevfl.crypto.fixed_point_ring import to_ring
 
     to_ring(bad, 1.0, 4)
 
@@ -197,7 +198,7 @@ def captured_keys() -> Iterator[list[tuple[str, bytes]]]:
     def residues(self: Any, second: Any) -> Any:
         secret, first = ring_pair(self, second)
         found.extend((RINGS[self.bits], row[:8].tobytes()) for row in secret)
-        packed = (polynomial_ring.pack(row[None, :8], [p]) for row, p in zip(secret, self.key_primes, strict=True))
+        packed = (residue_bytes.pack(row[None, :8], [p]) for row, p in zip(secret, self.key_primes, strict=True))
         found.extend((RINGS[self.bits], pattern) for pattern in packed)
         return secret, first
 

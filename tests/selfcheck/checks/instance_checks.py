@@ -22,14 +22,16 @@ from securevfl.audit.statistics import Battery
 from securevfl.audit.transcripts import Outcome
 from securevfl.base.arrays import Floats
 from securevfl.crypto.kernel.residues import DEGREE
-from securevfl.crypto.kernel.shares import REPLY
-from securevfl.crypto.lattice.bfv_product import BfvParameters, LatticeShares
-from securevfl.crypto.lattice.bfv_product import blocks as _ciphertexts
-from securevfl.crypto.lattice.polynomial_ring import packed_size
+from securevfl.crypto.kernel.share_protocol import REPLY
+from securevfl.crypto.lattice.lattice_shares import BfvParameters, LatticeShares
+from securevfl.crypto.lattice.lattice_shares import blocks as _ciphertexts
+from securevfl.crypto.lattice.residue_bytes import packed_size
 from securevfl.crypto.prg import Prg
-from securevfl.crypto.share_ring import ShareRing, Words, common_coin
-from securevfl.crypto.transfers import ot_rows
-from securevfl.crypto.transfers.ot_rows import Chooser, RowHash, RowOfferer
+from securevfl.crypto.share_ring import ShareRing, Words
+from securevfl.crypto.share_scheme import common_coin
+from securevfl.crypto.transfers import base_transfers, ot_extension
+from securevfl.crypto.transfers.ot_extension import Chooser, RowOfferer
+from securevfl.crypto.transfers.row_hash import RowHash
 from securevfl.families.fdml.local_noise import Blur, LocalNoise
 from securevfl.protocols.residuals.defences import Gaussian, Marvell, MaxNorm
 from securevfl.protocols.shares.work_ahead import NAME_BYTES, OnDisk
@@ -88,9 +90,9 @@ def _tweaks() -> Iterator[list[bytes]]:
 def blocks() -> Outcome:
     """Over several blocks of transfers each choice is opened, and no tweak comes twice at the end that chooses."""
     outcome = Outcome()
-    secret, choices = ot_rows.fresh_secret()
-    base, coin = ot_rows.Offerer(), os.urandom(32)
-    points, seeds = ot_rows.choose(base.offer, choices)
+    secret, choices = ot_extension.fresh_secret()
+    base, coin = base_transfers.Offerer(), os.urandom(32)
+    points, seeds = base_transfers.choose(base.offer, choices)
     chooser, offerer = Chooser(base.pairs(points), coin, _BITS), RowOfferer(secret, seeds, coin, _BITS)
     tweaks: list[bytes] = []
     for number, rows in enumerate(_BLOCKS):

@@ -24,12 +24,23 @@ import numpy as np
 from securevfl.audit.statistics import Battery, uniform
 from securevfl.audit.transcripts import Outcome
 from securevfl.base.arrays import Floats
-from securevfl.crypto.kernel import ciphertexts, gradient, residues, shares
-from securevfl.crypto.kernel.ciphertexts import RingLayout
-from securevfl.crypto.kernel.residues import DEGREE, Primes, Transform
-from securevfl.crypto.kernel.row_products import FISHER, OPENINGS
+from securevfl.crypto.kernel import (
+    blas_check,
+    gradient,
+    residue_bytes,
+    residue_products,
+    ring_keys,
+    ring_sampling,
+    share_protocol,
+    shares,
+)
+from securevfl.crypto.kernel.ntt import Transform
+from securevfl.crypto.kernel.residues import DEGREE, Primes
+from securevfl.crypto.kernel.ring_layout import RingLayout
+from securevfl.crypto.kernel.row_parameters import FISHER, OPENINGS
 from securevfl.crypto.prg import Prg
-from securevfl.crypto.share_ring import ShareRing, common_coin
+from securevfl.crypto.share_ring import ShareRing
+from securevfl.crypto.share_scheme import common_coin
 from securevfl.errors import CryptoError
 from selfcheck.bits import bits_of_numbers, bitwise
 
@@ -82,9 +93,11 @@ def _coin(parameters: shares.ShareParameters) -> bytes:
 
 def _second(primes: Primes, reply: bytes) -> Floats:
     """c1 (P, M) of the first ciphertext of a reply about one output."""
-    *_, c, r, s, d = shares.REPLY.unpack_from(reply)
+    *_, c, r, s, d = share_protocol.REPLY.unpack_from(reply)
     count = RingLayout(s, c, r, s).column_blocks(d)
-    return ciphertexts.unpack(primes, memoryview(reply)[shares.REPLY.size :], (DEGREE // r, r, count))[:, :, 0, 0]
+    return residue_bytes.unpack(primes, memoryview(reply)[share_protocol.REPLY.size :], (DEGREE // r, r, count))[
+        :, :, 0, 0
+    ]
 
 
 def _ternary_factor(primes: Primes, difference: Floats, second: Floats) -> bool:
@@ -107,16 +120,16 @@ def _joined(column: list[int], primes: Primes) -> int:
 def drawn() -> Outcome:
     """Secrets, errors and residues have the distributions that the security of the engine rests on."""
     outcome, prg = Outcome(), Prg.fresh("audit")
-    counts = np.bincount(ciphertexts.ternary(prg, (8 * _MANY,)).astype(np.int64) + 1, minlength=3)
+    counts = np.bincount(ring_sampling.ternary(prg, (8 * _MANY,)).astype(np.int64) + 1, minlength=3)
     if _far(counts, np.full(3, 1 / 3)):
         outcome.add("bias", "holder", "secrets are -1, 0 and 1 at different rates")
     exact = np.array([math.comb(42, k) / 2.0**42 for k in range(43)])
-    found = np.bincount(ciphertexts.errors(prg, (_MANY,)).astype(np.int64) + 21, minlength=43)
+    found = np.bincount(ring_sampling.errors(prg, (_MANY,)).astype(np.int64) + 21, minlength=43)
     if _far(found[8:35], exact[8:35]):
         outcome.add("bias", "all", "errors are of another distribution than a centred binomial one of 42 bits")
     for bits in _BITS:
         primes = shares.ShareParameters(bits).primes
-        polynomials = [ciphertexts.second_polynomial(primes, os.urandom(32)) for _ in range(16)]
+        polynomials = [ring_keys.second_polynomial(primes, os.urandom(32)) for _ in range(16)]
         if not _filled(primes, np.concatenate(polynomials, axis=1)):
             outcome.add("bias", "all", f"residues of primes of {primes.bits} bits are not uniform")
     return outcome
@@ -161,8 +174,8 @@ def arithmetic() -> Outcome:
         for what, holds in (("sums", _sums), ("transforms", _transforms), ("bytes", _bytes)):
             if not holds(primes):
                 outcome.add("exact", "all", f"{what} of residues of primes of {primes.bits} bits are not exact")
-    with mock.patch.object(residues, "matmul", _rounded):
-        if not residues.blas_fault():
+    with mock.patch.object(blas_check, "matmul", _rounded):
+        if not blas_check.blas_fault():
             outcome.add("exact", "all", "a BLAS that rounds sums to single precision passes the look at the start")
     return outcome
 
@@ -173,7 +186,7 @@ def _sums(primes: Primes) -> bool:
     terms = min(2 * primes.terms - 1, 1500)
     size = np.array([p // 2 for p in primes.values]).reshape(-1, 1, 1, 1)
     left, right = (size - rng.integers(0, 9, (len(primes), 1, *shape)) for shape in ((4, terms), (terms, 4)))
-    found = residues.multiplied(primes, left.astype(np.float64), right.astype(np.float64))
+    found = residue_products.multiplied(primes, left.astype(np.float64), right.astype(np.float64))
     column = np.array(primes.values).reshape(-1, 1, 1, 1)
     return bool(((found.astype(np.int64) - left @ right) % column == 0).all())
 
@@ -200,10 +213,10 @@ def _bytes(primes: Primes) -> bool:
     whole = [sum(numbers[at + k] << 20 * k for k in range(together)) for at in range(0, len(primes), together)]
     expected = b"".join(x.to_bytes(width, "little")[:low] for x in whole)
     expected += b"".join(x.to_bytes(width, "little")[low:] for x in whole)
-    if ciphertexts.pack(primes, np.array(numbers, np.float64)[:, None]) != expected:
+    if residue_bytes.pack(primes, np.array(numbers, np.float64)[:, None]) != expected:
         return False
     try:
-        ciphertexts.unpack(primes, b"\xff" * ciphertexts.packed_size(primes, 1), (1,))
+        residue_bytes.unpack(primes, b"\xff" * residue_bytes.packed_size(primes, 1), (1,))
     except CryptoError:
         return True
     return False

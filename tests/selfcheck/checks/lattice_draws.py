@@ -23,15 +23,17 @@ from numpy.typing import NDArray
 
 from securevfl.audit.statistics import Battery
 from securevfl.audit.transcripts import Outcome
-from securevfl.crypto.kernel.ciphertexts import NOISE_STD, RingLayout
 from securevfl.crypto.kernel.residues import DEGREE
-from securevfl.crypto.kernel.row_products import FISHER, OPENINGS
-from securevfl.crypto.lattice import polynomial_ring
-from securevfl.crypto.lattice.bfv_product import blocks
-from securevfl.crypto.lattice.lattice_product import LatticeEvaluator, LatticeHolder, LatticeScheme, Parameters
+from securevfl.crypto.kernel.ring_layout import RingLayout
+from securevfl.crypto.kernel.ring_sampling import NOISE_STD
+from securevfl.crypto.kernel.row_parameters import FISHER, OPENINGS
+from securevfl.crypto.key_derivation import derive_key
+from securevfl.crypto.lattice import residue_bytes
+from securevfl.crypto.lattice.lattice_gradient import LatticeEvaluator, LatticeHolder, LatticeScheme, Parameters
+from securevfl.crypto.lattice.lattice_shares import blocks
 from securevfl.crypto.lattice.lattice_sum import _SUM, LatticeSum
-from securevfl.crypto.lattice.polynomial_ring import Residues, Ring, RingKey
-from securevfl.crypto.prg import derive_key
+from securevfl.crypto.lattice.polynomial_ring import Ring, RingKey
+from securevfl.crypto.lattice.residue_bytes import Residues
 from securevfl.crypto.scheme import Shape
 from selfcheck.bits import bits_of, bits_of_numbers, bitwise
 from selfcheck.entropy import recorded
@@ -78,9 +80,9 @@ def _exchange(replies: int, columns: int) -> tuple[Parameters, Hidden]:
     def noting_answer(self: Ring, layout: RingLayout, total: Any, zero: Any, mask: Residues) -> bytes:
         bare = np.zeros(self.shape, np.uint64) if total is None else _flat(self, total)
         reply, count = answer(self, layout, total, zero, mask), mask.shape[1]
-        view, size = memoryview(reply), polynomial_ring.packed_size(self.primes, DEGREE)
-        second = polynomial_ring.unpack(view, self.primes, DEGREE)
-        first = polynomial_ring.unpack(view[size:], self.primes, count)
+        view, size = memoryview(reply), residue_bytes.packed_size(self.primes, DEGREE)
+        second = residue_bytes.unpack(view, self.primes, DEGREE)
+        first = residue_bytes.unpack(view[size:], self.primes, count)
         whole = self.io.residues(zero, self.shape)  # what was summed into it, before the mask
         hidden.masks.append((first + self.column - whole[0][:, layout.wanted[:count]]) % self.column)
         hidden.zeros.append((second + self.column - bare[1]) % self.column)
@@ -207,11 +209,11 @@ def _sum_zeros() -> tuple[Ring, list[Residues]]:
     v = np.linspace(-1, 1, _LONG)
     parts = [adder.encrypt(v, bound=2.0, terms=4) for _ in range(2)]
     column = np.array(ring.primes, np.uint64)[:, None]
-    size, zeros = polynomial_ring.packed_size(ring.primes, DEGREE), []
+    size, zeros = residue_bytes.packed_size(ring.primes, DEGREE), []
     for _ in range(2):
         total = adder.add(*parts)
         for start in range(_SUM.size + size, len(total), 2 * size):
-            c1, *terms = (polynomial_ring.unpack(each[start:], ring.primes, DEGREE) for each in (total, *parts))
+            c1, *terms = (residue_bytes.unpack(each[start:], ring.primes, DEGREE) for each in (total, *parts))
             for term in terms:
                 c1 = (c1 + column - term) % column
             zeros.append(c1)

@@ -19,10 +19,11 @@ import numpy as np
 from securevfl.audit.transcripts import Outcome
 from securevfl.crypto.kernel import gradient
 from securevfl.crypto.kernel.gradient import KernelGradient
-from securevfl.crypto.kernel.row_products import DEVIATIONS, OPENED
-from securevfl.crypto.lattice.lattice_product import LatticeScheme, Parameters
+from securevfl.crypto.kernel.opening_checks import DEVIATIONS
+from securevfl.crypto.kernel.row_parameters import OPENED
+from securevfl.crypto.lattice.lattice_gradient import LatticeScheme, Parameters
 from securevfl.crypto.paillier.packing import layout
-from securevfl.crypto.paillier.paillier_product import CHECKS as PAILLIER_CHECKS
+from securevfl.crypto.paillier.paillier_checks import CHECKS as PAILLIER_CHECKS
 from securevfl.crypto.paillier.paillier_product import PaillierScheme
 from securevfl.crypto.scheme import LinearScheme, Shape
 from securevfl.errors import OpeningMismatch

@@ -17,8 +17,9 @@ from scipy import stats
 
 from securevfl.audit.statistics import Battery
 from securevfl.audit.transcripts import Outcome
-from securevfl.crypto.paillier.packing import HEADROOM, MessageKind, layout, numbers, read
+from securevfl.crypto.paillier.packing import HEADROOM, layout
 from securevfl.crypto.paillier.paillier_keys import SecretKey
+from securevfl.crypto.paillier.paillier_messages import MessageKind, numbers, read
 from securevfl.crypto.paillier.paillier_product import PaillierEvaluator, PaillierHolder, PaillierProduct
 from securevfl.crypto.paillier.paillier_sum import PaillierAdder
 from selfcheck.bits import bits_of_numbers, bitwise

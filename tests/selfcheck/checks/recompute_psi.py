@@ -27,9 +27,10 @@ from securevfl.audit.recording.transcript import Transcript
 from securevfl.audit.statistics import Battery
 from securevfl.audit.transcripts import Outcome
 from securevfl.crypto import curve
-from securevfl.crypto.curve import canonical_ids, hash_to_group, id_keys
+from securevfl.crypto.curve import hash_to_group
+from securevfl.crypto.identifiers import canonical_ids, id_keys
 from securevfl.crypto.share_ring import Words
-from securevfl.crypto.transfers import okvs, ot_rows, vole
+from securevfl.crypto.transfers import base_transfers, okvs, ot_extension, vole, vole_pieces, vole_prf
 from securevfl.crypto.transfers.binary_field import Multiplier
 from securevfl.protocols.alignment import psi_transfers
 from securevfl.protocols.alignment.psi import NONCE_BYTES
@@ -44,7 +45,7 @@ from selfcheck.entropy import Drawn, recorded
 _ROWS = 40
 _TRANSFERS = 64  # of 128: those that are worked out once more
 _OUTCOMES = 2000  # of a vector OLE: fewer are made of less noise than the battery takes for uniform
-_ORDER = ot_rows._ORDER
+_ORDER = base_transfers._ORDER
 _USED: Any = psi_transfers  # what the protocol calls, by the names that it has for it
 
 
@@ -125,7 +126,7 @@ def transfers() -> Outcome:
     with recorded() as drawn:
         secret, bits = _USED.fresh_secret()
     chosen = np.unpackbits(np.frombuffer(secret, np.uint8), bitorder="little").astype(bool).tolist()
-    if drawn.here() != [secret] or len(secret) != ot_rows.SECRET_BYTES or bits != chosen:
+    if drawn.here() != [secret] or len(secret) != ot_extension.SECRET_BYTES or bits != chosen:
         outcome.add("derived", "holder", "its secret is something else than the 16 bytes drawn for it")
     pairs, seeds = _base(outcome, bits)
     _vole(outcome, secret, pairs, seeds)
@@ -137,7 +138,7 @@ def _base(outcome: Outcome, bits: list[bool]) -> tuple[list[tuple[bytes, bytes]]
     """Check the base transfers: A = a G, B_j = b_j G + c_j A, and keys that are hashes of j, A, B_j and the shared
     point."""
     with recorded() as drawn:
-        offerer = ot_rows.Offerer()
+        offerer = base_transfers.Offerer()
         points, seeds = _USED.choose(offerer.offer, bits)
     pairs, draws = offerer.pairs(points), iter(drawn.here())
     scalars = [1 + slow_reference.below(draws, _ORDER - 1) for _ in range(1 + len(bits))]
@@ -165,9 +166,9 @@ def _base(outcome: Outcome, bits: list[bool]) -> tuple[list[tuple[bytes, bytes]]
 
 def _vole(outcome: Outcome, secret: bytes, pairs: list[tuple[bytes, bytes]], seeds: list[bytes]) -> None:
     """Check that trees grow from the roots drawn, and rows from both streams, and that c = b + a Delta."""
-    (size,), coin, roots = vole.sizes(_OUTCOMES), os.urandom(32), os.urandom(32)
+    (size,), coin, roots = vole_pieces.sizes(_OUTCOMES), os.urandom(32), os.urandom(32)
     giver, taker = vole.Giver(secret, seeds, roots, coin), vole.Taker(pairs, coin)
-    choices = os.urandom(vole.choice_bytes(size))
+    choices = os.urandom(vole_pieces.choice_bytes(size))
     asked = taker.ask(0, size, choices)
     T, other = (_matrix([pair[which] for pair in pairs], len(choices)) for which in (0, 1))
     U = np.frombuffer(asked, np.uint8)[: T.size].reshape(T.shape)
@@ -209,8 +210,8 @@ def _prf(outcome: Outcome, secret: bytes) -> None:
     known = np.concatenate(
         [slow_reference.blocks(key, inner ^ keys ^ np.uint64(half) * last) ^ inner for half in (0, 1)], axis=1
     )
-    at_evaluator = vole.evaluated(hashing, seed, c, keys)
-    at_holder = vole.held(hashing, seed, b, P ^ a, times, keys)
+    at_evaluator = vole_prf.evaluated(hashing, seed, c, keys)
+    at_holder = vole_prf.held(hashing, seed, b, P ^ a, times, keys)
     if not np.array_equal(at_evaluator, known) or not np.array_equal(at_holder, known):
         outcome.add("derived", "transfers", "F(x) is not the hash of x and its sum")
     battery = Battery()

@@ -27,12 +27,14 @@ from numpy.typing import NDArray
 
 from securevfl.audit.statistics import Battery, uniform
 from securevfl.audit.transcripts import Outcome
-from securevfl.crypto.kernel.shares import REPLY
-from securevfl.crypto.lattice.bfv_product import BfvParameters, LatticeShares
+from securevfl.crypto.kernel.share_protocol import REPLY
+from securevfl.crypto.lattice.lattice_shares import BfvParameters, LatticeShares
 from securevfl.crypto.prg import Prg
-from securevfl.crypto.share_ring import ShareRing, Words, common_coin
-from securevfl.crypto.transfers import ot_rows
-from securevfl.crypto.transfers.ot_rows import COLUMNS, Chooser, RowOfferer, transposed
+from securevfl.crypto.share_ring import ShareRing, Words
+from securevfl.crypto.share_scheme import common_coin
+from securevfl.crypto.transfers import base_transfers, ot_extension, row_hash
+from securevfl.crypto.transfers.bit_matrices import transposed
+from securevfl.crypto.transfers.ot_extension import COLUMNS, Chooser, RowOfferer
 from securevfl.data import datasets
 from securevfl.errors import CryptoError, DivergenceError, LeakageError, ProtocolError
 from securevfl.families.player import State
@@ -145,14 +147,14 @@ def transferred() -> Outcome:
         streams.append(transposed(columns))
         return streams[-1]
 
-    with mock.patch.object(ot_rows, "transposed", noting):
+    with mock.patch.object(ot_extension, "transposed", noting):
         message, chosen = chooser.extend(_ROWS)
     pads = offerer.extend(_ROWS, message).pads(0, _ROWS)
     t = streams[0][: _ROWS * _BITS]
-    keys = chooser._hash(t, ot_rows.tweaks(0, _ROWS * _BITS, ot_rows._KEYS)).reshape(_ROWS, _BITS, 2)
+    keys = chooser._hash(t, row_hash.tweaks(0, _ROWS * _BITS, ot_extension._KEYS)).reshape(_ROWS, _BITS, 2)
     total = np.bitwise_xor.reduce(keys, axis=1)
     for j in range(2**_BITS):
-        tweak = ot_rows.tweaks(0, _ROWS, ot_rows._PADS)
+        tweak = row_hash.tweaks(0, _ROWS, ot_extension._PADS)
         tweak[:, 1] |= np.uint64(j << 8)
         if ((chooser._hash(total, tweak)[:, 0] == pads[j]) & (chosen.choices != j)).any():
             outcome.add("choices", "partner", "opens pads that it has not chosen, as keys are put together unhashed")
@@ -170,7 +172,7 @@ def _odd_columns() -> Outcome:
     outcome = Outcome()
     chooser, offerer = _met()
     message = bytearray(chooser.extend(_ROWS)[0])
-    octets = (len(message) - ot_rows._TAG * (COLUMNS + 1)) // COLUMNS
+    octets = (len(message) - ot_extension._TAG * (COLUMNS + 1)) // COLUMNS
     for j in range(COLUMNS):
         message[j * octets] ^= 1 << j % 8
     with contextlib.suppress(CryptoError):
@@ -180,9 +182,9 @@ def _odd_columns() -> Outcome:
 
 
 def _met() -> tuple[Any, Any]:
-    secret, choices = ot_rows.fresh_secret()
-    base, coin = ot_rows.Offerer(), os.urandom(32)
-    points, seeds = ot_rows.choose(base.offer, choices)
+    secret, choices = ot_extension.fresh_secret()
+    base, coin = base_transfers.Offerer(), os.urandom(32)
+    points, seeds = base_transfers.choose(base.offer, choices)
     return Chooser(base.pairs(points), coin, _BITS), RowOfferer(secret, seeds, coin, _BITS)
 
 

@@ -20,7 +20,8 @@ from securevfl.base.arrays import Floats
 from securevfl.data import datasets
 from securevfl.data.party import Party
 from securevfl.job import Job
-from securevfl.models.linear import Linear, Logistic
+from securevfl.models.linear import Logistic
+from securevfl.models.linear_block import Linear
 from securevfl.models.losses import LOSSES
 from securevfl.optim.fedbcd import FedBCD
 from securevfl.protocols.choice import Protocol

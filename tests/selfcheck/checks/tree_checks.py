@@ -13,9 +13,10 @@ from securevfl.data.preparation import Source
 from securevfl.data.scaling import on_grid
 from securevfl.errors import ConfigError
 from securevfl.job import Job
-from securevfl.models.base import Seen, Spread
+from securevfl.models.forest_inputs import ForestInputs
+from securevfl.models.inputs import Seen, Spread
 from securevfl.models.metrics import area_under_curve
-from securevfl.models.trees import ForestInputs, Trees
+from securevfl.models.trees import Trees
 from securevfl.training.simulate import simulate
 
 ROWS, TREES, DEPTH = 200, 5, 3

@@ -11,7 +11,7 @@ import numpy as np
 
 from securevfl.crypto import curve
 from securevfl.crypto.curve import Blinder
-from securevfl.crypto.transfers import ot_rows, vole
+from securevfl.crypto.transfers import base_transfers, ot_extension, vole
 from securevfl.protocols.alignment import psi, psi_points, psi_work
 from selfcheck.mutants.mutant import Mutant, patched
 
@@ -65,7 +65,7 @@ def _any_trees(self: Any, confirmed: bytes) -> None:
 
 
 def _no_choices() -> Any:
-    return bytes(ot_rows.SECRET_BYTES), [False] * ot_rows.COLUMNS
+    return bytes(ot_extension.SECRET_BYTES), [False] * ot_extension.COLUMNS
 
 
 def _any_point(point: bytes) -> None:
@@ -74,11 +74,11 @@ def _any_point(point: bytes) -> None:
 
 def _unshifted(offer: bytes, choices: list[bool]) -> tuple[bytes, list[bytes]]:
     """Make the choice show: its scalar follows from its bit."""
-    with mock.patch.object(ot_rows, "_scalar", return_value=(7).to_bytes(32, "little")):
+    with mock.patch.object(base_transfers, "_scalar", return_value=(7).to_bytes(32, "little")):
         return _choose(offer, choices)
 
 
-_choose = ot_rows.choose
+_choose = base_transfers.choose
 
 
 def _any_number(work: Any, begin: Any) -> None:
@@ -161,20 +161,20 @@ MUTANTS = [
         "the holder's secret is zero: the evaluator has its function on every key",
         "transfers hide the other key",
         "fresh",
-        patched((ot_rows, "fresh_secret", _no_choices)),
+        patched((ot_extension, "fresh_secret", _no_choices)),
     ),
     Mutant(
         "transfers: one scalar for all",
         "what comes back shows each choice",
         "transfers hide the other key",
         "hidden",
-        patched((ot_rows, "choose", _unshifted)),
+        patched((base_transfers, "choose", _unshifted)),
     ),
     Mutant(
         "transfers: any point",
         "points of small order pass as offers and choices",
         "transfers hide the other key",
         "refusal",
-        patched((ot_rows, "_check", _any_point)),
+        patched((base_transfers, "_check", _any_point)),
     ),
 ]

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from securevfl.crypto import masking, prg
-from securevfl.crypto.transfers import ot_rows
-from securevfl.crypto.transfers.vole import PrfHash
-from securevfl.models import base
+from securevfl.crypto import key_agreement, key_derivation
+from securevfl.crypto.transfers import base_transfers
+from securevfl.crypto.transfers.vole_prf import PrfHash
+from securevfl.models import inputs
 from securevfl.protocols.alignment.psi_work import AlignmentWork
 from securevfl.transport import seal, session_wire
 from securevfl.transport.seal import Seal
@@ -69,7 +69,7 @@ class _OfItsName:
         return self._inner.digest(size)
 
 
-_encode = prg.encode_context
+_encode = key_derivation.encode_context
 
 
 def _no_names(*parts: Any) -> bytes:
@@ -135,28 +135,28 @@ MUTANTS = [
         "neither the number of a transfer nor its points enter its keys",
         "transfers are known answers",
         "derived",
-        patched((ot_rows, "_key", _key_of_point)),
+        patched((base_transfers, "_key", _key_of_point)),
     ),
     Mutant(
         "start: weights of the seed and the shape",
         "anyone can compute the active party's first weights",
         "first weights follow the table",
         "derived",
-        patched((base, "hashlib", Stand(hashlib, shake_256=_OfItsName))),
+        patched((inputs, "hashlib", Stand(hashlib, shake_256=_OfItsName))),
     ),
     Mutant(
         "agreement: names not bound",
         "neither names nor public keys enter an agreed key",
         "agreed keys are known answers",
         "derived",
-        patched((masking, "encode_context", _no_names)),
+        patched((key_agreement, "encode_context", _no_names)),
     ),
     Mutant(
         "keys: contexts cut",
         "of each part of a key's context 32 characters count, so that lanes share keys",
         "agreed keys are known answers",
         "derived",
-        patched((prg, "encode_context", _cut_parts), (masking, "encode_context", _cut_parts)),
+        patched((key_derivation, "encode_context", _cut_parts), (key_agreement, "encode_context", _cut_parts)),
     ),
     Mutant(
         "alignment: no zero sharing between passive parties",

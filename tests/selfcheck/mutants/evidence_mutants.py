@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from securevfl.data import evidence as bins
 from securevfl.data import preparation
+from securevfl.data import woe as bins
 from securevfl.families import sizes
 from securevfl.families.rounds import rounds_counts
 from securevfl.protocols import bin_classes

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from securevfl.crypto.kernel import ciphertexts, gradient, row_products
+from securevfl.crypto.kernel import gradient, ring_sampling, row_products
 from securevfl.crypto.kernel.gradient import KernelGradientEvaluator, KernelGradientHolder
 from securevfl.crypto.kernel.row_products import RowEvaluator
 from selfcheck.mutants.kernel_mutants import no_zero, one_prime_short
 from selfcheck.mutants.mutant import Mutant, patched
 
-_pieces, _unblind, _dither = KernelGradientHolder.encrypt_pieces, RowEvaluator.unblind, ciphertexts.dither
+_pieces, _unblind, _dither = KernelGradientHolder.encrypt_pieces, RowEvaluator.unblind, ring_sampling.dither
 
 
 def _no_mask(self: Any, prg: Any, shape: Any) -> Any:

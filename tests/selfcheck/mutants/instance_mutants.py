@@ -10,15 +10,15 @@ from unittest import mock
 
 import numpy as np
 
-from securevfl.crypto import scheme, share_ring
+from securevfl.crypto import message_headers, share_scheme
 from securevfl.crypto.kernel import row_products
 from securevfl.crypto.kernel import shares as kernel_shares
-from securevfl.crypto.lattice.bfv_product import LatticeShareEvaluator
+from securevfl.crypto.key_agreement import KeyPair
+from securevfl.crypto.lattice.lattice_shares import LatticeShareEvaluator
 from securevfl.crypto.lattice.polynomial_ring import Ring
-from securevfl.crypto.masking import KeyPair
-from securevfl.crypto.paillier import packing, paillier_product, paillier_sum
-from securevfl.crypto.transfers import ot_rows
-from securevfl.crypto.transfers.ot_rows import RowOfferer
+from securevfl.crypto.paillier import paillier_messages, paillier_product, paillier_sum
+from securevfl.crypto.transfers import ot_extension
+from securevfl.crypto.transfers.ot_extension import RowOfferer
 from securevfl.data.register import Register
 from securevfl.families.fdml.local_noise import Blur
 from securevfl.protocols.alignment import psi_many
@@ -46,7 +46,7 @@ def _kept(self: Any) -> Any:
     return bfv.io.ciphertext(bfv.level, self._kept_zero, ntt=False)
 
 
-_read = edited(packing, "read", ("key != fingerprint", "key[:8] != fingerprint[:8]"))
+_read = edited(paillier_messages, "read", ("key != fingerprint", "key[:8] != fingerprint[:8]"))
 _few = Stand(hmac, compare_digest=lambda one, other: hmac.compare_digest(one[:4], other[:4]))
 
 
@@ -54,23 +54,23 @@ _LOST: list[tuple[str, str, Patch]] = [
     ("commitments", "the row", edited(Ledger, "commitments", (", salt=_salt(each)", ""))),
     ("commitments", "the key", edited(Ledger, "commitments", ("key=self._file.key, ", ""))),
     ("commitments", "the columns", edited(Ledger, "commitments", ("row.tobytes()", "b''"))),
-    ("challenges", "the columns", edited(ot_rows._End, "_tags", ("hashed.update(corrections)", "pass"))),
+    ("challenges", "the columns", edited(ot_extension._End, "_tags", ("hashed.update(corrections)", "pass"))),
     (
         "challenges",
         "the end of the columns",
-        edited(ot_rows._End, "_tags", ("corrections)", "corrections[:80])")),
+        edited(ot_extension._End, "_tags", ("corrections)", "corrections[:80])")),
     ),
-    ("challenges", "the block", edited(ot_rows._End, "_tags", (' + number.to_bytes(8, "little")', ""))),
-    ("challenges", "the session", edited(ot_rows._End, "_tags", ("self._coin + ", ""))),
+    ("challenges", "the block", edited(ot_extension._End, "_tags", (' + number.to_bytes(8, "little")', ""))),
+    ("challenges", "the session", edited(ot_extension._End, "_tags", ("self._coin + ", ""))),
     ("agreed keys", "the session", edited(KeyPair, "agree", ('"agreement", session, ', '"agreement", '))),
     ("agreed keys", "the purpose", edited(KeyPair, "agree", ("session, domain, ", "session, "))),
     ("agreed keys", "the parties", edited(KeyPair, "agree", ("first, first_key, second, ", "first_key, "))),
-    ("coins", "the chunk", edited(share_ring, "common_coin", ("evaluator, chunk, ", "evaluator, "))),
-    ("coins", "the purpose", edited(share_ring, "common_coin", ("chunk, purpose)", "chunk)"))),
+    ("coins", "the chunk", edited(share_scheme, "common_coin", ("evaluator, chunk, ", "evaluator, "))),
+    ("coins", "the purpose", edited(share_scheme, "common_coin", ("chunk, purpose)", "chunk)"))),
     (
         "coins",
         "the evaluator",
-        edited(share_ring, "common_coin", ("holder, evaluator, chunk", "holder, chunk")),
+        edited(share_scheme, "common_coin", ("holder, evaluator, chunk", "holder, chunk")),
     ),
     ("seeds of transfers", "the lane", edited(table_transfers, "derived_seed", ("lane, ", ""))),
     ("seeds of transfers", "the purpose", edited(table_transfers, "derived_seed", (", purpose)", ")"))),
@@ -113,7 +113,7 @@ def _beside_parts(owner: Any, name: str, secret: Callable[..., bytes]) -> Callab
     return apply
 
 
-_half_header = edited(scheme, "header", ("fields[1] != key", "fields[1][:8] != key[:8]"))
+_half_header = edited(message_headers, "header", ("fields[1] != key", "fields[1][:8] != key[:8]"))
 
 
 MUTANTS = [
@@ -130,7 +130,9 @@ MUTANTS = [
         _BLOCKS,
         "fresh",
         patched(
-            edited(ot_rows._End, "_next", ("self._blocks, self._rows = number + 1, first + rows", "self._blocks += 1"))
+            edited(
+                ot_extension._End, "_next", ("self._blocks, self._rows = number + 1, first + rows", "self._blocks += 1")
+            )
         ),
     ),
     Mutant(

@@ -7,19 +7,30 @@ from unittest import mock
 
 import numpy as np
 
-from securevfl.crypto.kernel import ciphertexts, residues, shares
-from securevfl.crypto.kernel.ciphertexts import RingLayout
+from securevfl.crypto.kernel import (
+    blas_check,
+    ciphertexts,
+    ntt,
+    residue_bytes,
+    residue_products,
+    residues,
+    ring_keys,
+    ring_sampling,
+    shares,
+    square_ntt,
+)
 from securevfl.crypto.kernel.residues import Primes
+from securevfl.crypto.kernel.ring_layout import RingLayout
 from securevfl.crypto.kernel.shares import KernelEvaluator, ShareParameters
 from selfcheck.mutants.mutant import Mutant, patched
 
 _second, _pack, _powers, _zero = (
-    ciphertexts.second_polynomial,
-    ciphertexts.pack,
-    residues._powers,
+    ring_keys.second_polynomial,
+    residue_bytes.pack,
+    ntt._powers,
     KernelEvaluator._zero,
 )
-_squares = residues._squares
+_squares = square_ntt._squares
 
 
 def _modulo(prg: Any, primes: Any, shape: Any) -> Any:
@@ -40,7 +51,7 @@ def _modulo_t(self: Any, prg: Any, shape: Any) -> Any:
 
 def one_prime_short(self: Any, prg: Any, shape: Any) -> Any:
     """Uniform modulo all primes but the last, which it is a multiple of."""
-    mask = ciphertexts.uniform(prg, self._primes, shape)
+    mask = ring_sampling.uniform(prg, self._primes, shape)
     mask[-1] = 0.0
     return mask
 
@@ -63,7 +74,7 @@ def _any_layout(self: Any, n: int, c: int, r: int, s: int) -> RingLayout:
 
 
 def _at_once(primes: Any, left: Any, right: Any) -> Any:
-    return primes.reduce(residues._stretch(left, right))
+    return primes.reduce(residue_products._stretch(left, right))
 
 
 def _off_by_one(p: int, order: int) -> Any:
@@ -90,21 +101,21 @@ MUTANTS = [
         "bytes modulo 3 without rejection, so that zeros and ones come more often",
         "kernel: draws",
         "bias",
-        patched((ciphertexts, "_THREES", 256)),
+        patched((ring_sampling, "_THREES", 256)),
     ),
     Mutant(
         "residues by remainder",
         "uniform words are taken modulo each prime",
         "kernel: draws",
         "bias",
-        patched((ciphertexts, "uniform", _modulo), (shares, "uniform", _modulo)),
+        patched((ciphertexts, "uniform", _modulo), (shares, "uniform", _modulo), (ring_keys, "uniform", _modulo)),
     ),
     Mutant(
         "errors of a narrower distribution",
         "errors are counted from 40 bits, not 42",
         "kernel: draws",
         "bias",
-        patched((ciphertexts, "_HALF", 20)),
+        patched((ring_sampling, "_HALF", 20)),
     ),
     Mutant(
         "a coin that is not bound",
@@ -160,7 +171,7 @@ MUTANTS = [
         "sums of any number of products are taken in one piece",
         "kernel: arithmetic",
         "exact",
-        patched((residues, "multiplied", _at_once)),
+        patched((residue_products, "multiplied", _at_once)),
     ),
     Mutant(
         "sums that count on fused multiplication",
@@ -174,34 +185,34 @@ MUTANTS = [
         "powers of the root are one place further",
         "kernel: arithmetic",
         "exact",
-        patched((residues, "_powers", _off_by_one)),
+        patched((ntt, "_powers", _off_by_one)),
     ),
     Mutant(
         "squares on their side",
         "rows and columns change places where few long polynomials are transformed as squares",
         "kernel: arithmetic",
         "exact",
-        patched((residues, "_squares", _on_their_side)),
+        patched((square_ntt, "_squares", _on_their_side)),
     ),
     Mutant(
         "half bytes swapped",
         "of two primes that share five bytes the second comes first",
         "kernel: arithmetic",
         "exact",
-        patched((ciphertexts, "pack", _swapped)),
+        patched((residue_bytes, "pack", _swapped)),
     ),
     Mutant(
         "residues beyond their prime",
         "what a peer sends is not compared with its prime",
         "kernel: arithmetic",
         "exact",
-        patched((ciphertexts, "unpack", _unchecked)),
+        patched((residue_bytes, "unpack", _unchecked)),
     ),
     Mutant(
         "any BLAS will do",
         "nothing looks whether products are exact on this machine",
         "kernel: arithmetic",
         "exact",
-        patched((residues, "blas_fault", lambda: "")),
+        patched((blas_check, "blas_fault", lambda: "")),
     ),
 ]

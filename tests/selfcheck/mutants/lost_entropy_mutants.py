@@ -12,12 +12,13 @@ import gmpy2
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from securevfl.crypto.masking import KeyPair
-from securevfl.crypto.paillier import multiexp, paillier_keys
+from securevfl.crypto.key_agreement import KeyPair
+from securevfl.crypto.key_derivation import encode_context
+from securevfl.crypto.paillier import paillier_keys, paillier_workers
 from securevfl.crypto.paillier.paillier_keys import SecretKey
-from securevfl.crypto.prg import Prg, encode_context
+from securevfl.crypto.prg import Prg
 from securevfl.crypto.transfers import okvs
-from securevfl.crypto.transfers.vole import PrfHash
+from securevfl.crypto.transfers.vole_prf import PrfHash
 from securevfl.families.fdskl.kernel_model import Frequencies
 from securevfl.protocols.alignment import psi_work
 from securevfl.protocols.alignment.psi_work import AlignmentWork
@@ -174,14 +175,14 @@ MUTANTS = [
         "an adder's randomness is h to the power of 32 bits of what it drew",
         "Paillier recomputed",
         "derived",
-        patched((multiexp, "noise", _narrow_noise)),
+        patched((paillier_workers, "noise", _narrow_noise)),
     ),
     Mutant(
         "Paillier: replies re-randomised by 32 bits",
         "x of x^n has 32 bits of what was drawn",
         "Paillier recomputed",
         "derived",
-        patched((multiexp, "_unit", _narrow_unit)),
+        patched((paillier_workers, "_unit", _narrow_unit)),
     ),
     Mutant(
         "Paillier: neighbouring primes",

@@ -8,12 +8,13 @@ from unittest import mock
 
 import numpy as np
 
-from securevfl.crypto.lattice import lattice_product
-from securevfl.crypto.lattice.lattice_product import LatticeEvaluator
+from securevfl.crypto.lattice import lattice_gradient
+from securevfl.crypto.lattice.lattice_gradient import LatticeEvaluator
 from securevfl.crypto.lattice.polynomial_ring import uniform
 from securevfl.crypto.paillier import paillier_product
 from securevfl.crypto.paillier.packing import layout
-from securevfl.crypto.paillier.paillier_product import CHECKS, PaillierEvaluator
+from securevfl.crypto.paillier.paillier_checks import CHECKS
+from securevfl.crypto.paillier.paillier_product import PaillierEvaluator
 from securevfl.crypto.prg import Prg
 from securevfl.protocols.sums.tree_sum import TreeSumRole
 from selfcheck.mutants.mutant import Mutant, Stand, patched
@@ -39,7 +40,7 @@ def _one_chunk(self: Any, out: Any, *, number: int | None = None) -> None:
     raw[:] = np.resize(first.view(np.uint8), len(raw))
 
 
-_dither = lattice_product.dither
+_dither = lattice_gradient.dither
 
 
 def _coarse_dither(prg: Any, primes: Any, bits: int, shape: Any) -> Any:
@@ -102,7 +103,7 @@ MUTANTS = [
         "the dither is a multiple of 2^24, so that openings say 2^24 times more of the noise",
         "bits of lattice masks",
         "bits",
-        patched((lattice_product, "dither", _coarse_dither)),
+        patched((lattice_gradient, "dither", _coarse_dither)),
     ),
     Mutant(
         "lattice: hollow mask",
@@ -116,7 +117,7 @@ MUTANTS = [
         "openings say 2^24 times more of the noise than is promised",
         "bits of lattice masks",
         "size",
-        patched((lattice_product, "dither", _short_dither)),
+        patched((lattice_gradient, "dither", _short_dither)),
     ),
     Mutant(
         "Paillier: mask 20 bits short",

@@ -16,7 +16,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from securevfl.base.roles import COLLECTOR
-from securevfl.crypto.masking import KeyPair
+from securevfl.crypto.key_agreement import KeyPair
 from securevfl.crypto.prg import Prg
 from securevfl.protocols.sums import base, pairwise_sum, tree_sum
 from securevfl.protocols.sums.tree_sum import TreeSum, TreeSumRole

@@ -8,9 +8,9 @@ import gmpy2
 import numpy as np
 
 from securevfl.crypto.kernel import row_products
-from securevfl.crypto.kernel.row_products import tolerance
-from securevfl.crypto.paillier import paillier_product
-from securevfl.crypto.paillier.paillier_product import PaillierChecks
+from securevfl.crypto.kernel.opening_checks import tolerance
+from securevfl.crypto.paillier import paillier_checks
+from securevfl.crypto.paillier.paillier_checks import PaillierChecks
 from securevfl.families.player import RoundedOutputs
 from selfcheck.mutants.mutant import Mutant, edited, patched
 
@@ -73,7 +73,7 @@ MUTANTS = [
         "both checks are modulo the first prime of their length",
         "openings paillier",
         "opening",
-        patched((paillier_product, "_prime", _first_prime)),
+        patched((paillier_checks, "_prime", _first_prime)),
     ),
     Mutant(
         "opening: wide tolerance",

@@ -11,7 +11,7 @@ from unittest import mock
 import numpy as np
 from gmpy2 import mpz
 
-from securevfl.crypto.paillier import packing, paillier_keys, paillier_product, paillier_sum
+from securevfl.crypto.paillier import paillier_keys, paillier_messages, paillier_product, paillier_sum
 from securevfl.crypto.paillier.paillier_keys import PublicKey, SecretKey
 from securevfl.crypto.paillier.paillier_product import PaillierEvaluator, PaillierHolder
 from securevfl.crypto.paillier.paillier_sum import PaillierAdder
@@ -98,7 +98,7 @@ def _telling_check(self: Any, values: Any) -> list[mpz]:
 _check = PublicKey.check_units
 
 
-_read = packing.read
+_read = paillier_messages.read
 
 
 def _any_key(data: bytes, kind: Any, fingerprint: bytes) -> Any:

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import tenseal.sealapi as seal
 
-from securevfl.crypto.kernel.ciphertexts import RingLayout
-from securevfl.crypto.lattice.lattice_product import LatticeEvaluator
+from securevfl.crypto.kernel.ring_layout import RingLayout
+from securevfl.crypto.lattice.lattice_gradient import LatticeEvaluator
 from securevfl.crypto.lattice.lattice_sum import LatticeAdder
 from securevfl.crypto.paillier.paillier_keys import SecretKey
-from securevfl.crypto.transfers import ot_rows
+from securevfl.crypto.transfers import base_transfers, ot_extension
 from securevfl.protocols.alignment import psi_transfers
 from securevfl.protocols.sums.tree_sum import TreeSumRole
 from selfcheck.mutants.mutant import Mutant, patched
@@ -26,7 +26,7 @@ def _opposite_neighbours(self: Any, part: Any) -> Any:
     return mask
 
 
-_scalar = ot_rows._scalar
+_scalar = base_transfers._scalar
 _last = threading.local()
 
 
@@ -38,7 +38,7 @@ def _next_scalar() -> bytes:
 
 
 def _same_halves() -> Any:
-    secret = os.urandom(ot_rows.SECRET_BYTES // 2) * 2
+    secret = os.urandom(ot_extension.SECRET_BYTES // 2) * 2
     return secret, np.unpackbits(np.frombuffer(secret, np.uint8), bitorder="little").astype(bool).tolist()
 
 
@@ -125,7 +125,7 @@ MUTANTS = [
         "b_(j+1) = b_j + 1, so that differences of points show the choices",
         "transfers are known answers",
         "derived",
-        patched((ot_rows, "_scalar", _next_scalar)),
+        patched((base_transfers, "_scalar", _next_scalar)),
     ),
     Mutant(
         "transfers: choices repeat",

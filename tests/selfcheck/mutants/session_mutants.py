@@ -9,7 +9,7 @@ from typing import Any
 from unittest import mock
 
 from securevfl.consent import booking, consent_sheet
-from securevfl.crypto import prg, scheme
+from securevfl.crypto import prg, secret
 from securevfl.crypto.paillier.paillier_keys import SecretKey
 from securevfl.crypto.prg import Prg
 from securevfl.families import sizes
@@ -272,7 +272,7 @@ MUTANTS = [
         "secret objects can be pickled and copied",
         "secrets are silent",
         "silent",
-        patched((scheme.Secret, "__reduce_ex__", _pickles)),
+        patched((secret.Secret, "__reduce_ex__", _pickles)),
     ),
     Mutant(
         "keystreams: numbers serve twice",

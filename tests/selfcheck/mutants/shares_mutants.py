@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from securevfl.base.roles import ACTIVE, PARTNER
-from securevfl.crypto.lattice.bfv_product import BfvParameters, LatticeShareEvaluator
+from securevfl.crypto.lattice.lattice_shares import BfvParameters, LatticeShareEvaluator
 from securevfl.crypto.prg import Prg
-from securevfl.crypto.transfers import ot_rows
-from securevfl.crypto.transfers.ot_rows import RowHash, RowOfferer
+from securevfl.crypto.transfers import ot_extension
+from securevfl.crypto.transfers.ot_extension import RowOfferer
+from securevfl.crypto.transfers.row_hash import RowHash
 from securevfl.families.shares.shares_player import SharesPlayer
 from securevfl.protocols.shares import opened_weights, work_ahead
 from securevfl.protocols.shares import visits as shares
@@ -87,7 +88,7 @@ class _Unhashed(RowHash):
     """Puts raw rows of the extension together and hashes the result alone."""
 
     def __call__(self, x: Any, tweak: Any) -> Any:
-        return x.copy() if (tweak[..., 1] == ot_rows._KEYS).all() else super().__call__(x, tweak)
+        return x.copy() if (tweak[..., 1] == ot_extension._KEYS).all() else super().__call__(x, tweak)
 
 
 class _SameKappa(Prg):
@@ -200,7 +201,7 @@ MUTANTS = [
         "raw rows of the extension are put together by XOR",
         "shares: transfers",
         "choices",
-        patched((ot_rows, "RowHash", _Unhashed)),
+        patched((ot_extension, "RowHash", _Unhashed)),
     ),
     Mutant(
         "columns of transfers unchecked",
@@ -214,7 +215,7 @@ MUTANTS = [
         "the partner's choices are zero throughout, so places are its share of the index",
         "shares: transfers",
         "choices",
-        patched((ot_rows, "os", Stand(os, urandom=bytes))),
+        patched((ot_extension, "os", Stand(os, urandom=bytes))),
     ),
     Mutant(
         "work ahead without spent marks",

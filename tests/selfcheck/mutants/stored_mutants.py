@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from securevfl.crypto.prg import derive_key
+from securevfl.crypto.key_derivation import derive_key
 from securevfl.families.fdml import stored_sum
 from securevfl.families.fdml.stored_sum import MaskedServer, MaskedWorker, Masks, StoredWorker
 from securevfl.protocols.sums import sum_masks

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from securevfl.data.forest import Cosines
+from securevfl.data.cosine_features import Cosines
 from securevfl.families.shares import shares_player
 from securevfl.families.shares.shares import SharesMethod
 from securevfl.families.shares.shares_player import SharesPlayer
 from securevfl.models import trees
-from securevfl.models.own_score import Boosted
-from securevfl.models.trees import ForestInputs, Trees
+from securevfl.models.boosted_score import Boosted
+from securevfl.models.forest_inputs import ForestInputs
+from securevfl.models.trees import Trees
 from securevfl.options import JobOptions
 from selfcheck.mutants.mutant import Mutant, Stand, patched
 

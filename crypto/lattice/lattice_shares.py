@@ -15,10 +15,10 @@ import math
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from securevfl.crypto.kernel import ciphertexts
-from securevfl.crypto.kernel.ciphertexts import RingLayout
+from securevfl.crypto.kernel import ring_layout
 from securevfl.crypto.kernel.residues import DEGREE
-from securevfl.crypto.kernel.shares import (
+from securevfl.crypto.kernel.ring_layout import RingLayout
+from securevfl.crypto.kernel.share_protocol import (
     MOST_BITS,
     SEALED,
     PreparedFactor,
@@ -27,17 +27,9 @@ from securevfl.crypto.kernel.shares import (
     RingParameters,
     RingShares,
 )
-from securevfl.crypto.lattice.polynomial_ring import (
-    SEED_BYTES,
-    SPECIAL_NOISE,
-    Hiding,
-    Residues,
-    Ring,
-    RingKey,
-    pack,
-    packed_size,
-    unpack,
-)
+from securevfl.crypto.lattice.polynomial_ring import SPECIAL_NOISE, Hiding, Ring, RingKey
+from securevfl.crypto.lattice.residue_bytes import Residues, pack, packed_size, unpack
+from securevfl.crypto.lattice.seal_io import SEED_BYTES
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import Integers, Words
 
@@ -82,7 +74,7 @@ class BfvParameters(RingParameters):
         return self.bfv.second(Prg(self.coined(coin), "public second polynomial of a key"))
 
     def choose(self, n: int, c: int, d: int, uses: int = 1) -> RingLayout:
-        return ciphertexts.choose(n, c, d, uses, cost=milliseconds)
+        return ring_layout.choose(n, c, d, uses, cost=milliseconds)
 
     def query_size(self, layout: RingLayout) -> int:
         one = packed_size(self.bfv.primes, layout.points * layout.c) + layout.output_blocks * SEED_BYTES

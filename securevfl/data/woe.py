@@ -26,8 +26,8 @@ from pydantic import Field
 
 from securevfl.base.arrays import Floats
 from securevfl.base.config import Config
-from securevfl.data.bins import rounded
-from securevfl.data.steps import ColumnStep, looked_up
+from securevfl.data.bin_edges import rounded
+from securevfl.data.column_transforms import ColumnStep, looked_up
 
 LEAST = 20  # training rows that no bin may be below, whatever a job says
 
@@ -153,7 +153,8 @@ def text_bins(column: str, counts: dict[str, int], options: Woe) -> TextEvidence
 
 
 class BinRows:
-    """The 0/1 matrix of bins (n x k slots) of k columns, made when rows of it are read: `securevfl.base.tall.Rows`.
+    """The 0/1 matrix of bins (n x k slots) of k columns, made when rows of it are read:
+    `securevfl.base.chunked_matrix.Rows`.
 
     places (n x k): the number of each value's bin. Column j has its bins from j slots on; what it does not need is 0.
     """

@@ -19,20 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.crypto.kernel import ciphertexts
-from securevfl.crypto.kernel.ciphertexts import RingLayout
+from securevfl.crypto.kernel import ring_layout
 from securevfl.crypto.kernel.residues import DEGREE
-from securevfl.crypto.kernel.row_products import Profile, RowEvaluator, RowHolder, RowParameters, RowScheme
-from securevfl.crypto.lattice.bfv_product import blocks
-from securevfl.crypto.lattice.polynomial_ring import (
-    SPECIAL_NOISE,
-    Hiding,
-    Residues,
-    Ring,
-    RingKey,
-    pack,
-    packed_size,
-)
+from securevfl.crypto.kernel.ring_layout import RingLayout
+from securevfl.crypto.kernel.row_parameters import Profile, RowParameters
+from securevfl.crypto.kernel.row_products import RowEvaluator, RowHolder, RowScheme
+from securevfl.crypto.lattice.lattice_shares import blocks
+from securevfl.crypto.lattice.polynomial_ring import SPECIAL_NOISE, Hiding, Ring, RingKey
+from securevfl.crypto.lattice.residue_bytes import Residues, pack, packed_size
 from securevfl.crypto.prg import Prg
 
 ENGINE = "lattice"  # in errors
@@ -64,7 +58,7 @@ class Parameters(RowParameters):
         return self.ring.second(Prg(seed, "public second polynomial of a key"))
 
     def choose(self, n: int, c: int, d: int, openings: int) -> RingLayout:
-        return ciphertexts.choose(n, c, d, openings=openings, cost=_milliseconds)
+        return ring_layout.choose(n, c, d, openings=openings, cost=_milliseconds)
 
     def sealed_size(self, layout: RingLayout, width: int, blocks: int) -> int:
         return blocks * self.ring.sealed_size(layout, width)

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.data.columns import check_extremes, check_finite, check_labels
+from securevfl.data.composite_ids import id_columns
+from securevfl.data.id_keys import Keys, id_keys
 from securevfl.data.readers import (
     arrow,
     arrow_ids,
     check_kind,
-    id_columns,
     labels_of,
     named,
     open_parquet,
@@ -22,7 +22,7 @@ from securevfl.data.readers import (
     read_parquet,
     table_columns,
 )
-from securevfl.data.register import Keys, id_keys
+from securevfl.data.validation import check_extremes, check_finite, check_labels
 from securevfl.errors import TableError
 
 BATCH = 8 << 20  # bytes of rows in memory at a time

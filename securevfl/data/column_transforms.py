@@ -7,7 +7,7 @@ texts    a 0/1 column for each level but the commonest; rare levels share one
 codes    one column of whole numbers, which name the levels from the commonest on, for tables of embeddings
 
 A step is fitted on training rows alone and applied to all others as it is. Weights of evidence are another kind
-(`securevfl.data.evidence`); adding one is a class and a name in `securevfl.data.preparation.STEPS`.
+(`securevfl.data.woe`); adding one is a class and a name in `securevfl.data.preparation.STEPS`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pydantic import Field
 
 from securevfl.base.arrays import Floats
 from securevfl.base.config import Named
-from securevfl.data.bins import decimal
+from securevfl.data.bin_edges import decimal
 
 OTHER = "(other)"  # the level that rare and unknown texts share
 MISSING = "(missing)"
@@ -115,8 +115,8 @@ def part_of_date(part: Literal["month", "weekday"], days: Floats) -> Floats:
 
 
 class Bins(Filled):
-    """A column of numbers parted at rising `edges` (`securevfl.data.bins`): a column for each says where the value is
-    as large or larger."""
+    """A column of numbers parted at rising `edges` (`securevfl.data.bin_edges`): a column for each says where the value
+    is as large or larger."""
 
     name: ClassVar[str] = "bins"
     edges: tuple[float, ...]

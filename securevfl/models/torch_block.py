@@ -16,117 +16,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.base.tall import made
+from securevfl.base.chunked_matrix import made
 from securevfl.errors import ConfigError
-from securevfl.models.base import own_stream
-from securevfl.models.linear import Block
+from securevfl.models.block import Block
+from securevfl.models.inputs import own_stream
+from securevfl.models.torch_jacobian import by_layers, by_torch, is_layered
 from securevfl.models.torch_model import PROBE, TorchModel, torch
 from securevfl.protocols.differentiable import Jacobian
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from torch.nn import Module
-
-
-# Per-sample Jacobians of a module's outputs: row i c + j holds the derivatives of H_ij by all trained parameters.
-#
-# Two ways that give the same numbers:
-#
-# `by_layers`   A dense layer z = W x + b has dH_ij / dW = delta_ij x_i^T and dH_ij / db = delta_ij, with delta_ij the
-#               derivative of H_ij by z_i: each row of its Jacobian is a Kronecker product. One pass forward gives all
-#               x_i and c passes back all delta_ij (Goodfellow 2015, Efficient per-example gradient computations), so
-#               nothing but the product itself is computed for each sample. It takes a module whose trained parameters
-#               all belong to dense layers, each used once on one row at a time.
-# `by_torch`    any module: torch.func.vmap over rows of torch.func.jacrev over outputs.
-#
-# What the structure saves is computing J, one core, two layers and 1,500 parameters: a fifth of the time of `by_torch`
-# at 4,096 rows (32 ms against 39), three quarters in blocks of 64 rows (.7 against 2.9), as large J are read. It saves
-# nothing under encryption for c = 1: every delta_a x_b is a plaintext of its own, since g is known to nobody who could
-# sum first.
-
-
-Tensors = Mapping[str, "Tensor"]
-
-
-class Recorded:
-    """Inputs and outputs of the dense layers of a module while it runs, by the layers' names."""
-
-    def __init__(self, module: Module) -> None:
-        self.calls: dict[str, list[tuple[Tensor, Tensor]]] = {}
-        self._module = module
-        self._hooks: list[Any] = []
-
-    def __enter__(self) -> Recorded:
-        for name, layer in self._module.named_modules():
-            if isinstance(layer, torch().nn.Linear):
-                self._hooks.append(layer.register_forward_hook(self._noting(name)))
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for hook in self._hooks:
-            hook.remove()
-
-    def _noting(self, name: str) -> Any:
-        def note(layer: Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            self.calls.setdefault(name, []).append((inputs[0], output))
-
-        return note
-
-
-def is_layered(module: Module, probe: Tensor) -> bool:
-    """Whether all trained parameters belong to dense layers that are used once, on one row at a time."""
-    dense = {id(layer) for layer in module.modules() if isinstance(layer, torch().nn.Linear)}
-    for layer in module.modules():
-        own = [each for each in layer.parameters(recurse=False) if each.requires_grad]
-        if own and id(layer) not in dense:
-            return False
-    trained = [id(each) for layer in module.modules() for each in layer.parameters(recurse=False)]
-    with Recorded(module) as recorded, torch().no_grad():
-        module(probe)
-    once = all(len(calls) == 1 and calls[0][0].ndim == 2 for calls in recorded.calls.values())
-    return once and len(trained) == len(set(trained))
-
-
-def by_layers(module: Module, trained: Tensors, others: Tensors, X: Tensor) -> Floats:
-    """J (n c x p) of a module of dense layers. trained: its parameters, in the order of J's columns."""
-    tensors = {name: each.detach().requires_grad_() for name, each in trained.items()}
-    with Recorded(module) as recorded:
-        H = torch().func.functional_call(module, {**others, **tensors}, (X,))
-    n, c = H.shape
-    J = torch().zeros((n, c, sum(each.numel() for each in trained.values())), dtype=torch().float64)
-    layers = {name: calls[0] for name, calls in recorded.calls.items() if calls[0][1].requires_grad}
-    for j in range(c):
-        deltas = torch().autograd.grad(
-            H[:, j].sum(), [z for _, z in layers.values()], retain_graph=j + 1 < c, allow_unused=True
-        )
-        found = dict(zip(layers, deltas, strict=True))
-        start = 0
-        for name, each in trained.items():
-            stop, (layer, _, kind) = start + each.numel(), name.rpartition(".")
-            delta = found.get(layer)
-            if delta is not None:
-                x = layers[layer][0].detach()
-                rows = delta[:, :, None] * x[:, None, :] if kind == "weight" else delta
-                J[:, j, start:stop] = rows.reshape(n, -1)
-            start = stop
-    return _floats(J.reshape(n * c, -1))
-
-
-def by_torch(module: Module, trained: Tensors, others: Tensors, X: Tensor) -> Floats:
-    """J (n c x p) of any module."""
-
-    def outputs(tensors: dict[str, Tensor], x: Tensor) -> Tensor:
-        H: Tensor = torch().func.functional_call(module, {**others, **tensors}, (x[None],))
-        return H[0]
-
-    func = torch().func
-    parts = func.vmap(func.jacrev(outputs), in_dims=(None, 0))(dict(trained), X)
-    n, c = next(iter(parts.values())).shape[:2]
-    return _floats(torch().cat([parts[name].reshape(n * c, -1) for name in trained], dim=1))
-
-
-def _floats(J: Tensor) -> Floats:
-    return J.detach().to(torch().float64).numpy()
 
 
 AT_ONCE = 2048  # rows that go through a module together
@@ -311,83 +210,3 @@ class TorchRows:
         first, last = start // c, -(-stop // c)
         J = self._part.rows_of_jacobian(self._theta, self._X[first:last])
         return J[start - first * c : stop - first * c]
-
-
-# The top model joint: the active party feeds all parties' outputs to a model of its own (CELU-VFL 2022, Figure 1).
-#
-#     passive party k     Z_k = module_k(X_k)                  n x w
-#     active party        f = module(X, Z), Z = (Z_1, ..., Z_K)      n x c, its own bottom and the top in one module
-#     down                dL/dZ_k, clipped to a bound that is agreed, as what is sealed must have one
-#
-# Outputs are carried as a sum of vectors with a slot for each passive party and zeros elsewhere, so that every sum and
-# every residual serves as it is; with two parties nothing is added. Nobody's Z_k is hidden from the active party by any
-# sum. With more than one passive party, one that is sent its residual in the clear sees those of the others beside it.
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-
-class TorchTop(TorchPart):
-    """The active party's module, of its own rows X (n x d) and of what it is fed (n x K w)."""
-
-    def __init__(
-        self, who: str, source: TorchModel, columns: int, outputs: int, *, l2: float, fed: int, bound: float
-    ) -> None:
-        super().__init__(who, source, columns, outputs, l2=l2, fed=fed)
-        self._bound = bound
-
-    def joined(self, X: Floats, others: Floats) -> Floats:
-        return self._values(X, others)
-
-    def gradient(self, X: Floats, others: Floats, g: Floats) -> Floats:
-        with self._lock:
-            return np.sum([each.back(own, each.flat) for each, own in self._traced(g, X, others)], axis=0)
-
-    def down(self, X: Floats, others: Floats, g: Floats) -> Floats:
-        """dL/dZ (n x K w), every number clipped to the bound agreed."""
-        with self._lock:
-            by_fed = [each.back(own, each.fed[0]) for each, own in self._traced(g, X, others)]
-            return np.concatenate(by_fed).clip(-self._bound, self._bound)
-
-
-class TorchSlot(TorchPart):
-    """A passive party's module under a top model: w outputs, in slot `place` of K."""
-
-    def __init__(
-        self, who: str, source: TorchModel, columns: int, width: int, *, l2: float, place: int, slots: int
-    ) -> None:
-        super().__init__(who, source, columns, width, l2=l2)
-        self._slot, self._width = slice(place * width, (place + 1) * width), slots * width
-
-    @property
-    def outputs(self) -> int:
-        return self._width
-
-    def forward(self, X: Floats) -> Floats:
-        Z = np.zeros((len(X), self._width))
-        Z[:, self._slot] = super().forward(X)
-        return Z
-
-    def vjp(self, X: Floats, g: Floats) -> Floats:
-        return super().vjp(X, np.ascontiguousarray(g[:, self._slot]))
-
-    def rows_of_jacobian(self, theta: Floats, X: Floats) -> Floats:
-        w = self._slot.stop - self._slot.start
-        J = np.zeros((len(X), self._width, len(theta)))
-        J[:, self._slot] = super().rows_of_jacobian(theta, X).reshape(len(X), w, -1)
-        return J.reshape(len(X) * self._width, -1)
-
-
-def concatenated(columns: int, fed: int, outputs: int) -> Any:
-    """Make the top model of a party that brings none: one dense layer over its columns and what it is fed."""
-    nn = torch().nn
-
-    class Concatenated(nn.Module):  # type: ignore[misc, name-defined]
-        def __init__(self) -> None:
-            super().__init__()
-            self.top = nn.Linear(columns + fed, outputs, dtype=torch().float64)
-
-        def forward(self, x: Tensor, z: Tensor) -> Any:
-            return self.top(torch().cat([x, z], dim=1))
-
-    return Concatenated()

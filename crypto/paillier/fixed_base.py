@@ -1,0 +1,42 @@
+"""Powers of one base, many times: a table of base^(digit * 2^(w*i)), so that a power costs one product a digit.
+
+Brickell, Gordon, McCurley, Wilson 1992. No squarings: an exponent of b bits costs b/w products modulo m; the table
+has 2^w * b/w entries and costs as many products.
+"""
+
+from __future__ import annotations
+
+from gmpy2 import mpz
+
+from securevfl.crypto.secret import Secret
+
+
+class FixedBase(Secret):
+    """base^e mod m for 0 <= e < 2^bits. The table may hold secrets, so it neither shows nor pickles."""
+
+    __slots__ = ("_mask", "_modulus", "_rows", "_window", "bits")
+
+    def __init__(self, base: int, modulus: int, bits: int, window: int = 8) -> None:
+        self.bits = bits
+        self._window = window
+        self._mask = (1 << window) - 1
+        self._modulus = m = mpz(modulus)
+        self._rows: list[list[mpz]] = []
+        step = mpz(base) % m
+        for _ in range(-(-bits // window)):
+            row = [mpz(1), step]
+            for _ in range(self._mask - 1):
+                row.append(row[-1] * step % m)
+            self._rows.append(row)
+            step = row[-1] * step % m
+
+    def power(self, e: int) -> mpz:
+        """base^e mod m. ValueError if e is negative or has more than `bits` bits."""
+        if e < 0 or e.bit_length() > self.bits:
+            raise ValueError(f"the exponent must have 0 to {self.bits} bits")
+        m, w, mask = self._modulus, self._window, self._mask
+        result = mpz(1)
+        for row in self._rows:
+            result = result * row[e & mask] % m
+            e >>= w
+        return result

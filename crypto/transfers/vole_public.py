@@ -1,0 +1,72 @@
+"""What both ends of a vector OLE session derive from its public coin."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from numpy.typing import NDArray
+
+from securevfl.crypto.key_derivation import derive_key
+from securevfl.crypto.share_ring import Words
+from securevfl.crypto.transfers.row_hash import RowHash, tweaks
+from securevfl.crypto.transfers.vole_pieces import WEIGHT, WORD, Size
+
+_AT_ONCE = 1 << 13  # outcomes that are added up at a time
+
+NODES, _KEYS = "vector OLE trees", 3
+
+
+class Public:
+    """What both ends make of the coin of their session: permutations, the hash of transfers, the map M."""
+
+    def __init__(self, coin: bytes) -> None:
+        self.coin = coin
+        keys = [derive_key(coin, NODES, side)[:16] for side in range(2)]
+        self._sides = [Cipher(algorithms.AES(key), modes.ECB()).encryptor() for key in keys]  # noqa: S305
+        self.hash = RowHash(derive_key(coin, NODES, "rows")[:16])
+        self._map = derive_key(coin, NODES, "map")[:16]
+
+    def children(self, nodes: Words, out: NDArray[np.uint8]) -> Words:
+        """Return the children (2, L, trees, 2) of nodes (L, trees, 2), left ones first, in the first octets of `out`,
+        which has 16 more."""
+        octets, half = nodes.reshape(-1).view(np.uint8).data, nodes.nbytes
+        for number, side in enumerate(self._sides):
+            side.update_into(octets, out[number * half : (number + 1) * half + WORD].data)
+        children = out[: 2 * half].view(np.uint64).reshape(2, *nodes.shape)
+        children ^= nodes
+        return children
+
+    def keys(self, rows: Words, first: int) -> Words:
+        """Return the keys (n, 2) of rows (n, 2) with these numbers, from `first` on."""
+        return self.hash(rows, tweaks(first, len(rows), _KEYS))
+
+    def challenge(self, number: int, asked: bytes, answered: bytes) -> bytes:
+        heads = (hashlib.sha256(each).digest() for each in (asked, answered))
+        return hashlib.sha256(b"".join([self.coin, number.to_bytes(8, "little"), *heads])).digest()
+
+    def map(self, number: int, size: Size, *vectors: Words) -> list[Words]:
+        """Return M times each of the vectors (N, 2), which are used up: (outcomes, 2)."""
+        for vector in vectors:
+            np.bitwise_xor.accumulate(vector, axis=0, out=vector)
+        sums = [vector.view(np.complex128)[:, 0] for vector in vectors]
+        found = [np.zeros((size.outcomes, 2), np.uint64) for _ in vectors]
+        for start, places in self._places(number, size):
+            for row in places:
+                for out, of in zip(found, sums, strict=True):
+                    some = out[start : start + len(row)]
+                    some ^= np.take(of, row, mode="clip").view(np.uint64).reshape(-1, 2)
+        return found
+
+    def _places(self, number: int, size: Size) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        """Yield the places (21, k) that k outcomes from some one on add up: 32 random bits times N / 2^32 each."""
+        stream = Cipher(algorithms.AES(self._map), modes.CTR(number.to_bytes(8, "big") + bytes(8))).encryptor()
+        zeros = bytes(4 * WEIGHT * _AT_ONCE)
+        for start in range(0, size.outcomes, _AT_ONCE):
+            count = min(_AT_ONCE, size.outcomes - start)
+            drawn = np.frombuffer(stream.update(zeros), "<u4").astype(np.uint64).reshape(WEIGHT, _AT_ONCE)
+            drawn *= np.uint64(size.places)
+            drawn >>= np.uint64(32)
+            yield start, drawn[:, :count].view(np.int64)

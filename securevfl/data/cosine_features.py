@@ -1,0 +1,63 @@
+"""Random Fourier features of all columns of one party (Rahimi and Recht 2007).
+
+    size cos(w . x + b),    w ~ N(0, 2 gamma I),    b uniform in [0, 2 pi)
+
+Trained sums of these features approximate functions of the Gaussian kernel exp(-gamma |x - x'|^2). They add smooth
+curves of several columns to random trees, which follow each column in steps. x are the columns as `LinearFeatures`
+scales them. gamma is inversely proportional to the number of columns that vary, so that typical distances match the
+width of the kernel. The features are drawn from a key and the columns of the party alone; labels are not used.
+
+A feature mixes the columns of its party, so no column has a share of its own in the value of the feature.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from securevfl.base.arrays import Floats, KeptFields
+from securevfl.base.normal_distribution import normal_quantile
+from securevfl.crypto.prg import Prg
+from securevfl.data.linear_features import Lines
+from securevfl.data.scaling import on_grid
+
+REACH = 0.75  # gamma times how many columns vary: .15 at five of them
+
+
+@dataclass(frozen=True, repr=False)
+class Cosines(KeptFields):
+    """Features of a party, as they were drawn once.
+
+    columns: how a column is scaled. directions (d x m): w of each feature; phases (m,): b. size: what a feature is
+    multiplied by. Secret: they follow from the party's own rows.
+    """
+
+    columns: Lines
+    directions: Floats
+    phases: Floats
+    size: float
+
+    def __len__(self) -> int:
+        return len(self.phases)
+
+    @classmethod
+    def draw(cls, X: Floats, key: bytes, *, count: int, weight: float) -> Cosines:
+        """Draw `count` features for prepared columns X (n x d) of the training rows, and of no others.
+
+        key: 32 random bytes. weight: the root of the mean of what the squares of a row's features add up to.
+        """
+        columns = Lines.fit(X, 1.0)
+        varying = int(np.isfinite(columns.deviation).sum())
+        prg = Prg(key, "cosines of a party's own columns")
+        d = X.shape[1]
+        uniform = ((prg.array(((d + 1) * count,), np.uint64) >> np.uint64(11)) + 0.5) * 2.0**-53
+        spread = math.sqrt(2 * REACH / max(1, varying))
+        directions = spread * normal_quantile(uniform[: d * count].reshape(d, count))
+        phases = np.asarray(2 * np.pi * uniform[d * count :], np.float64)
+        return cls(columns, directions, phases, weight * math.sqrt(2 / count))
+
+    def __call__(self, X: Floats) -> Floats:
+        """Return the features (m x count) of prepared columns X (m x d)."""
+        return on_grid(self.size * np.cos(self.columns.scaled(X) @ self.directions + self.phases), np.inf)

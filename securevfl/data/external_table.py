@@ -1,0 +1,61 @@
+"""Tables whose rows are not in this process's memory: on disk, or in partitions at the workers of an engine."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+
+from securevfl.base.arrays import Floats
+from securevfl.base.chunked_matrix import Tall
+from securevfl.data.scaling import Scaling
+from securevfl.data.schedule import Rows
+
+
+class Outside(ABC):
+    """Rows that read like an array where they are asked for: `shape`, `len`, and X[rows], copies in float64."""
+
+    ndim = 2
+    shape: tuple[int, int]
+    apart = False  # whether they lie at other processes
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @abstractmethod
+    def __getitem__(self, rows: Rows | slice) -> Floats:
+        """Return these rows (k x d), in this process."""
+
+    @abstractmethod
+    def tall(self, rows: Rows, scaling: Scaling) -> Tall | None:
+        """Return these rows, scaled, as a matrix that stays where it is; None where they are better read."""
+
+
+class ScaledOutsideRows:
+    """Some rows (m x d) of a table, scaled when they are read by slices."""
+
+    def __init__(self, table: Floats | Outside, rows: Rows | slice, scaling: Scaling) -> None:
+        count = len(range(*rows.indices(len(table)))) if isinstance(rows, slice) else len(rows)
+        self.shape = count, table.shape[1]
+        self._table = table
+        self._rows = rows
+        self._scaling = scaling
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice, /) -> Floats:
+        if isinstance(self._rows, slice):
+            start, stop, step = rows.indices(len(self))
+            first = self._rows.start or 0
+            own = self._table[first + start : first + stop : step]
+        else:
+            own = self._table[self._rows[rows]]
+        return self._scaling(own)
+
+
+def runs(rows: Rows) -> Rows | slice:
+    """Row numbers that follow each other, as the slice that they are; others as they come."""
+    if len(rows) and rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all():
+        return slice(int(rows[0]), int(rows[-1]) + 1)
+    return rows

@@ -1,0 +1,93 @@
+"""The top model: the active party applies a module of its own to the outputs of all parties (CELU-VFL 2022, Figure
+1).
+
+    passive party k     Z_k = module_k(X_k)                  n x w
+    active party        f = module(X, Z), Z = (Z_1, ..., Z_K)      n x c, its bottom and the top in one module
+    down                dL/dZ_k, clipped to an agreed bound, because encryption needs one
+
+The outputs are transferred as a sum of vectors, in which each passive party fills its slot and leaves zeros
+elsewhere, so every protocol for sums and residuals applies unchanged; with two parties nothing is added. The sum
+hides no Z_k from the active party. With more than one passive party, a party that receives its residual in the clear
+sees the residuals of the others, too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from securevfl.base.arrays import Floats
+from securevfl.models.torch_model import TorchModel, torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
+from securevfl.models.torch_block import TorchPart
+
+
+class TorchTop(TorchPart):
+    """The active party's module, of its own rows X (n x d) and of what it is fed (n x K w)."""
+
+    def __init__(
+        self, who: str, source: TorchModel, columns: int, outputs: int, *, l2: float, fed: int, bound: float
+    ) -> None:
+        super().__init__(who, source, columns, outputs, l2=l2, fed=fed)
+        self._bound = bound
+
+    def joined(self, X: Floats, others: Floats) -> Floats:
+        return self._values(X, others)
+
+    def gradient(self, X: Floats, others: Floats, g: Floats) -> Floats:
+        with self._lock:
+            return np.sum([each.back(own, each.flat) for each, own in self._traced(g, X, others)], axis=0)
+
+    def down(self, X: Floats, others: Floats, g: Floats) -> Floats:
+        """dL/dZ (n x K w), every number clipped to the bound agreed."""
+        with self._lock:
+            by_fed = [each.back(own, each.fed[0]) for each, own in self._traced(g, X, others)]
+            return np.concatenate(by_fed).clip(-self._bound, self._bound)
+
+
+class TorchSlot(TorchPart):
+    """A passive party's module under a top model: w outputs, in slot `place` of K."""
+
+    def __init__(
+        self, who: str, source: TorchModel, columns: int, width: int, *, l2: float, place: int, slots: int
+    ) -> None:
+        super().__init__(who, source, columns, width, l2=l2)
+        self._slot, self._width = slice(place * width, (place + 1) * width), slots * width
+
+    @property
+    def outputs(self) -> int:
+        return self._width
+
+    def forward(self, X: Floats) -> Floats:
+        Z = np.zeros((len(X), self._width))
+        Z[:, self._slot] = super().forward(X)
+        return Z
+
+    def vjp(self, X: Floats, g: Floats) -> Floats:
+        return super().vjp(X, np.ascontiguousarray(g[:, self._slot]))
+
+    def rows_of_jacobian(self, theta: Floats, X: Floats) -> Floats:
+        w = self._slot.stop - self._slot.start
+        J = np.zeros((len(X), self._width, len(theta)))
+        J[:, self._slot] = super().rows_of_jacobian(theta, X).reshape(len(X), w, -1)
+        return J.reshape(len(X) * self._width, -1)
+
+
+def concatenated(columns: int, fed: int, outputs: int) -> Any:
+    """Make the top model of a party that brings none: one dense layer over its columns and what it is fed."""
+    nn = torch().nn
+
+    class Concatenated(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.top = nn.Linear(columns + fed, outputs, dtype=torch().float64)
+
+        def forward(self, x: Tensor, z: Tensor) -> Any:
+            return self.top(torch().cat([x, z], dim=1))
+
+    return Concatenated()
