@@ -53,7 +53,7 @@ from securevfl.models.forest_inputs import ForestInputs
 from securevfl.optim.curvature import of_rows
 from securevfl.organisations.join import join
 from securevfl.organisations.kit import init_certs, write_kit
-from securevfl.protocols.shares.work_ahead import Terms
+from securevfl.protocols.shares.shares_params import Terms
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart
 from securevfl.training.session import run_key

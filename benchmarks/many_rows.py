@@ -56,7 +56,7 @@ from securevfl.families.shares.shares_plan import SharesJob, plan_of
 from securevfl.models.metrics import area_under_curve
 from securevfl.organisations.join import join
 from securevfl.organisations.kit import init_certs, write_kit
-from securevfl.protocols.shares.work_ahead import BLOCK
+from securevfl.protocols.shares.shares_params import BLOCK
 from securevfl.runtime.clock import Kind, Stage
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart

@@ -15,8 +15,8 @@ from securevfl.protocols import seat
 from securevfl.protocols.alignment import psi, standing
 from securevfl.protocols.choice import RESIDUALS, SUMS
 from securevfl.protocols.declared import Declared
-from securevfl.protocols.shares.column_products import FEWEST, ProductNumbers
-from securevfl.protocols.shares.share_products import SHARE_SCHEMES
+from securevfl.protocols.shares.column_correlations import FEWEST, ProductNumbers
+from securevfl.protocols.shares.share_schemes import SHARE_SCHEMES
 from securevfl.runtime.codec import Message
 
 _PASSIVES = ["P1", "P2", "P3", "P4"]

@@ -1,8 +1,8 @@
 """Scores of new rows from a model on shares: one party learns levels of them, and nobody learns a weight.
 
-Rows come in blocks; shares of H are made by new_sums.py. Q is who asks, most often the active party A; B is A's
+Rows come in blocks; shares of H are made by forward_sums.py. Q is who asks, most often the active party A; B is A's
 partner. R, the holder that is not Q (B if Q is neither), rounds; O is the other one. Levels are k bits, s apart
-(share_numbers.py), i_O the k bits of O's share from s on.
+(fixed_point.py), i_O the k bits of O's share from s on.
 
 0. Q -> k   a commitment to Q's own columns of each row, a keyed digest; which rows it knows that get no score
 1. R -> k   which rows get no score from it, which have one that it has kept; then the other k -> k the same
@@ -14,9 +14,9 @@ partner. R, the holder that is not Q (B if Q is neither), rounds; O is the other
 5. O -> Q   i_O, if Q is neither                 uniform
    Q        (the two, added up, + 1/2) s
 
-Before 3, A and B look up by the highest bits of H (new_sums.py, steps 2 to 4) how far it is moved where it is beyond
-what levels cover (share_numbers.py), in shares modulo 2^k, and each adds its own, times s, to h. So Q sees that such a
-sum is beyond, and k bits say it. A that deviates puts other entries into these tables; k bits are what it is told all
+Before 3, A and B look up by the highest bits of H (table_lookup.py, steps 2 to 4) how far it is moved where it is
+beyond what levels cover (quantizer.py), in shares modulo 2^k, and each adds its own, times s, to h. So Q sees that such
+a sum is beyond, and k bits say it. A that deviates puts other entries into these tables; k bits are what it is told all
 the same.
 
 Without D the answer would be a function of H and of O's share, whose lower bits O has: f to within s rather than at
@@ -25,8 +25,8 @@ the same bytes in whatever block it comes, nothing is computed anew: four answer
 rounding. So it is for conversations at once: R notes which rows it scores before it says so, and another conversation
 waits until they are done. R is the first to say, so that no two wait for each other.
 
-Scores are outputs: what they tell is said in score_ledger.py, and every party but Q asks its ledger before it sends
-anything about a block. Levels do not save few or heavy columns: one with most of the weight is read.
+Scores are outputs: what they tell is said in protocols/score_ledger, and every party but Q asks its ledger before it
+sends anything about a block. Levels do not save few or heavy columns: one with most of the weight is read.
 """
 
 from __future__ import annotations
@@ -44,14 +44,16 @@ from securevfl.crypto.share_ring import ShareRing, Words
 from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.link import AskedRows
-from securevfl.protocols.shares import new_sums
-from securevfl.protocols.shares.new_sums import NewSums, declares_tables, looked_up
-from securevfl.protocols.shares.score_ledger import COMMITMENT, KEPT, NEW, OWN, REFUSED, Ledger, ScoreQuestion
-from securevfl.protocols.shares.share_numbers import Levels
+from securevfl.protocols.score_ledger.ledger import KEPT, NEW, OWN, REFUSED, Ledger, ScoreQuestion
+from securevfl.protocols.score_ledger.row_digests import COMMITMENT
+from securevfl.protocols.shares import forward_sums
+from securevfl.protocols.shares.forward_sums import NewSums
+from securevfl.protocols.shares.iteration import SharedState
+from securevfl.protocols.shares.quantizer import Levels
 from securevfl.protocols.shares.share_products import PAIRS, Products, words
+from securevfl.protocols.shares.shares_params import Terms
+from securevfl.protocols.shares.table_lookup import declares_tables, looked_up
 from securevfl.protocols.shares.table_transfers import Transfers
-from securevfl.protocols.shares.visits import SharedState
-from securevfl.protocols.shares.work_ahead import Terms
 from securevfl.runtime.channel import Entry, Telling
 from securevfl.runtime.codec import Message
 
@@ -98,7 +100,7 @@ def declares(asker: Role = ACTIVE) -> list[Declared]:
     states = Reveal("plain", "which of the rows that are asked about its account refuses, in a word, or has answered")
     pairs = [(one, each) for one, each in PAIRS if one in others]
     return [
-        *new_sums.declares(),
+        *forward_sums.declares(),
         *declares_tables(),
         *(Declared(Committed, asker, other, own) for other in others),
         *(Declared(RowStates, *pair, states) for pair in pairs),

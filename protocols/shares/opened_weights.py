@@ -26,10 +26,10 @@ import numpy as np
 from securevfl.crypto.share_ring import ShareRing, Words
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.seat import Seat
-from securevfl.protocols.shares.share_numbers import Numbers
+from securevfl.protocols.shares.fixed_point import Numbers
+from securevfl.protocols.shares.iteration import SharedState
 from securevfl.protocols.shares.share_products import words
-from securevfl.protocols.shares.visits import SharedState
-from securevfl.protocols.shares.work_ahead import Terms
+from securevfl.protocols.shares.shares_params import Terms
 from securevfl.runtime.channel import Entry, Leave, Telling
 
 FINE = 0.05  # of a standard error, that rounding changes a weight by at most (standard deviation)

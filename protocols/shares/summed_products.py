@@ -17,7 +17,8 @@ from securevfl.crypto.share_ring import Integers, ShareRing, Words
 from securevfl.protocols.declared import Declared
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.shares import share_products
-from securevfl.protocols.shares.share_products import SHARE_SCHEMES, Products
+from securevfl.protocols.shares.share_products import Products
+from securevfl.protocols.shares.share_schemes import SHARE_SCHEMES
 
 STRETCH = 16_384  # rows of one product
 

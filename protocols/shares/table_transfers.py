@@ -28,14 +28,11 @@ from numpy.typing import NDArray
 from securevfl.crypto.key_derivation import derive_key
 from securevfl.crypto.secret import Secret
 from securevfl.crypto.share_ring import ShareRing, Words
-from securevfl.crypto.share_scheme import ShareScheme
 from securevfl.crypto.transfers import base_transfers, ot_extension
 from securevfl.crypto.transfers.ot_extension import COLUMNS, Chooser, Offered, RowOfferer
 from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.seat import Seat
-from securevfl.protocols.shares.share_numbers import Numbers
-from securevfl.protocols.shares.share_products import Products
 from securevfl.runtime.codec import Message
 
 _ROWS = 1 << 17  # transfers are made for so many rows at a time
@@ -181,50 +178,3 @@ def _parted(rows: Sequence[int]) -> Iterator[list[int]]:
         part.append(count)
     if part:
         yield part
-
-
-# What parties make of each other's first messages in one conversation of a session on shares: products and transfers.
-#
-# Work ahead of the training and questions about its model are conversations of their own, each on its lane, with nonces
-# and keys of its own, so that they may go on side by side.
-
-
-class Met:
-    """One party's end. Nothing is sent before it is asked for, by all parties at the same point."""
-
-    def __init__(
-        self, seat: Seat, partner: str, scheme: ShareScheme, numbers: Numbers, base: BaseTransfers | None = None
-    ) -> None:
-        """Keep what it is made of. base: at a holder, those of this session where another conversation has them too."""
-        self._products = Products(seat, partner, scheme)
-        self._bits, self._top_bits = numbers.table_bits, numbers.top_bits
-        self._ends: dict[str, Transfers] = {}
-        self.base = base or BaseTransfers(seat, partner if seat.me == seat.active else seat.active)
-
-    @property
-    def products(self) -> Products:
-        """The products of this session, once every party has been greeted."""
-        self._products.meet()
-        return self._products
-
-    @property
-    def transfers(self) -> Transfers | None:
-        """Transfers for the tables, with the base transfers made; None at a party that is no holder."""
-        return self._end("transfers", self._bits)
-
-    @property
-    def tops(self) -> Transfers | None:
-        """The same for tables by the highest bits of sums."""
-        return self.transfers if self._bits >= self._top_bits else self._end("tops", self._top_bits)
-
-    @property
-    def switches(self) -> Transfers | None:
-        """The same of two entries, for the switches of a shuffle."""
-        return self._end("switches", 1)
-
-    def _end(self, purpose: str, bits: int) -> Transfers | None:
-        products = self.products
-        if products.asked and purpose not in self._ends:
-            coin = products.coin(products.seat.active, 0, purpose)
-            self._ends[purpose] = self.base.transfers(products.seat, purpose, coin, bits)
-        return self._ends.get(purpose)

@@ -36,8 +36,8 @@ from securevfl.organisations.looks import check_order, keyed_order
 from securevfl.organisations.reason_codes import GivenCodes
 from securevfl.protocols.declared import Declared, Reveal, sizes
 from securevfl.protocols.link import AskedRows
+from securevfl.protocols.score_ledger.ledger import Ledger
 from securevfl.protocols.seat import Desk, Seat
-from securevfl.protocols.shares.score_ledger import Ledger
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel, Telling
 from securevfl.runtime.executor import Meter

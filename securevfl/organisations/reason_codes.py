@@ -32,7 +32,7 @@ from securevfl.disclosure.exposure import code_bits
 from securevfl.errors import ConfigError, ProtocolError
 from securevfl.job import Job
 from securevfl.protocols.declared import Declared, Reveal
-from securevfl.protocols.shares.score_ledger import Ledger
+from securevfl.protocols.score_ledger.ledger import Ledger
 from securevfl.runtime.channel import Channel, Entry, Telling
 from securevfl.training.explanations import check_single, check_weights, heaviest
 from securevfl.training.model_part import ModelPart

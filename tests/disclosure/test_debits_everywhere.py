@@ -18,7 +18,7 @@ from securevfl.consent import booking
 from securevfl.disclosure.ledger import DisclosureLedger, told_to
 from securevfl.disclosure.limits import KINDS
 from securevfl.protocols.shares.opened_scores import OpenedScores
-from securevfl.protocols.shares.share_measures import ShuffledWords
+from securevfl.protocols.shares.word_shuffle import ShuffledWords
 from securevfl.runtime.channel import Entry, Event, Observer
 from securevfl.runtime.codec import Message
 from securevfl.training.checkpoint import Checkpoints

@@ -13,9 +13,9 @@ import securevfl as vfl
 from securevfl.cli.main import app
 from securevfl.errors import DivergenceError
 from securevfl.families.shares.shares_player import Measures
+from securevfl.protocols.score_ledger.ledger import Ledger
 from securevfl.protocols.seat import Desk
-from securevfl.protocols.shares.new_sums import BITS, FarCount
-from securevfl.protocols.shares.score_ledger import Ledger
+from securevfl.protocols.shares.range_count import BITS, FarCount
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Event
 from securevfl.training import session

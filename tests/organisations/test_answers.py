@@ -16,7 +16,7 @@ from securevfl.organisations.predict import BroughtRows, answer_rows
 from securevfl.organisations.reason_codes import GivenCodes, ReasonCodes
 from securevfl.organisations.scoring import ScoreAsker, ServedTable, Serves, answer_requests
 from securevfl.protocols.alignment.standing import TableTags
-from securevfl.protocols.shares.score_ledger import Ledger
+from securevfl.protocols.score_ledger.ledger import Ledger
 from securevfl.protocols.sums.base import Part
 from securevfl.runtime.channel import Channel, Event, Telling
 from securevfl.runtime.clock import WallClock

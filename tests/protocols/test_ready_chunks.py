@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 
 from securevfl.crypto.share_ring import ShareRing
-from securevfl.protocols.shares.work_ahead import Ahead, ChunkName, InMemory, SpentNames, _Record, is_ready
+from securevfl.protocols.shares.chunk_agreement import ChunkName, is_ready
+from securevfl.protocols.shares.offline_phase import Ahead, _Record
+from securevfl.protocols.shares.preprocessing_store import InMemory
+from securevfl.protocols.shares.spent_chunks import SpentNames
 
 PARTIES = ("a", "b", "c", "d")
 NAME, OTHER = b"n" * 16, b"o" * 16

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from selfcheck.checks import draws
 
+from securevfl.protocols.score_ledger.ledger import Ledger
+from securevfl.protocols.score_ledger.limits import FEWEST_VISITS
 from securevfl.protocols.shares.opened_scores import OpenedScores, ScoreShare, ShareKept
-from securevfl.protocols.shares.score_ledger import FEWEST_VISITS, Ledger
 from securevfl.protocols.shares.share_products import Products
 from securevfl.runtime.channel import Leave
 from securevfl.runtime.codec import Message

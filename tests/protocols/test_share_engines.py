@@ -10,8 +10,8 @@ import securevfl as vfl
 from securevfl.crypto.kernel import blas_check
 from securevfl.errors import ConfigError, ProtocolError
 from securevfl.protocols import engines
-from securevfl.protocols.shares.share_products import SHARE_SCHEMES as LIBRARIES
 from securevfl.protocols.shares.share_products import Products, Query
+from securevfl.protocols.shares.share_schemes import SHARE_SCHEMES as LIBRARIES
 from securevfl.runtime.channel import Event
 
 

@@ -18,10 +18,11 @@ from securevfl.crypto.share_ring import ShareRing
 from securevfl.errors import SecureVFLError
 from securevfl.models.losses import LOSSES
 from securevfl.protocols.seat import Desk, Seat
-from securevfl.protocols.shares import visits as shares
-from securevfl.protocols.shares import work_ahead
-from securevfl.protocols.shares.share_numbers import Descent, LookUp, Numbers
-from securevfl.protocols.shares.visits import (
+from securevfl.protocols.shares import iteration as shares
+from securevfl.protocols.shares import offline_phase
+from securevfl.protocols.shares.column_blocks import VisitColumns
+from securevfl.protocols.shares.fixed_point import Numbers
+from securevfl.protocols.shares.iteration import (
     Delta,
     MaskedPart,
     SharesActive,
@@ -29,9 +30,12 @@ from securevfl.protocols.shares.visits import (
     SharesPassive,
     Tables,
     Turn,
-    VisitColumns,
 )
-from securevfl.protocols.shares.work_ahead import BLOCK, Ahead, InMemory, Terms
+from securevfl.protocols.shares.offline_phase import Ahead
+from securevfl.protocols.shares.preprocessing_store import InMemory
+from securevfl.protocols.shares.residual_tables import LookUp
+from securevfl.protocols.shares.shares_params import BLOCK, Terms
+from securevfl.protocols.shares.update_rules import Descent
 from securevfl.runtime.channel import Event
 from securevfl.runtime.clock import Network, VirtualClock
 from securevfl.runtime.executor import Meter
@@ -235,7 +239,7 @@ SHAPES = {
 def run(request, monkeypatch_module):
     widths, block = request.param
     if block < BLOCK:
-        monkeypatch_module.setattr(work_ahead, "_AT_ONCE", 500)  # so that blocks come in several groups
+        monkeypatch_module.setattr(offline_phase, "_AT_ONCE", 500)  # so that blocks come in several groups
     case = Case(*breast(*widths), 120, block=block)
     visits = 4 if len(widths) == 2 else 1
     found = Run(case, [case.order * visits, case.order[::-1] * 3]).go()
@@ -360,7 +364,7 @@ def test_every_message_is_declared(run):
     present = [roles[name] for name in run.case.names]
     declared = {
         (d.message, d.sender, d.receiver)
-        for d in [*shares.declares(), *work_ahead.declares()]
+        for d in [*shares.declares(), *offline_phase.declares()]
         if {d.sender, d.receiver} <= set(present) and (d.sender != d.receiver or present.count(d.sender) > 1)
     }
     assert {(type(e.message), roles[e.peer], roles[e.me]) for e in run.events if e.direction == "recv"} == declared

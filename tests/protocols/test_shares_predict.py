@@ -20,16 +20,19 @@ from securevfl.errors import LeakageError, ProtocolError
 from securevfl.families.shares.shares_plan import on_shares, plan
 from securevfl.models import MODELS
 from securevfl.protocols.link import AskedRows
+from securevfl.protocols.score_ledger.ledger import KEPT, NEW, REFUSED, Ledger
+from securevfl.protocols.score_ledger.row_digests import COMMITMENT
 from securevfl.protocols.seat import Seat
-from securevfl.protocols.shares import opened_scores, share_measures
-from securevfl.protocols.shares.new_sums import SumPart
+from securevfl.protocols.shares import opened_loss, opened_scores
+from securevfl.protocols.shares.fixed_point import Numbers
+from securevfl.protocols.shares.forward_sums import SumPart
+from securevfl.protocols.shares.iteration import SharedState
+from securevfl.protocols.shares.opened_loss import LossTable
 from securevfl.protocols.shares.opened_scores import Asking, Committed, OpenedScores, Scores, ShareKept
-from securevfl.protocols.shares.score_ledger import COMMITMENT, KEPT, NEW, REFUSED, Ledger
-from securevfl.protocols.shares.share_measures import LossTable
-from securevfl.protocols.shares.share_numbers import Descent, Levels, Numbers
-from securevfl.protocols.shares.table_transfers import Met
-from securevfl.protocols.shares.visits import SharedState
-from securevfl.protocols.shares.work_ahead import Terms
+from securevfl.protocols.shares.quantizer import Levels
+from securevfl.protocols.shares.shares_params import Terms
+from securevfl.protocols.shares.shares_session import Met
+from securevfl.protocols.shares.update_rules import Descent
 from securevfl.runtime.channel import Entry, Event, Observer
 from securevfl.runtime.clock import Network, VirtualClock
 from securevfl.runtime.executor import Meter
@@ -212,11 +215,11 @@ def test_a_row_with_an_output_beyond_what_levels_cover_is_not_kept_as_known(tmp_
 
 def test_rows_far_out_on_either_side_are_counted_beside_the_loss():
     targets = np.zeros((2, 1))
-    entries = share_measures._entries(NUMBERS, LossTable(vfl.Logistic().loss.value, targets, targets))
+    entries = opened_loss._entries(NUMBERS, LossTable(vfl.Logistic().loss.value, targets, targets))
     far = np.abs(NUMBERS.knots) > NUMBERS.reach / 2
     assert far[NUMBERS.knots > 0].any()
     assert far[NUMBERS.knots < 0].any()
-    np.testing.assert_array_equal(entries >> np.uint64(share_measures._LOSS_BITS), np.stack([far, far], axis=1))
+    np.testing.assert_array_equal(entries >> np.uint64(opened_loss._LOSS_BITS), np.stack([far, far], axis=1))
 
 
 def test_each_party_asks_its_own_ledger_about_whoever_asks():

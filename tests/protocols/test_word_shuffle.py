@@ -23,8 +23,10 @@ from securevfl.errors import ProtocolError
 from securevfl.families.sizes import prepare_all
 from securevfl.models import metrics, pair_metrics
 from securevfl.protocols.seat import Seat
-from securevfl.protocols.shares import share_measures
-from securevfl.protocols.shares.share_measures import (
+from securevfl.protocols.shares import word_shuffle
+from securevfl.protocols.shares.fixed_point import Numbers
+from securevfl.protocols.shares.table_transfers import BaseTransfers
+from securevfl.protocols.shares.word_shuffle import (
     MaskedWords,
     Shuffle,
     ShuffledWords,
@@ -33,8 +35,6 @@ from securevfl.protocols.shares.share_measures import (
     prepared,
     shuffled,
 )
-from securevfl.protocols.shares.share_numbers import Numbers
-from securevfl.protocols.shares.table_transfers import BaseTransfers
 from securevfl.runtime.channel import Event
 from securevfl.runtime.clock import Network, VirtualClock
 from securevfl.runtime.executor import Meter
@@ -176,7 +176,7 @@ def test_every_message_is_declared() -> None:
     session.outcomes()
     role = {"a": "active", "b": PARTNER}
     seen = {(type(e.message), role[e.peer], role[e.me]) for e in session.events if e.direction == "recv"}
-    assert seen == {(d.message, d.sender, d.receiver) for d in share_measures.declares_shuffle("")}
+    assert seen == {(d.message, d.sender, d.receiver) for d in word_shuffle.declares_shuffle("")}
 
 
 DATA = Path(__file__).parents[3] / "shared" / "data"

@@ -18,7 +18,7 @@ from securevfl.audit.attacks.told_scores import added, explained, rounded
 from securevfl.audit.recording.views import Worlds
 from securevfl.audit.report import with_stand_ins
 from securevfl.families import leak_kinds
-from securevfl.protocols.shares.share_numbers import Levels
+from securevfl.protocols.shares.quantizer import Levels
 from tests.small_keys import SMALL
 
 HALVES, SIXTEENTHS = Levels(-1, 7), Levels(-4, 9)

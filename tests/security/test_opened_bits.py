@@ -18,9 +18,11 @@ from securevfl.families.shares.shares_plan import weight_levels
 from securevfl.families.shares.shares_player import Measures
 from securevfl.families.sizes import known_run
 from securevfl.protocols.shares import opened_weights
+from securevfl.protocols.shares.column_blocks import VisitColumns
+from securevfl.protocols.shares.fixed_point import Numbers
+from securevfl.protocols.shares.iteration import SharesActive, SharesPartner, Side
 from securevfl.protocols.shares.opened_weights import WeightLevels
-from securevfl.protocols.shares.share_numbers import LookUp, Numbers
-from securevfl.protocols.shares.visits import SharesActive, SharesPartner, Side, VisitColumns
+from securevfl.protocols.shares.residual_tables import LookUp
 
 ROWS, COLUMNS = 420, 15
 HALF_BIT = 7  # log2 of a residual of 1/2

@@ -19,9 +19,9 @@ from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Rows
 from securevfl.families.shares.shares_plan import on_shares, plan
 from securevfl.models import pair_metrics
-from securevfl.protocols.shares.score_ledger import ROWS_PER_MEASURE
-from securevfl.protocols.shares.share_measures import MOST
-from securevfl.protocols.shares.share_numbers import Levels
+from securevfl.protocols.score_ledger.limits import ROWS_PER_MEASURE
+from securevfl.protocols.shares.opened_loss import MOST
+from securevfl.protocols.shares.quantizer import Levels
 
 Marks = NDArray[np.bool_]
 

@@ -23,7 +23,7 @@ from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Rows
 from securevfl.disclosure.exposure import NEARLY_ALL
 from securevfl.job import Job
-from securevfl.protocols.shares.share_numbers import Levels
+from securevfl.protocols.shares.quantizer import Levels
 
 ROWS = 3000  # that are asked about at most
 

@@ -39,17 +39,11 @@ from securevfl.optim.fedbcd import FedBCD
 from securevfl.optim.rules import BlockDescent
 from securevfl.options import JobOptions
 from securevfl.protocols.choice import Protocol
+from securevfl.protocols.shares.fixed_point import Numbers
 from securevfl.protocols.shares.opened_weights import WeightLevels
-from securevfl.protocols.shares.share_numbers import (
-    Coefficients,
-    Descent,
-    FixedCoefficients,
-    LinearRule,
-    Numbers,
-    Paced,
-)
 from securevfl.protocols.shares.shares_options import Shares
-from securevfl.protocols.shares.work_ahead import BLOCK
+from securevfl.protocols.shares.shares_params import BLOCK
+from securevfl.protocols.shares.update_rules import Coefficients, Descent, FixedCoefficients, LinearRule, Paced
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.threads import Beside
 

@@ -60,49 +60,31 @@ from securevfl.optim.curvature import of_rows
 from securevfl.optim.rules import BlockDescent
 from securevfl.protocols.link import AskedRows
 from securevfl.protocols.notes import Began
+from securevfl.protocols.score_ledger.ledger import OWN, REFUSED, Ledger
+from securevfl.protocols.score_ledger.limits import BUDGET
 from securevfl.protocols.seat import Seat
+from securevfl.protocols.shares import iteration as shares
 from securevfl.protocols.shares import opened_weights
-from securevfl.protocols.shares import visits as shares
-from securevfl.protocols.shares.new_sums import MOST as COUNTED
-from securevfl.protocols.shares.new_sums import NewRows, counted
+from securevfl.protocols.shares.chunk_agreement import all_ended, is_ready
+from securevfl.protocols.shares.column_blocks import ColumnBlocks, VisitColumns
+from securevfl.protocols.shares.disk_store import OnDisk
+from securevfl.protocols.shares.fixed_point import Numbers
+from securevfl.protocols.shares.forward_sums import NewRows
+from securevfl.protocols.shares.iteration import SharedState, SharesActive, SharesPartner, SharesPassive, Side
+from securevfl.protocols.shares.offline_phase import Ahead
+from securevfl.protocols.shares.opened_loss import FEWEST, MOST, LossTable, measure
 from securevfl.protocols.shares.opened_scores import Asking, Scores
-from securevfl.protocols.shares.placed_columns import PlacedColumns
-from securevfl.protocols.shares.score_ledger import BUDGET, OWN, REFUSED, Ledger
-from securevfl.protocols.shares.share_measures import (
-    FEW_ALIKE,
-    FEWEST,
-    MOST,
-    LevelPairs,
-    LossTable,
-    Marked,
-    Shuffle,
-    measure,
-    pairs,
-    prepared,
-)
-from securevfl.protocols.shares.share_numbers import END, Levels, LookUp, Numbers
-from securevfl.protocols.shares.share_products import SHARE_SCHEMES
-from securevfl.protocols.shares.table_transfers import Met
-from securevfl.protocols.shares.visits import (
-    ColumnBlocks,
-    SharedState,
-    SharesActive,
-    SharesPartner,
-    SharesPassive,
-    Side,
-    VisitColumns,
-)
-from securevfl.protocols.shares.work_ahead import (
-    NAME_BYTES,
-    Ahead,
-    InMemory,
-    OnDisk,
-    Ready,
-    RowBlock,
-    Terms,
-    all_ended,
-    is_ready,
-)
+from securevfl.protocols.shares.preprocessing_store import NAME_BYTES, InMemory, Ready
+from securevfl.protocols.shares.quantizer import END, Levels
+from securevfl.protocols.shares.range_count import MOST as COUNTED
+from securevfl.protocols.shares.range_count import counted
+from securevfl.protocols.shares.remote_columns import PlacedColumns
+from securevfl.protocols.shares.residual_tables import LookUp
+from securevfl.protocols.shares.score_label_pairs import FEW_ALIKE, LevelPairs, Marked, pairs
+from securevfl.protocols.shares.share_schemes import SHARE_SCHEMES
+from securevfl.protocols.shares.shares_params import RowBlock, Terms
+from securevfl.protocols.shares.shares_session import Met
+from securevfl.protocols.shares.word_shuffle import Shuffle, prepared
 from securevfl.runtime import eventlog
 from securevfl.runtime.clock import Stage
 from securevfl.runtime.placing import PlacedPart

@@ -40,14 +40,15 @@ from securevfl.options import Target
 from securevfl.organisations import conversation, correlate, fairness_by_group, join
 from securevfl.protocols.declared import VERDICT
 from securevfl.protocols.link import AskedRows
+from securevfl.protocols.score_ledger.ledger import NEW
+from securevfl.protocols.score_ledger.ledger import Ledger as ScoreLedger
+from securevfl.protocols.score_ledger.row_digests import COMMITMENT
 from securevfl.protocols.seat import Desk, Seat
-from securevfl.protocols.shares import column_products, group_counts
-from securevfl.protocols.shares.column_products import LEVELS, RoundedProducts
+from securevfl.protocols.shares import column_correlations, group_counts
+from securevfl.protocols.shares.column_correlations import LEVELS, RoundedProducts
+from securevfl.protocols.shares.fixed_point import Numbers
 from securevfl.protocols.shares.group_counts import OUTCOMES, GroupCounts
 from securevfl.protocols.shares.opened_scores import Scores
-from securevfl.protocols.shares.score_ledger import COMMITMENT, NEW
-from securevfl.protocols.shares.score_ledger import Ledger as ScoreLedger
-from securevfl.protocols.shares.share_numbers import Numbers
 from securevfl.protocols.shares.shares_options import Shares
 from securevfl.runtime.channel import Channel, Entry, Event, Observer
 from securevfl.runtime.clock import WallClock
@@ -156,8 +157,8 @@ def correlations() -> Outcome:
     draw = np.random.default_rng(1)
     X, Y = (draw.normal(size=(_N, 7)) for _ in range(2))
     (R,) = _seats(
-        lambda seat: column_products.told_products(seat, [X], [7]),
-        lambda seat: column_products.told_products(seat, [Y], [7]),
+        lambda seat: column_correlations.told_products(seat, [X], [7]),
+        lambda seat: column_correlations.told_products(seat, [Y], [7]),
     )
     _off(outcome, (R - X.T @ Y / _N) * LEVELS)
 

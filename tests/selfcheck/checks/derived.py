@@ -30,8 +30,8 @@ from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedSGD
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.residuals.defences import Noise
+from securevfl.protocols.score_ledger.ledger import Ledger
 from securevfl.protocols.shares import table_transfers
-from securevfl.protocols.shares.score_ledger import Ledger
 from securevfl.transport import session_wire
 from securevfl.transport.seal import Seal, SealOffer
 

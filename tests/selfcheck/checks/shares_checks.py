@@ -43,12 +43,15 @@ from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedSGD
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.notes import SharedResidual
+from securevfl.protocols.score_ledger.ledger import NEW, Ledger
+from securevfl.protocols.score_ledger.row_digests import COMMITMENT
+from securevfl.protocols.shares.disk_store import OnDisk
+from securevfl.protocols.shares.fixed_point import Numbers
+from securevfl.protocols.shares.iteration import Turn
 from securevfl.protocols.shares.opened_weights import OpenedWeights
-from securevfl.protocols.shares.score_ledger import COMMITMENT, NEW, Ledger
-from securevfl.protocols.shares.share_numbers import Numbers
+from securevfl.protocols.shares.preprocessing_store import NAME_BYTES
 from securevfl.protocols.shares.shares_options import Shares
-from securevfl.protocols.shares.visits import Turn
-from securevfl.protocols.shares.work_ahead import NAME_BYTES, OnDisk, SpentNames
+from securevfl.protocols.shares.spent_chunks import SpentNames
 from securevfl.runtime.channel import Entry, Event, Observer
 from securevfl.training.checkpoint import Checkpoints, Saved
 from securevfl.training.simulate import simulate

@@ -11,7 +11,7 @@ from unittest import mock
 
 from securevfl.audit.recording.transcript import Transcript
 from securevfl.audit.transcripts import Outcome, ReceivedMessages
-from securevfl.protocols.shares import share_products
+from securevfl.protocols.shares import product_work
 
 # An executor that does each piece of work at once, in the thread that hands it over, cut as one of three workers.
 #
@@ -44,7 +44,7 @@ WAYS: tuple[Executor | None, ...] = (None, Inline())  # what a check that runs t
 @contextmanager
 def any_work(executor: Executor | None) -> Iterator[None]:
     """While the block runs, no work is too little for an executor, if there is one."""
-    with mock.patch.object(share_products, "WORTH", share_products.WORTH if executor is None else 0.0):
+    with mock.patch.object(product_work, "WORTH", product_work.WORTH if executor is None else 0.0):
         yield
 
 

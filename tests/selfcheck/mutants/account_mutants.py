@@ -11,7 +11,7 @@ from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.families.shares.shares_player import SharesPlayer
 from securevfl.organisations import conversation, correlate, fairness_by_group, join
 from securevfl.protocols.declared import verdict
-from securevfl.protocols.shares import column_products, group_counts
+from securevfl.protocols.shares import column_correlations, group_counts
 from securevfl.protocols.shares.opened_scores import Scores
 from securevfl.protocols.shares.shares_options import Shares
 from securevfl.runtime.channel import Door
@@ -97,7 +97,7 @@ MUTANTS = [
         "a correlation is cut to 6 bits and not rounded at random",
         "correlations of columns",
         "rounding",
-        edited(column_products, "_rounded", _share),
+        edited(column_correlations, "_rounded", _share),
     ),
     _mutant(
         "correlations: one entry for two looks",

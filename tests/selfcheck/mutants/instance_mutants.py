@@ -23,9 +23,9 @@ from securevfl.data.register import Register
 from securevfl.families.fdml.local_noise import Blur
 from securevfl.protocols.alignment import psi_many
 from securevfl.protocols.residuals.defences import Gaussian, Noise
+from securevfl.protocols.score_ledger.ledger import Ledger
 from securevfl.protocols.shares import table_transfers
-from securevfl.protocols.shares.score_ledger import Ledger
-from securevfl.protocols.shares.work_ahead import OnDisk
+from securevfl.protocols.shares.disk_store import OnDisk
 from securevfl.training import session
 from securevfl.training.model_part import ModelPart
 from securevfl.transport import session_wire

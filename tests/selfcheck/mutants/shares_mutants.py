@@ -15,14 +15,16 @@ from securevfl.crypto.transfers import ot_extension
 from securevfl.crypto.transfers.ot_extension import RowOfferer
 from securevfl.crypto.transfers.row_hash import RowHash
 from securevfl.families.shares.shares_player import SharesPlayer
-from securevfl.protocols.shares import opened_weights, work_ahead
-from securevfl.protocols.shares import visits as shares
+from securevfl.protocols.score_ledger.ledger import Ledger
+from securevfl.protocols.shares import iteration as shares
+from securevfl.protocols.shares import offline_phase, opened_weights
+from securevfl.protocols.shares.disk_store import OnDisk
+from securevfl.protocols.shares.fixed_point import Numbers
+from securevfl.protocols.shares.iteration import Delta
+from securevfl.protocols.shares.offline_phase import Ahead
 from securevfl.protocols.shares.opened_weights import WeightLevels
-from securevfl.protocols.shares.score_ledger import Ledger
-from securevfl.protocols.shares.share_numbers import Numbers
 from securevfl.protocols.shares.share_products import Products
-from securevfl.protocols.shares.visits import Delta
-from securevfl.protocols.shares.work_ahead import Ahead, OnDisk, SpentNames
+from securevfl.protocols.shares.spent_chunks import SpentNames
 from securevfl.training.checkpoint import Checkpoints
 from selfcheck.mutants.lattice_mutants import no_zero
 from selfcheck.mutants.mutant import Mutant, Stand, edited, patched
@@ -142,7 +144,7 @@ MUTANTS = [
         "psi and gamma come from a key that is the same in every session",
         "shares: what parties know",
         "uniform",
-        patched((work_ahead, "Prg", _Known)),
+        patched((offline_phase, "Prg", _Known)),
     ),
     Mutant(
         "tables without psi",

@@ -27,10 +27,10 @@ from securevfl.base.arrays import Floats
 from securevfl.base.chunked_matrix import Stretch, Tall
 from securevfl.crypto.share_ring import Factor, Integers, ShareRing, Words
 from securevfl.crypto.share_scheme import ShareScheme
-from securevfl.protocols.shares.share_numbers import Numbers
-from securevfl.protocols.shares.share_products import Elsewhere
-from securevfl.protocols.shares.visits import ColumnBlocks, made_integers
-from securevfl.protocols.shares.work_ahead import RowBlock
+from securevfl.protocols.shares.column_blocks import ColumnBlocks, made_integers
+from securevfl.protocols.shares.fixed_point import Numbers
+from securevfl.protocols.shares.product_work import Elsewhere
+from securevfl.protocols.shares.shares_params import RowBlock
 from securevfl.runtime.executor import Meter
 from securevfl.runtime.placing import Placed, PlacedPart
 
