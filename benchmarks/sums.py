@@ -21,7 +21,7 @@ import numpy as np
 
 import securevfl as vfl
 from securevfl.base.roles import Roles
-from securevfl.bench.record import record
+from securevfl.bench.result_file import file_content
 from securevfl.protocols.declared import Circle, Reals, Space
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.sums.base import SumProtocol, SumRole
@@ -202,7 +202,7 @@ def main() -> None:
     for row in rows:
         print(json.dumps(row), flush=True)
     if options.json:
-        options.json.write_text(json.dumps(record("securevfl.bench.sums/1", rows), indent=1) + "\n")
+        options.json.write_text(json.dumps(file_content("securevfl.bench.sums/1", rows), indent=1) + "\n")
     if options.plot:
         plot(rows, options.plot)
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.audit.recording.views import fields
+from securevfl.audit.recording.party_view import fields
 from securevfl.consent import booking
 from securevfl.disclosure.ledger import DisclosureLedger, told_to
 from securevfl.disclosure.limits import KINDS

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.audit.recording.recorded_runs import record
-from securevfl.audit.transcripts import check_transcript
+from securevfl.audit.recording.transcript_recording import record_transcript
+from securevfl.audit.transcript_checks import check_transcript
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import Roles
 from securevfl.errors import ProtocolError
@@ -229,9 +229,9 @@ def test_a_network_trains_sealed_as_in_the_open(residual: SealedResidual, partie
 
 
 def test_the_checker_follows_each_opening_of_a_jacobian_that_moves(parties: list[vfl.Party]) -> None:
-    transcript, run = record(job_of(vfl.Ckks()), parties)
+    transcript, run = record_transcript(job_of(vfl.Ckks()), parties)
     assert not [str(finding) for finding in check_transcript(transcript).findings]
-    learned = transcript.witness.gradients["shop"]
+    learned = transcript.protocol_record.gradients["shop"]
     assert len(learned) == 3 * run.costs.rounds
     assert {one.exchange for one in learned} == set(range(run.costs.rounds))
     learned[4] = learned[4]._replace(gradient=learned[3].gradient)

@@ -9,7 +9,7 @@ from scipy.stats import ks_2samp
 from sklearn.metrics import roc_auc_score
 
 import securevfl as vfl
-from securevfl.audit.attacks.opened_gradients import subset
+from securevfl.audit.attacks.two_values import subset
 from securevfl.consent.booking import leaks
 from securevfl.crypto.kernel import opened_words
 from securevfl.crypto.kernel.row_parameters import OPENED

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.audit.recording.views import Tape
+from securevfl.audit.recording.party_recording import Recording
 from securevfl.crypto.kernel.shares import PreparedWords
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.disclosure.counts import Disclosure
@@ -72,7 +72,7 @@ def steps_of(monkeypatch: pytest.MonkeyPatch, party: str, chosen: Any) -> None:
     monkeypatch.setattr(VisitColumns, "_integers", integers)
 
 
-def told(tape: Tape, giver: str, kind: str) -> int:
+def told(tape: Recording, giver: str, kind: str) -> int:
     entries = [each for each in tape[giver].entries if (each.kind, each.group) == (kind, "weights")]
     return sum(each.numbers * each.bits for each in entries)
 
@@ -90,7 +90,7 @@ def labels_read(monkeypatch: pytest.MonkeyPatch, parties: int, *, first: int | N
         return places(n, d, lowest, bits)
 
     steps_of(monkeypatch, "shop", powers)
-    tape = Tape()
+    tape = Recording()
     run = vfl.simulate(chosen, both, observe=tape, workers=1)
     numbers, lowest = seen["numbers"], seen["lowest"]
     theta = run.parts["shop"].theta[:, 0]
@@ -131,7 +131,7 @@ def test_unrounded_weights_give_every_label(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_every_party_enters_what_a_weight_holds_of_its_own() -> None:
     for to in ("bank", "shop", "telco"):
-        tape, both = Tape(), tables(parties=3)
+        tape, both = Recording(), tables(parties=3)
         vfl.simulate(job(to), both, observe=tape, workers=1)
         bits = weight_levels(job(to), ROWS).bits * (COLUMNS + (to == "bank"))
         for party in ("bank", "shop", "telco"):
@@ -185,7 +185,7 @@ def outputs_read(monkeypatch: pytest.MonkeyPatch, *, first: int | None, bits: in
     kept(SharesActive)
     kept(SharesPartner)
     steps_of(monkeypatch, "bank", powers)
-    tape = Tape()
+    tape = Recording()
     run = vfl.simulate(chosen, both, observe=tape, workers=1)
     numbers, lowest = seen["numbers"], seen["lowest"]
     ring = ShareRing(numbers.bits)

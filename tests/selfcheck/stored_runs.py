@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from securevfl.audit.recording.transcript import COLLECTS, Transcript, Witness, WitnessedParts
+from securevfl.audit.recording.protocol_record import COLLECTS, ProtocolRecord, SumRecord
+from securevfl.audit.recording.transcript import Transcript
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import COLLECTOR, CONTRIBUTOR, READER, Roles
 from securevfl.errors import SecureVFLError
@@ -83,8 +84,8 @@ def record_stored(
 ) -> StoredRun:
     """Record one stored sum, taking the steps one by one. outputs: H (n x c) of every step."""
     cast = Roles.sum(COLLECTS, WORKERS)
-    witness = Witness()
-    summed = witness.sums.setdefault(COLLECTS, WitnessedParts())
+    witness = ProtocolRecord()
+    summed = witness.sums.setdefault(COLLECTS, SumRecord())
     truths, latest = dict[WorkerStep, Floats](), dict[tuple[str, int], Floats]()
     for step, H in outputs.items():
         summed.parts[step.worker].append(H)

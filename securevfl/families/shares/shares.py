@@ -96,7 +96,7 @@ OPENED_WEIGHTS = LeakKind(
     "opened_weights",
     "weights that are told have half as many bits as labels, or another party's columns, hold, or more",
     "leave the party out of open_weights, fewer weights, or more rows",
-    ("own_part",),
+    ("partial_score",),
 )
 SCORES = LeakKind(
     "scores",

@@ -22,7 +22,7 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.audit.transcripts import Outcome
+from securevfl.audit.transcript_checks import Outcome
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PARTNER, Roles
 from securevfl.consent import consent_sheet

@@ -14,7 +14,7 @@ from unittest import mock
 
 import numpy as np
 
-from securevfl.audit.transcripts import Outcome
+from securevfl.audit.transcript_checks import Outcome
 from securevfl.crypto.transfers import base_transfers, okvs, ot_extension
 from securevfl.crypto.transfers.ot_extension import COLUMNS, Chooser, RowOfferer
 from securevfl.data import datasets

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from securevfl.audit.recording.recorded_runs import record
-from securevfl.audit.transcripts import Outcome, check_transcript
+from securevfl.audit.recording.transcript_recording import record_transcript
+from securevfl.audit.transcript_checks import Outcome, check_transcript
 from securevfl.data import datasets
 from securevfl.data.party import Party
 from securevfl.data.preparation import Preparation
@@ -46,7 +46,7 @@ def _tables() -> list[Party]:
 def counts() -> Outcome:
     """Check that a passive party is told the positive class in bins of enough rows each, and everything else is as
     declared."""
-    transcript, _ = record(_job(_TOLD, accepts=("columns", "rank")), _tables())
+    transcript, _ = record_transcript(_job(_TOLD, accepts=("columns", "rank")), _tables())
     outcome = check_transcript(transcript)
     width = {party.name: party.X.shape[1] for party in _tables()}
     for name in transcript.roles.others(transcript.roles.lead):
@@ -54,7 +54,7 @@ def counts() -> Outcome:
         bits = _ENGINE.scheme().opened_bits(len(_tables()[0]), _TOLD.counts(width[name]), word_bits(len(_tables()[0])))
         if opened > 2 * bits / 8 + _HEAD:
             outcome.add("words", name, f"was sent more of its counts than the {bits} bits that words have")
-        told = [each for each in transcript.witness.gradients[name] if each.lane == LANE]
+        told = [each for each in transcript.protocol_record.gradients[name] if each.lane == LANE]
         if len(told) != 1:
             outcome.add("output", name, f"was told its bins {len(told)} times, once was expected")
         for each in told:

@@ -19,7 +19,7 @@ from unittest import mock
 import numpy as np
 
 from securevfl.audit.statistics import Battery
-from securevfl.audit.transcripts import Outcome
+from securevfl.audit.transcript_checks import Outcome
 from securevfl.base.arrays import Floats
 from securevfl.crypto.kernel.residues import DEGREE
 from securevfl.crypto.kernel.share_protocol import REPLY

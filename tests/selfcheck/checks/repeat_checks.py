@@ -14,7 +14,7 @@ from unittest import mock
 
 import numpy as np
 
-from securevfl.audit.transcripts import Outcome
+from securevfl.audit.transcript_checks import Outcome
 from securevfl.consent.booking import Booking
 from securevfl.data import datasets
 from securevfl.data.party import Party

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from securevfl.audit.transcripts import Outcome
+from securevfl.audit.transcript_checks import Outcome
 from securevfl.base.roles import Roles
 from securevfl.consent import booking
 from securevfl.consent.consent_sheet import explain

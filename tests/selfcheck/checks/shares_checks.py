@@ -25,8 +25,8 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.audit.statistics import Battery, uniform
-from securevfl.audit.transcripts import Outcome
+from securevfl.audit.statistics import Battery, add_uniformity_tests
+from securevfl.audit.transcript_checks import Outcome
 from securevfl.crypto.kernel.share_protocol import REPLY
 from securevfl.crypto.lattice.lattice_shares import BfvParameters, LatticeShares
 from securevfl.crypto.prg import Prg
@@ -108,7 +108,7 @@ def seen() -> Outcome:
 
 def _uniform(battery: Battery, what: str, words: Any, ring: ShareRing) -> None:
     whole = words % 2.0**ring.bits
-    uniform(battery, what, whole / 2.0**ring.bits, (whole % 256).astype(np.uint8))
+    add_uniformity_tests(battery, what, whole / 2.0**ring.bits, (whole % 256).astype(np.uint8))
 
 
 def answered() -> Outcome:
@@ -131,7 +131,9 @@ def answered() -> Outcome:
     whole = [int(a) + primes[0] * ((int(b) - int(a)) * inverse % primes[1]) for a, b in masks.T]
     below = np.array([x * 2**48 % q / q for x in whole])
     battery = Battery()
-    uniform(battery, "masks of answers below a unit", below, (below * 2**16).astype(np.int64).astype(np.uint8))
+    add_uniformity_tests(
+        battery, "masks of answers below a unit", below, (below * 2**16).astype(np.int64).astype(np.uint8)
+    )
     outcome.statistics("uniform", "holder", battery)
     seconds = [parameters.second(coin) for coin in coins]
     if (seconds[0] == seconds[1]).all() or not seconds[0].any():

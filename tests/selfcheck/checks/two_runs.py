@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 from unittest import mock
 
 from securevfl.audit.recording.transcript import Transcript
-from securevfl.audit.transcripts import Outcome, ReceivedMessages
+from securevfl.audit.transcript_checks import Outcome, ReceivedMessages
 from securevfl.protocols.shares import product_work
 
 # An executor that does each piece of work at once, in the thread that hands it over, cut as one of three workers.

@@ -9,15 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.audit.recording.transcript import (
-    COLLECTS,
-    Transcript,
-    Witness,
-    WitnessedResidual,
-    WitnessedSum,
-    witnessed,
-)
-from securevfl.audit.recording.views import defence_of, replayed, watched
+from securevfl.audit.recording.party_recording import watched
+from securevfl.audit.recording.protocol_record import COLLECTS, ProtocolRecord
+from securevfl.audit.recording.recorded_protocols import RecordedResidual, RecordedSum, witnessed
+from securevfl.audit.recording.replayed_defence import defence_of, replayed
+from securevfl.audit.recording.transcript import Transcript
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import CONTRIBUTOR, Roles
 from securevfl.data.party import Party, check_parties, register_of
@@ -37,13 +33,13 @@ from securevfl.training.run import Run
 from securevfl.training.simulate import simulate
 
 
-def record(job: Job, parties: Sequence[Party], executor: Executor | None = None) -> tuple[Transcript, Run]:
+def record_transcript(job: Job, parties: Sequence[Party], executor: Executor | None = None) -> tuple[Transcript, Run]:
     """Run the job with all parties in this process, and keep everything that anyone receives.
 
     executor: takes the heavy calls; without one they run as they come. Raises what `simulate` raises.
     """
     lead, others = check_parties(parties)
-    roles, witness, residual = roles_of(job.method, job, parties), Witness(), job.protocol.residual
+    roles, witness, residual = roles_of(job.method, job, parties), ProtocolRecord(), job.protocol.residual
     seen = None if residual is None else _watched(residual, lead.name, witness)
     events: list[Event] = []
     run = simulate(
@@ -63,15 +59,15 @@ def record(job: Job, parties: Sequence[Party], executor: Executor | None = None)
     return transcript, Run(job, run.parts)
 
 
-def _watched(residual: ResidualProtocol, active: str, witness: Witness) -> WitnessedResidual:
-    return witnessed(WitnessedResidual, replayed(residual, note=witness.blurred(active)), witness)
+def _watched(residual: ResidualProtocol, active: str, witness: ProtocolRecord) -> RecordedResidual:
+    return witnessed(RecordedResidual, replayed(residual, note=witness.blurred(active)), witness)
 
 
 def _transcript(
     events: list[Event],
     roles: Roles,
     declared: list[Declared],
-    witness: Witness,
+    witness: ProtocolRecord,
     residual: ResidualProtocol | None,
     secrets: dict[str, NDArray[Any]] | None = None,
 ) -> Transcript:
@@ -88,9 +84,9 @@ def record_sum(
     protocol: SumProtocol, rounds: Sequence[Mapping[str, NDArray[Any]]], space: Space, executor: Executor | None = None
 ) -> Transcript:
     """One sum protocol alone: in round t party k contributes rounds[t][k], and `COLLECTS` collects."""
-    cast, witness = Roles.sum(COLLECTS, rounds[0]), Witness()
+    cast, witness = Roles.sum(COLLECTS, rounds[0]), ProtocolRecord()
     shape = next(iter(rounds[0].values())).shape
-    sums = witnessed(WitnessedSum, protocol, witness)
+    sums = witnessed(RecordedSum, protocol, witness)
 
     def seat(channel: Channel) -> SumRole:
         return sums.role(Seat(channel, cast, Meter(channel.clock, channel.books, executor)))
@@ -123,7 +119,7 @@ def record_residual(
 
     jacobians: for every passive party one J (n x d) for each g.
     """
-    passives, outputs, witness = tuple(jacobians), residuals[0].shape[1], Witness()
+    passives, outputs, witness = tuple(jacobians), residuals[0].shape[1], ProtocolRecord()
     cast = Roles.labelled(COLLECTS, passives)
     protocol = _watched(residual, COLLECTS, witness)
 

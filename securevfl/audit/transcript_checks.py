@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from securevfl.audit.findings import Finding
 from securevfl.audit.message_bytes import Body, array_fields, bodies, byte_fields, opened_numbers, public_moduli, raw
 from securevfl.audit.recording.transcript import Transcript
-from securevfl.audit.statistics import Battery, uniform
+from securevfl.audit.statistics import Battery, add_uniformity_tests
 from securevfl.protocols.bin_classes import LANE
 from securevfl.protocols.declared import Circle, Declared
 from securevfl.protocols.seat import Meeting
@@ -92,7 +92,7 @@ class ReceivedMessages:
     """A transcript's messages with their declarations and their bytes taken apart, each once."""
 
     def __init__(self, transcript: Transcript) -> None:
-        self.transcript, self.witness = transcript, transcript.witness
+        self.transcript, self.protocol_record = transcript, transcript.protocol_record
         moduli = public_moduli(transcript.messages())
         self.items = [
             ReadMessage(event, transcript.declaration(event), bodies(event.message, moduli))
@@ -117,7 +117,7 @@ def declared(received: ReceivedMessages, outcome: Outcome) -> None:
 
 
 def plain(received: ReceivedMessages, outcome: Outcome) -> None:
-    witness, parts = received.witness, received.witness.parts
+    witness, parts = received.protocol_record, received.protocol_record.parts
     for item in received.items:
         if item.declared is None:
             continue
@@ -146,7 +146,7 @@ def _same(values: NDArray[Any], value: NDArray[Any]) -> bool:
 
 def hidden(received: ReceivedMessages, outcome: Outcome) -> None:
     """No value that is someone's own inside what is not declared plain: as float64, float32 or fixed point."""
-    witness = received.witness
+    witness = received.protocol_record
     arrays: dict[tuple[str, str], list[NDArray[Any]]] = {
         **{(f"forward outputs of {name}", name): parts for name, parts in witness.parts.items()},
         **{(f"residuals of {name}", name): [g for g, _ in told] for name, told in witness.residuals.items()},
@@ -228,7 +228,9 @@ def uniformity(received: ReceivedMessages, outcome: Outcome) -> None:
     for (name, role), parts in grouped.items():
         if parts:
             fractions = np.concatenate([part.fractions for part in parts])
-            uniform(battery, f"{name} at the {role} party", fractions, np.concatenate([part.low for part in parts]))
+            add_uniformity_tests(
+                battery, f"{name} at the {role} party", fractions, np.concatenate([part.low for part in parts])
+            )
     outcome.statistics("uniform", "all", battery)
 
 
@@ -255,7 +257,7 @@ def differences(received: ReceivedMessages, outcome: Outcome) -> None:
         chunks = [a - b for a, b in pairs if a.shape == b.shape]
         if chunks:
             body = raw(np.concatenate(chunks).astype(f"<u{word}").tobytes(), word)
-            uniform(battery, name, body.fractions, body.low)
+            add_uniformity_tests(battery, name, body.fractions, body.low)
 
     for (name, sender, receiver, lane), arrays in streams.items():
         several = sum(1 for key in streams if (key[0], *key[2:]) == (name, receiver, lane)) > 1
@@ -268,12 +270,12 @@ def differences(received: ReceivedMessages, outcome: Outcome) -> None:
 
 def word_bytes(run: Transcript) -> int:
     """Return how many bytes a masked word of the run's sums has."""
-    spaces = run.witness.spaces
+    spaces = run.protocol_record.spaces
     return spaces[0].bits // 8 if spaces and isinstance(spaces[0], Circle) else 8
 
 
 def outputs(received: ReceivedMessages, outcome: Outcome) -> None:
-    transcript, witness = received.transcript, received.witness
+    transcript, witness = received.transcript, received.protocol_record
     for collector, summed in witness.sums.items():
         for number, (total, space) in enumerate(zip(summed.totals, summed.spaces, strict=True)):
             parts = [own[number] for own in summed.parts.values() if len(own) > number]
@@ -310,7 +312,7 @@ def _wrong_total(parts: Sequence[NDArray[Any]], total: NDArray[Any], space: Any)
 
 
 def keys(received: ReceivedMessages, outcome: Outcome) -> None:
-    transcript, epochs = received.transcript, len(received.witness.epochs)
+    transcript, epochs = received.transcript, len(received.protocol_record.epochs)
     if not transcript.rotates or epochs < 2:
         return
     for name in transcript.roles.others(transcript.roles.lead):
