@@ -378,8 +378,8 @@ def weights(setting: Setting, keys: Mapping[str, bytes] | None) -> dict[str, Any
             return undisturbed(setting)
         make = Phases.player
 
-        def pinned(self: Phases, job: Job, seat: Any, columns: int, state: Any) -> Any:
-            return make(self, job, seat, columns, State(key=keys[seat.me], theta=None))
+        def pinned(self: Phases, job: Job, context: Any, columns: int, state: Any) -> Any:
+            return make(self, job, context, columns, State(key=keys[context.me], theta=None))
 
         with mock.patch.object(Phases, "player", pinned):
             return undisturbed.__wrapped__(setting)

@@ -12,7 +12,7 @@ model, of which the same rows may be asked about again.
 from __future__ import annotations
 
 from securevfl.protocols.declared import Declared, Reveal
-from securevfl.protocols.seat import Seat
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.shares import share_products
 from securevfl.protocols.shares.offline_phase import Ahead
 from securevfl.runtime.codec import Message
@@ -29,24 +29,24 @@ def declares_ready() -> list[Declared]:
     return [Declared(ChunkName, *pair, Reveal("public")) for pair in share_products.PAIRS]
 
 
-def is_ready(seat: Seat, ahead: Ahead, number: int, visits: int) -> bool:
+def is_ready(context: PartyContext, ahead: Ahead, number: int, visits: int) -> bool:
     """Whether all parties have chunk `number` for so many visits, made together and untouched. What does not fit is
     thrown away."""
     own = ahead.ready(number, visits)
-    names = [own, *_exchanged(seat, own)]
+    names = [own, *_exchanged(context, own)]
     same = bool(own) and len(set(names)) == 1
     if not same:
         ahead.drop_from(number)
     return same
 
 
-def all_ended(seat: Seat) -> None:
+def all_ended(context: PartyContext) -> None:
     """Wait until every party has come to the end of the training."""
-    _exchanged(seat, b"")  # 2
+    _exchanged(context, b"")  # 2
 
 
-def _exchanged(seat: Seat, own: bytes) -> list[bytes]:
-    others = [name for name in seat.parties if name != seat.me]
+def _exchanged(context: PartyContext, own: bytes) -> list[bytes]:
+    others = [name for name in context.parties if name != context.me]
     for name in others:
-        seat.channel.send(name, ChunkName(own), seat.lane)  # 1
-    return [seat.channel.recv(name, ChunkName, seat.lane).name for name in others]  # 1
+        context.channel.send(name, ChunkName(own), context.subchannel)  # 1
+    return [context.channel.recv(name, ChunkName, context.subchannel).name for name in others]  # 1

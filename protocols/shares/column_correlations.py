@@ -28,11 +28,11 @@ from securevfl.base.roles import ACTIVE, PARTNER
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import Integers, ShareRing, Words
 from securevfl.protocols.declared import Declared, Reveal
-from securevfl.protocols.seat import Seat
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.shares import summed_products as summed_products_of
 from securevfl.protocols.shares.share_products import Products, words
 from securevfl.protocols.shares.summed_products import summed_products
-from securevfl.runtime.channel import Entry, Telling
+from securevfl.runtime.channel import DisclosingMessage, DisclosureRecord
 
 BITS = 6
 LEVELS = 30  # from a correlation of 0 to one of 1: one less than 2^5 - 1, for what rounding adds
@@ -41,7 +41,7 @@ FEWEST = 1_000  # rows
 ROWS_PER_COLUMN = 100
 
 
-class RoundedProducts(Telling, frozen=True):
+class RoundedProducts(DisclosingMessage, frozen=True):
     """The sender's shares of correlations, cut to words of 6 bits and rounded at random."""
 
     words: bytes
@@ -82,22 +82,27 @@ class ProductNumbers:
         return np.rint(np.ldexp(X * scale, self.bits - 1 - self.f_x)).astype(np.int64)
 
 
-def told_products(seat: Seat, blocks: Sequence[Floats], widths: Sequence[int]) -> list[Floats]:
-    """One party's side, at a seat of two, whose active party asks: the correlations (d x d_other) of each of its blocks
+def told_products(context: PartyContext, blocks: Sequence[Floats], widths: Sequence[int]) -> list[Floats]:
+    """One party's side, at a context of two, whose active party asks: the correlations (d x d_other) of each of its
+    blocks
     (n x d, standardised) with the other's block of the same number, of so many columns."""
-    numbers, asks = ProductNumbers(len(blocks[0])), seat.me == seat.active
+    numbers, asks = ProductNumbers(len(blocks[0])), context.me == context.active
     own = [numbers.asked(X) if asks else numbers.answering(X) for X in blocks]
-    products, shares = summed_products(seat, numbers.bits, own, widths, "correlations")  # 1, 2
-    (peer,) = seat.roles.others(seat.me)
-    found = _told(seat, products, peer, numbers, shares)
+    products, shares = summed_products(context, numbers.bits, own, widths, "correlations")  # 1, 2
+    (peer,) = context.roles.others(context.me)
+    found = _told(context, products, peer, numbers, shares)
     return [each if asks else each.T for each in found]
 
 
-def _told(seat: Seat, products: Products, peer: str, numbers: ProductNumbers, shares: list[Words]) -> list[Floats]:
+def _told(
+    context: PartyContext, products: Products, peer: str, numbers: ProductNumbers, shares: list[Words]
+) -> list[Floats]:
     """Tell the peer this party's shares (d_A x d_B) as levels, and put what it tells to them."""
     coarse, flat = ShareRing(BITS), np.concatenate([share.ravel() for share in shares])
-    told = seat.channel.tell(Entry(peer, "columns", len(flat), BITS, about=(seat.me,), group="correlations"))
-    products.send(peer, RoundedProducts(coarse.pack(_rounded(numbers, flat))), told)  # 3
+    permit = context.channel.permit(
+        DisclosureRecord(peer, "columns", len(flat), BITS, about=(context.me,), group="correlations")
+    )
+    products.send(peer, RoundedProducts(coarse.pack(_rounded(numbers, flat))), permit)  # 3
     level = words(peer, products.recv(peer, RoundedProducts).words, coarse, flat.shape)  # 3
     whole = level.astype(np.float64) + np.ldexp(flat.astype(np.float64), -numbers.shift)
     half = 2.0 ** (BITS - 1)

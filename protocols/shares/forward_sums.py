@@ -57,11 +57,11 @@ class NewSums:
 
         occasion, number: no two of a session are equal in both. rows: about how many a block has.
         """
-        self._seat, self._terms, self._products = products.seat, terms, products
+        self._context, self._terms, self._products = products.context, terms, products
         self._ring = ShareRing(terms.numbers.bits)
-        seat, ring = self._seat, self._ring
-        self._passives = tuple(name for name in seat.passives if name != terms.partner)
-        self._own = ring.reduce(terms.rule_of(seat.me).theta(state.own, state.visits))
+        context, ring = self._context, self._ring
+        self._passives = tuple(name for name in context.passives if name != terms.partner)
+        self._own = ring.reduce(terms.rule_of(context.me).theta(state.own, state.visits))
         products.meet()
         self._holders, (self._evaluators,) = products.keys(number, (occasion,))  # 0
         once = products.work(0)
@@ -70,7 +70,9 @@ class NewSums:
             products.ask(once, [name], self._holders[0], {at: V}, columns=lambda at: min(rows, STRETCH), uses=1)  # 0
         self._sealed = {name: products.recv(name, Query).ciphertext for name in products.served}
         label = f"sums on shares, {occasion} {number}"
-        peers = self._passives if seat.me == terms.partner else (terms.partner,) if seat.me in self._passives else ()
+        peers = (
+            self._passives if context.me == terms.partner else (terms.partner,) if context.me in self._passives else ()
+        )
         self._kappas = [Prg(products.pair_keys[name], label) for name in peers]
 
     def block(self, number: int, X: NewRows) -> Words | None:
@@ -79,7 +81,7 @@ class NewSums:
 
         None at other parties than the active one and its partner.
         """
-        seat, ring = self._seat, self._ring
+        context, ring = self._context, self._ring
         pieces = [RowBlock(0, at, min(at + STRETCH, len(X))) for at in range(0, len(X), STRETCH)]
         factors: list[Integers | Elsewhere]
         if isinstance(X, PlacedColumns):
@@ -93,11 +95,11 @@ class NewSums:
         h = h + self._shares(number, factors, apart=isinstance(X, PlacedColumns))
         for prg in self._kappas:
             mask = ring.uniform(prg, h.shape)
-            h = h + mask if seat.me == self._terms.partner else h - mask
-        if seat.me in self._passives:
-            self._products.send(seat.active, SumPart(ring.pack(ring.reduce(h))))  # 2
+            h = h + mask if context.me == self._terms.partner else h - mask
+        if context.me in self._passives:
+            self._products.send(context.active, SumPart(ring.pack(ring.reduce(h))))  # 2
             return None
-        for name in self._passives if seat.me == seat.active else ():
+        for name in self._passives if context.me == context.active else ():
             h = h + words(name, self._products.recv(name, SumPart).words, ring, h.shape)  # 2
         return ring.reduce(h)
 

@@ -40,7 +40,7 @@ from securevfl.crypto.share_ring import Packing, ShareRing, Words
 from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.notes import SharedResidual
-from securevfl.protocols.seat import Seat
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.shares import table_transfers
 from securevfl.protocols.shares.column_blocks import ColumnBlocks
 from securevfl.protocols.shares.offline_phase import Ahead, VisitAhead
@@ -116,22 +116,22 @@ class Side(ABC):
     """What all parties do alike in a visit."""
 
     def __init__(
-        self, seat: Seat, terms: Terms, columns: ColumnBlocks, ahead: Ahead, state: SharedState | None = None
+        self, context: PartyContext, terms: Terms, columns: ColumnBlocks, ahead: Ahead, state: SharedState | None = None
     ) -> None:
         """state: where a training goes on; all weights zero if None."""
-        self._seat, self._terms, self._numbers = seat, terms, terms.numbers
+        self._context, self._terms, self._numbers = context, terms, terms.numbers
         self._ring = ShareRing(terms.numbers.bits)
         self._columns, self._ahead = columns, ahead
         self._change: Words = np.zeros((0, 0), np.uint64)  # W^T g of the blocks of a visit so far
         self._left: Mapping[str, Words] = {}
-        self._passives = tuple(name for name in seat.passives if name != terms.partner)
-        holder = seat.me in (seat.active, terms.partner)
+        self._passives = tuple(name for name in context.passives if name != terms.partner)
+        holder = context.me in (context.active, terms.partner)
         zero = {
             name: terms.rule_of(name).start(np.zeros((d, terms.outputs), np.uint64))
             for name, d in terms.columns.items()
         }
-        others = {name: r for name, r in zero.items() if holder and name != seat.me}
-        self.state = state or SharedState(0, zero[seat.me], others)
+        others = {name: r for name, r in zero.items() if holder and name != context.me}
+        self.state = state or SharedState(0, zero[context.me], others)
         ahead.go_on(self.state.visits, self.state.others)
 
     def go_by(self, terms: Terms) -> None:
@@ -162,7 +162,7 @@ class Side(ABC):
     @property
     def theta(self) -> Words:
         """s (d x c), this party's share of its own weights."""
-        rule = self._terms.rule_of(self._seat.me)
+        rule = self._terms.rule_of(self._context.me)
         return self._ring.reduce(rule.theta(self.state.own, self.state.visits))
 
     def _sum(self, visit: VisitAhead) -> Words:
@@ -178,15 +178,15 @@ class Side(ABC):
         state; return it."""
         terms, ring, done = self._terms, self._ring, self.state.visits
         batch = visit.piece.batch
-        if self._seat.channel.observed:
-            self._seat.channel.note(SharedResidual(batch, ring.signed(ring.reduce(g)).astype(np.float64)))
+        if self._context.channel.observed:
+            self._context.channel.note(SharedResidual(batch, ring.signed(ring.reduce(g)).astype(np.float64)))
         if not visit.piece.start:
             self._change, self._left = visit.step, visit.left
         change = self._columns.change(visit.piece, ring.reduce(g))
         self._change = self._change + (change << np.uint64(terms.numbers.lift(terms.rows[batch])))
         if not self._is_last(visit):
             return self.state
-        own = ring.reduce(terms.rule_of(self._seat.me).step(self.state.own, self._change, done))
+        own = ring.reduce(terms.rule_of(self._context.me).step(self.state.own, self._change, done))
         others = {
             name: ring.reduce(terms.rule_of(name).step(r, self._left[name], done))
             for name, r in self.state.others.items()
@@ -195,10 +195,10 @@ class Side(ABC):
         return self.state
 
     def _send(self, name: str, message: Message) -> None:
-        self._seat.channel.send(name, message, self._seat.lane)
+        self._context.channel.send(name, message, self._context.subchannel)
 
     def _recv(self, name: str, kind: type[M]) -> M:
-        return self._seat.channel.recv(name, kind, self._seat.lane)
+        return self._context.channel.recv(name, kind, self._context.subchannel)
 
 
 class SharesActive(Side):
@@ -206,7 +206,7 @@ class SharesActive(Side):
 
     def __init__(
         self,
-        seat: Seat,
+        context: PartyContext,
         terms: Terms,
         columns: ColumnBlocks,
         ahead: Ahead,
@@ -214,7 +214,7 @@ class SharesActive(Side):
         state: SharedState | None = None,
     ) -> None:
         """tables: the look-ups of a block, for its n c targets row by row."""
-        super().__init__(seat, terms, columns, ahead, state)
+        super().__init__(context, terms, columns, ahead, state)
         self._tables = tables
         self._prg = Prg.fresh("rounding of table entries")
         self._masks = _NO_MASKS
@@ -252,7 +252,7 @@ class SharesActive(Side):
     def _ready(self, chunk: int, place: int, part: int) -> VisitAhead:
         """Return what is prepared of a block, with its masks made from it: psi + pad (2^b x n c)."""
         visit = self._ahead.take(chunk, place, part)
-        self._masks = self._seat.meter("transfer", lambda: table_transfers.pads(visit.transfer, self._ring))
+        self._masks = self._context.meter("transfer", lambda: table_transfers.pads(visit.transfer, self._ring))
         self._masks += visit.own.ravel()
         return visit
 
@@ -277,7 +277,7 @@ class SharesPartner(Side):
     """The partner's side (B): the party that reads the tables."""
 
     def train(self, chunk: int, visits: int) -> Iterator[SharedState]:
-        active, own = self._seat.active, self._begin(chunk)
+        active, own = self._context.active, self._begin(chunk)
         kappas = [Prg(self._ahead.pair_keys[name], f"{_KAPPA}, {chunk}") for name in self._passives]
         visit, chi, pad, places = self._ready(chunk, 0, 0, kappas)
         self._send(active, Turn(own, b"", places))  # 7
@@ -320,7 +320,7 @@ class SharesPartner(Side):
         rows, size = len(chi), len(chi) * self._ring.octets * self._numbers.entries
         if len(entries) != size:
             raise ProtocolError(
-                f"{self._seat.active}: tables of {size} bytes were expected, {len(entries)} came; "
+                f"{self._context.active}: tables of {size} bytes were expected, {len(entries)} came; "
                 "do both run the same job?"
             )
         return self._ring.unpack(entries, (self._numbers.entries, rows), (chi, np.arange(rows)))
@@ -339,7 +339,7 @@ class SharesPassive(Side):
                 last, part = self._is_last(visit), part + 1
                 h = self._sum(visit)
                 h = self._ring.reduce(h - self._ring.uniform(kappa, h.shape))
-                self._send(self._seat.active, MaskedPart(own, self._ring.pack(h)))  # 6
+                self._send(self._context.active, MaskedPart(own, self._ring.pack(h)))  # 6
                 asked.append(replace(visit, sums=_NO_MASKS))
             for each in asked:
                 delta = self._recv(partner, Delta).words  # 9

@@ -36,7 +36,7 @@ from securevfl.crypto.share_ring import Integers, ShareRing, Words
 from securevfl.crypto.share_scheme import ShareHolder, ShareScheme
 from securevfl.errors import FrameError
 from securevfl.protocols.declared import Declared
-from securevfl.protocols.seat import Seat
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.shares import share_products, table_transfers
 from securevfl.protocols.shares.preprocessing_store import NAME_BYTES, Ready
 from securevfl.protocols.shares.product_work import Elsewhere, Work
@@ -103,7 +103,7 @@ class Ahead:
 
     def __init__(
         self,
-        seat: Seat,
+        context: PartyContext,
         terms: Terms,
         scheme: ShareScheme,
         factors: Factors,
@@ -114,24 +114,26 @@ class Ahead:
     ) -> None:
         """scheme: what multiplies; store: where the records go. apart: whether factors lie in other processes. base:
         this session's base transfers, which are made before work goes on beside other conversations."""
-        self._seat, self._terms, self._factors, self.store, self._apart = seat, terms, factors, store, apart
-        self._names = SpentNames(seat.desk.chunks)
+        self._context, self._terms, self._factors, self.store, self._apart = context, terms, factors, store, apart
+        self._names = SpentNames(context.resources.spent_chunks)
         self._ring = ShareRing(terms.numbers.bits)
-        own = replace(seat, lane=f"{seat.lane}/ahead")
+        own = replace(context, subchannel=f"{context.subchannel}/ahead")
         self.met = Met(own, terms.partner, scheme, terms.numbers, base)
         total = sum(terms.columns.values())
-        self._width = -(-total * (len(seat.parties) - 1) // len(seat.parties))  # of a factor that psi meets, about
+        self._width = -(
+            -total * (len(context.parties) - 1) // len(context.parties)
+        )  # of a factor that psi meets, about
         self._prg = Prg.fresh("masks of a training on shares")
         self._shelves = Shelf(), Shelf()
         self._visits = 0
-        self.holds = seat.me in (seat.active, terms.partner)
-        others = [name for name in seat.parties if name != seat.me and self.holds]
+        self.holds = context.me in (context.active, terms.partner)
+        others = [name for name in context.parties if name != context.me and self.holds]
         zero = {name: np.zeros((terms.columns[name], terms.outputs), np.uint64) for name in others}
         self._r = {name: terms.rule_of(name).start(theta) for name, theta in zero.items()}
 
-    def meet(self) -> Seat:
-        """Greet every party, and return this party's seat at the work ahead, with a lane of its own."""
-        return self.met.products.seat
+    def meet(self) -> PartyContext:
+        """Greet every party, and return this party's context at the work ahead, with a subchannel of its own."""
+        return self.met.products.context
 
     @property
     def pair_keys(self) -> Mapping[str, bytes]:
@@ -181,7 +183,7 @@ class Ahead:
                     )
                     yield places[batch][e], 2 * self._part(piece) + 1, msgspec.msgpack.encode(record)
 
-        name = products.coin(self._seat.active, chunk, "name")[:NAME_BYTES]
+        name = products.coin(self._context.active, chunk, "name")[:NAME_BYTES]
         self.store.keep(chunk, name, first, len(visits), records(), base=base)
         self._visits += len(visits)
 
@@ -213,7 +215,7 @@ class Ahead:
         chunk = self.store.chunk(number)
         if self._names.holds(chunk.name):
             why = "this work ahead was gone through before, its folder was put back or copied; it is made anew"
-            eventlog.warn(self._seat.me, "spent", {"chunk": number, "reason": why})
+            eventlog.warn(self._context.me, "spent", {"chunk": number, "reason": why})
             return b""
         fits = (chunk.next, chunk.first, chunk.count) == (0, self._visits, visits) and chunk.base == self._base()
         return chunk.name if fits else b""
@@ -261,7 +263,7 @@ class Ahead:
         return VisitAhead(
             piece,
             ring.unpack(own, (n, c) if own else (0, c)),
-            ring.unpack(record.step, (terms.columns[self._seat.me] if record.step else 0, c)),
+            ring.unpack(record.step, (terms.columns[self._context.me] if record.step else 0, c)),
             ring.unpack(record.sums, (n, c)),
             {name: ring.unpack(data, (terms.columns[name], c)) for name, data in record.left.items()},
             record.transfer,

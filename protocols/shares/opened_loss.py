@@ -30,7 +30,7 @@ from securevfl.protocols.shares.share_products import Products, words
 from securevfl.protocols.shares.shares_params import Terms
 from securevfl.protocols.shares.table_lookup import looked_up
 from securevfl.protocols.shares.table_transfers import Transfers
-from securevfl.runtime.channel import Entry, Telling
+from securevfl.runtime.channel import DisclosingMessage, DisclosureRecord
 
 FEWEST, MOST = 20, 65_536  # rows
 _LOSS_BITS = 44
@@ -47,7 +47,7 @@ class LossTable(NamedTuple):
     least: Floats
 
 
-class MeasuredSum(Telling, frozen=True):
+class MeasuredSum(DisclosingMessage, frozen=True):
     """The sum of the partner's shares."""
 
     total: bytes
@@ -87,7 +87,7 @@ def measure(
     transfers: at the two holders, those of the session. occasion, number: no two of a session are equal in both.
     table: at the active party. ProtocolError if a peer sends something of another size.
     """
-    seat, numbers = products.seat, terms.numbers
+    context, numbers = products.context, terms.numbers
     h = NewSums(products, terms, state, occasion, number, len(X)).block(0, X)  # 1
     if h is None or transfers is None:
         return None
@@ -95,8 +95,8 @@ def measure(
     shares = looked_up(products, transfers, terms.partner, numbers.index(h), numbers.table_bits, entries, _RING)  # 2
     total = shares.sum(dtype=np.uint64)
     if table is None:
-        told = seat.channel.tell(Entry(seat.active, "losses", 2, 32, about=seat.passives))
-        products.send(seat.active, MeasuredSum(_RING.pack(total[None])), told)  # 3
+        permit = context.channel.permit(DisclosureRecord(context.active, "losses", 2, 32, about=context.passives))
+        products.send(context.active, MeasuredSum(_RING.pack(total[None])), permit)  # 3
         return None
     (theirs,) = words(terms.partner, products.recv(terms.partner, MeasuredSum).total, _RING, (1,))  # 3
     return _read((int(theirs) + int(total)) % 2**64, h.size)

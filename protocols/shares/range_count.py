@@ -32,7 +32,7 @@ from securevfl.protocols.shares.share_products import Products, words
 from securevfl.protocols.shares.shares_params import Terms
 from securevfl.protocols.shares.table_lookup import declares_tables, looked_up
 from securevfl.protocols.shares.table_transfers import Transfers
-from securevfl.runtime.channel import Entry, Telling
+from securevfl.runtime.channel import DisclosingMessage, DisclosureRecord
 
 BITS = 11
 
@@ -41,7 +41,7 @@ MOST = 1024  # sums: rows times outputs
 _RING = ShareRing(BITS)
 
 
-class FarCount(Telling, frozen=True):
+class FarCount(DisclosingMessage, frozen=True):
     """The sum of the partner's shares, a word of 11 bits, or nothing where these rows were counted often enough."""
 
     total: bytes
@@ -79,7 +79,7 @@ def counted(
     of these rows (n c,), of which the active party's are used. allowed: whether the partner may tell one more count of
     these rows, which it notes. ProtocolError if a peer sends something of another size.
     """
-    seat, numbers = products.seat, terms.numbers
+    context, numbers = products.context, terms.numbers
     h = NewSums(products, terms, state, "range", number, len(X)).block(0, X)  # 1
     if h is None or transfers is None:
         return None
@@ -87,11 +87,11 @@ def counted(
     far = (np.abs(away(numbers.top_knots, centres)) > end).astype(np.uint64)
     index, bits = numbers.top_index(h), numbers.top_bits
     total = looked_up(products, transfers, terms.partner, index, bits, far, _RING).sum(dtype=np.uint64)  # 2 to 4
-    if seat.me == terms.partner:
-        about = tuple(name for name in seat.parties if name != seat.active)
+    if context.me == terms.partner:
+        about = tuple(name for name in context.parties if name != context.active)
         more = allowed()
-        told = seat.channel.tell(Entry(seat.active, "losses", int(more), BITS, about=about))
-        products.send(seat.active, FarCount(_RING.pack(_RING.reduce(total[None])) if more else b""), told)  # 5
+        permit = context.channel.permit(DisclosureRecord(context.active, "losses", int(more), BITS, about=about))
+        products.send(context.active, FarCount(_RING.pack(_RING.reduce(total[None])) if more else b""), permit)  # 5
         return None
     if not (opened := products.recv(terms.partner, FarCount).total):
         return None

@@ -82,7 +82,7 @@ def pairs(
     sums beyond the levels are moved to their ends; none where they wrap. ProtocolError if a peer sends something of
     another size.
     """
-    seat, numbers, ring = products.seat, terms.numbers, ShareRing(terms.numbers.bits)
+    context, numbers, ring = products.context, terms.numbers, ShareRing(terms.numbers.bits)
     h = NewSums(products, terms, state, "measure", state.visits, len(X)).block(0, X)  # 1
     if h is None or shuffle is None:
         return None
@@ -104,8 +104,8 @@ def pairs(
     own = levels.cut(numbers, h) << np.uint64(1)
     if marked is not None:
         own |= marked.marks.astype(np.uint64)  # 2
-    peer = terms.partner if seat.me == seat.active else seat.active
-    words = shuffled(seat, peer, shuffle, own.T.ravel())  # 3
+    peer = terms.partner if context.me == context.active else context.active
+    words = shuffled(context, peer, shuffle, own.T.ravel())  # 3
     if words is None:
         return None
     found = words.reshape(h.shape[1], h.shape[0]).T

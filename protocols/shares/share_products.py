@@ -37,9 +37,9 @@ from securevfl.crypto.share_scheme import (
 )
 from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
-from securevfl.protocols.seat import Seat
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.shares.product_work import Elsewhere, Work
-from securevfl.runtime.channel import Leave
+from securevfl.runtime.channel import DisclosurePermit
 from securevfl.runtime.codec import M, Message
 
 Evaluators = Mapping[str, ShareEvaluator]  # under the keys of the holders named
@@ -112,12 +112,12 @@ def asked_places(name: str, data: bytes, rows: int, entries: int) -> NDArray[np.
 class Products:
     """One party's end, whichever it is, for a session."""
 
-    def __init__(self, seat: Seat, partner: str, scheme: ShareScheme) -> None:
-        self.seat, self.holders = seat, (seat.active, partner)
+    def __init__(self, context: PartyContext, partner: str, scheme: ShareScheme) -> None:
+        self.context, self.holders = context, (context.active, partner)
         self.scheme, self._ring = scheme, ShareRing(scheme.bits)
-        self.others = tuple(name for name in seat.parties if name != seat.me)
-        self.served = tuple(name for name in self.holders if name != seat.me)  # whose vectors meet own columns
-        self.asked = self.others if seat.me in self.holders else ()  # whose columns meet own vectors
+        self.others = tuple(name for name in context.parties if name != context.me)
+        self.served = tuple(name for name in self.holders if name != context.me)  # whose vectors meet own columns
+        self.asked = self.others if context.me in self.holders else ()  # whose columns meet own vectors
         self.pair_keys: dict[str, bytes] = {}  # with every other party, 32 bytes, of this session
         self._nonces: dict[str, bytes] = {}
 
@@ -125,18 +125,18 @@ class Products:
         """Greets everyone; False if that has been done."""
         if self._nonces:
             return False
-        seat, pair, mine = self.seat, KeyPair(), os.urandom(NONCE_BYTES)
+        context, pair, mine = self.context, KeyPair(), os.urandom(NONCE_BYTES)
         for name in self.others:
             self.send(name, ProductGreeting(mine, pair.public))  # 0
-        self._nonces[seat.me] = mine
-        session = seat.channel.session.hex() + seat.lane
+        self._nonces[context.me] = mine
+        session = context.channel.session.hex() + context.subchannel
         for name in self.others:
             greeting = self.recv(name, ProductGreeting)
             if len(greeting.nonce) != NONCE_BYTES:
                 raise ProtocolError(f"{name}: a nonce of {NONCE_BYTES} bytes was expected, {len(greeting.nonce)} came")
             self._nonces[name] = greeting.nonce
             self.pair_keys[name] = pair.agree(
-                greeting.public, session=session, own=seat.me, peer=name, domain="training on shares"
+                greeting.public, session=session, own=context.me, peer=name, domain="training on shares"
             )
         return True
 
@@ -147,8 +147,8 @@ class Products:
 
     def keys(self, number: int, purposes: Sequence[str]) -> tuple[list[ShareHolder], list[Evaluators]]:
         """Make new keys for each purpose: a holder's own (none otherwise), and evaluators under the other holders'."""
-        meter, scheme = self.seat.meter, self.scheme
-        own = [self.coin(self.seat.me, number, purpose) for purpose in purposes if self.asked]
+        meter, scheme = self.context.meter, self.scheme
+        own = [self.coin(self.context.me, number, purpose) for purpose in purposes if self.asked]
         holders = [meter("keygen", partial(scheme.keygen, coin)) for coin in own]
         for name in self.asked:
             self.send(name, HolderKeys(tuple(holder.public for holder in holders)))  # 1
@@ -164,7 +164,7 @@ class Products:
 
     def work(self, seconds: float) -> Work:
         """Choose where products of about so many seconds on one core are computed."""
-        return Work(self.seat.meter, self.scheme, seconds)
+        return Work(self.context.meter, self.scheme, seconds)
 
     def ask(
         self,
@@ -254,7 +254,7 @@ class Products:
                 work, evaluators, dict.fromkeys(batch for batch, _ in asked), factor, shelf, sealed
             )
             return
-        meter, last, prepared = self.seat.meter, None, None
+        meter, last, prepared = self.context.meter, None, None
         for batch, name in asked:
             query, evaluator = sealed(name, batch), evaluators[name]
             if batch != last:
@@ -320,10 +320,11 @@ class Products:
             )
         return message.ciphertext
 
-    def send(self, name: str, message: Message, told: Leave | None = None) -> None:
-        """Send a message on this session's lane, with its entry in the record of what is told if it tells something."""
-        self.seat.channel.send(name, message, self.seat.lane, told=told)
+    def send(self, name: str, message: Message, permit: DisclosurePermit | None = None) -> None:
+        """Send a message on this session's subchannel, with its entry in the record of what is told if it tells
+        something."""
+        self.context.channel.send(name, message, self.context.subchannel, permit=permit)
 
     def recv(self, name: str, kind: type[M]) -> M:
         """Receive the next message of that party."""
-        return self.seat.channel.recv(name, kind, self.seat.lane)
+        return self.context.channel.recv(name, kind, self.context.subchannel)

@@ -1,13 +1,14 @@
 """What parties make of each other's first messages in one conversation of a session on shares: products and transfers.
 
-Work ahead of the training and questions about its model are conversations of their own, each on its lane, with nonces
+Work ahead of the training and questions about its model are conversations of their own, each on its subchannel, with
+nonces
 and keys of its own, so that they may go on side by side.
 """
 
 from __future__ import annotations
 
 from securevfl.crypto.share_scheme import ShareScheme
-from securevfl.protocols.seat import Seat
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.shares.fixed_point import Numbers
 from securevfl.protocols.shares.share_products import Products
 from securevfl.protocols.shares.table_transfers import BaseTransfers, Transfers
@@ -17,13 +18,18 @@ class Met:
     """One party's end. Nothing is sent before it is asked for, by all parties at the same point."""
 
     def __init__(
-        self, seat: Seat, partner: str, scheme: ShareScheme, numbers: Numbers, base: BaseTransfers | None = None
+        self,
+        context: PartyContext,
+        partner: str,
+        scheme: ShareScheme,
+        numbers: Numbers,
+        base: BaseTransfers | None = None,
     ) -> None:
         """Keep what it is made of. base: at a holder, those of this session where another conversation has them too."""
-        self._products = Products(seat, partner, scheme)
+        self._products = Products(context, partner, scheme)
         self._bits, self._top_bits = numbers.table_bits, numbers.top_bits
         self._ends: dict[str, Transfers] = {}
-        self.base = base or BaseTransfers(seat, partner if seat.me == seat.active else seat.active)
+        self.base = base or BaseTransfers(context, partner if context.me == context.active else context.active)
 
     @property
     def products(self) -> Products:
@@ -49,6 +55,6 @@ class Met:
     def _end(self, purpose: str, bits: int) -> Transfers | None:
         products = self.products
         if products.asked and purpose not in self._ends:
-            coin = products.coin(products.seat.active, 0, purpose)
-            self._ends[purpose] = self.base.transfers(products.seat, purpose, coin, bits)
+            coin = products.coin(products.context.active, 0, purpose)
+            self._ends[purpose] = self.base.transfers(products.context, purpose, coin, bits)
         return self._ends.get(purpose)

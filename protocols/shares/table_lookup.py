@@ -50,13 +50,13 @@ def looked_up(
     party's is used, one for all sums or one for each (2^bits x n). transfers: of as many bits. ProtocolError if a peer
     sends something of another size.
     """
-    seat, places, entries = products.seat, index.ravel(), 2**bits
+    context, places, entries = products.context, index.ravel(), 2**bits
     (stored,) = transfers.made([places.size])  # 2
-    if seat.me == partner:
+    if context.me == partner:
         chi, pad = table_transfers.chosen(stored, ring)
-        products.send(seat.active, EntryPlaces(((places - chi) & np.uint8(entries - 1)).tobytes()))  # 3
+        products.send(context.active, EntryPlaces(((places - chi) & np.uint8(entries - 1)).tobytes()))  # 3
         shape = (entries, places.size)
-        masked = words(seat.active, products.recv(seat.active, MaskedEntries).entries, ring, shape)  # 4
+        masked = words(context.active, products.recv(context.active, MaskedEntries).entries, ring, shape)  # 4
         return ring.reduce(masked[chi, np.arange(places.size)] + pad).reshape(index.shape)
     assert table is not None, "it is the active party's"
     asked = asked_places(partner, products.recv(partner, EntryPlaces).places, places.size, entries)  # 3

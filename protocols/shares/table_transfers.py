@@ -32,7 +32,7 @@ from securevfl.crypto.transfers import base_transfers, ot_extension
 from securevfl.crypto.transfers.ot_extension import COLUMNS, Chooser, Offered, RowOfferer
 from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
-from securevfl.protocols.seat import Seat
+from securevfl.protocols.party_context import PartyContext
 from securevfl.runtime.codec import Message
 
 _ROWS = 1 << 17  # transfers are made for so many rows at a time
@@ -68,49 +68,51 @@ def declares() -> list[Declared]:
 class BaseTransfers(Secret):
     """One holder's end of the base transfers of a session with the other holder."""
 
-    __slots__ = ("_peer", "_seat", "_secret", "_seeds")
+    __slots__ = ("_context", "_peer", "_secret", "_seeds")
 
-    def __init__(self, seat: Seat, peer: str) -> None:
+    def __init__(self, context: PartyContext, peer: str) -> None:
         """Nothing is sent before `meet`."""
-        self._seat, self._peer = seat, peer
+        self._context, self._peer = context, peer
         self._secret = b""
         self._seeds: list[tuple[bytes, ...]] = []
 
     def meet(self) -> None:
         """Make them, unless they are made: both holders at the same point. CryptoError if what comes is no point."""
-        seat, channel, peer = self._seat, self._seat.channel, self._peer
+        context, channel, peer = self._context, self._context.channel, self._peer
         if self._seeds:
             return
-        if seat.me == seat.active:
+        if context.me == context.active:
             self._secret, choices = ot_extension.fresh_secret()
-            points, seeds = base_transfers.choose(channel.recv(peer, TransferOffer, seat.lane).public, choices)  # 0
-            channel.send(peer, TransferChoices(points), seat.lane)  # 0
+            points, seeds = base_transfers.choose(
+                channel.recv(peer, TransferOffer, context.subchannel).public, choices
+            )  # 0
+            channel.send(peer, TransferChoices(points), context.subchannel)  # 0
             self._seeds = [(seed,) for seed in seeds]
             return
         offerer = base_transfers.Offerer()
-        channel.send(peer, TransferOffer(offerer.offer), seat.lane)  # 0
-        points = channel.recv(peer, TransferChoices, seat.lane).points  # 0
+        channel.send(peer, TransferOffer(offerer.offer), context.subchannel)  # 0
+        points = channel.recv(peer, TransferChoices, context.subchannel).points  # 0
         if len(points) != COLUMNS * base_transfers.POINT_BYTES:
             raise ProtocolError(f"{peer} was expected to send {COLUMNS} choices, {len(points)} bytes came")
         self._seeds = list(offerer.pairs(points))
 
-    def transfers(self, seat: Seat, purpose: str, coin: bytes, bits: int) -> Transfers:
-        """Return this end of the transfers of one conversation, by its lane, and purpose.
+    def transfers(self, context: PartyContext, purpose: str, coin: bytes, bits: int) -> Transfers:
+        """Return this end of the transfers of one conversation, by its subchannel, and purpose.
 
         coin: 32 bytes that both ends have, of this conversation and purpose alone. bits: b.
         """
         self.meet()
-        seeds = [tuple(derived_seed(seed, seat.lane, purpose) for seed in pair) for pair in self._seeds]
-        if seat.me == seat.active:
+        seeds = [tuple(derived_seed(seed, context.subchannel, purpose) for seed in pair) for pair in self._seeds]
+        if context.me == context.active:
             offerer = RowOfferer(self._secret, [seed for (seed,) in seeds], coin, bits)
-            return ActiveTransfers(seat, self._peer, offerer)
-        return PartnerTransfers(seat, self._peer, Chooser([(first, second) for first, second in seeds], coin, bits))
+            return ActiveTransfers(context, self._peer, offerer)
+        return PartnerTransfers(context, self._peer, Chooser([(first, second) for first, second in seeds], coin, bits))
 
 
-def derived_seed(seed: bytes, lane: str, purpose: str) -> bytes:
+def derived_seed(seed: bytes, subchannel: str, purpose: str) -> bytes:
     """Return the seed (32 bytes) of one conversation and purpose from that of a base transfer. Under one seed, two of
     them would tell the active party by which choices they differ."""
-    return derive_key(seed, "transfers", lane, purpose)
+    return derive_key(seed, "transfers", subchannel, purpose)
 
 
 class Transfers(ABC):
@@ -124,13 +126,13 @@ class Transfers(ABC):
 class ActiveTransfers(Transfers):
     """The active party's end of the transfers, which offers the rows."""
 
-    def __init__(self, seat: Seat, peer: str, offerer: RowOfferer) -> None:
-        self._seat, self._peer, self._offerer = seat, peer, offerer
+    def __init__(self, context: PartyContext, peer: str, offerer: RowOfferer) -> None:
+        self._context, self._peer, self._offerer = context, peer, offerer
 
     def made(self, rows: Sequence[int]) -> Iterator[tuple[bytes, ...]]:
         for part in _parted(rows):
-            columns = self._seat.channel.recv(self._peer, TransferCorrections, self._seat.lane).columns  # 1
-            offered = self._seat.meter("transfer", partial(self._offerer.extend, sum(part), columns))
+            columns = self._context.channel.recv(self._peer, TransferCorrections, self._context.subchannel).columns  # 1
+            offered = self._context.meter("transfer", partial(self._offerer.extend, sum(part), columns))
             start = 0
             for count in part:
                 yield offered.stored(start, start + count)
@@ -140,13 +142,13 @@ class ActiveTransfers(Transfers):
 class PartnerTransfers(Transfers):
     """The partner's end of the transfers, which chooses entries of the rows."""
 
-    def __init__(self, seat: Seat, peer: str, chooser: Chooser) -> None:
-        self._seat, self._peer, self._chooser = seat, peer, chooser
+    def __init__(self, context: PartyContext, peer: str, chooser: Chooser) -> None:
+        self._context, self._peer, self._chooser = context, peer, chooser
 
     def made(self, rows: Sequence[int]) -> Iterator[tuple[bytes, ...]]:
         for part in _parted(rows):
-            columns, made = self._seat.meter("transfer", partial(self._chooser.extend, sum(part)))
-            self._seat.channel.send(self._peer, TransferCorrections(columns), self._seat.lane)  # 1
+            columns, made = self._context.meter("transfer", partial(self._chooser.extend, sum(part)))
+            self._context.channel.send(self._peer, TransferCorrections(columns), self._context.subchannel)  # 1
             start = 0
             for count in part:
                 stop = start + count

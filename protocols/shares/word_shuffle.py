@@ -35,11 +35,11 @@ from securevfl.crypto.transfers.ot_extension import Offered
 from securevfl.crypto.transfers.switch_network import SwitchNetwork, network
 from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
-from securevfl.protocols.seat import Seat
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.shares import table_transfers
 from securevfl.protocols.shares.share_products import words
 from securevfl.protocols.shares.table_transfers import Transfers
-from securevfl.runtime.channel import Entry, Telling
+from securevfl.runtime.channel import DisclosingMessage, DisclosureRecord
 from securevfl.runtime.codec import Message
 
 MOST_BITS = 32  # of a word: a pad of 64 bits holds two
@@ -65,7 +65,7 @@ class MaskedWords(Message, frozen=True):
     words: bytes
 
 
-class ShuffledWords(Telling, frozen=True):
+class ShuffledWords(DisclosingMessage, frozen=True):
     """The words as they leave, less their masks."""
 
     words: bytes
@@ -105,59 +105,65 @@ class Shuffle:
         self._spent = True
 
 
-def prepared(seat: Seat, peer: str, transfers: Transfers, rows: int, bits: int, *, blocks: int = 1) -> Shuffle:
+def prepared(
+    context: PartyContext, peer: str, transfers: Transfers, rows: int, bits: int, *, blocks: int = 1
+) -> Shuffle:
     """One holder's side of a shuffle to come, of blocks of so many rows; both call it at the same point.
 
     peer: the other holder. transfers: of two entries. bits: k, of a word, up to MOST_BITS.
     """
     ring, switched = ShareRing(bits), network(rows, blocks)
     (stored,) = transfers.made([switched.switches])  # 1
-    if seat.me == seat.active:
-        return _offered(seat, peer, ring, switched, stored)
+    if context.me == context.active:
+        return _offered(context, peer, ring, switched, stored)
     chi, pad = np.frombuffer(stored[0], np.uint8), np.frombuffer(stored[1], "<u8").astype(np.uint64, copy=False)
     settings = switched.settings(_orders(rows, blocks))
-    seat.channel.send(peer, SwitchSettings(np.packbits(settings ^ chi, bitorder="little").tobytes()), seat.lane)  # 2
-    data = seat.channel.recv(peer, SwitchWords, seat.lane).words  # 3
+    context.channel.send(
+        peer, SwitchSettings(np.packbits(settings ^ chi, bitorder="little").tobytes()), context.subchannel
+    )  # 2
+    data = context.channel.recv(peer, SwitchWords, context.subchannel).words  # 3
     crossing = words(peer, data, ring, (2, switched.switches)) * settings
     return Shuffle(ring, switched, settings=settings, added=ring.reduce(_halves(pad) + crossing))
 
 
-def shuffled(seat: Seat, peer: str, shuffle: Shuffle, own: Words) -> Words | None:
+def shuffled(context: PartyContext, peer: str, shuffle: Shuffle, own: Words) -> Words | None:
     """Shuffle both holders' words: return their sums (rows,) in a hidden order at the active party, None at its
     partner.
 
     own: this holder's words (rows,). ProtocolError if the shuffle has been used, or words of another number come.
     """
     shuffle.spend()
-    ring, channel = shuffle.ring, seat.channel
+    ring, channel = shuffle.ring, context.channel
     if shuffle.settings is None or shuffle.added is None:
         assert shuffle.entering is not None and shuffle.leaving is not None, "it is the active party's"  # noqa: PT018
-        channel.send(peer, MaskedWords(ring.pack(ring.reduce(own - shuffle.entering))), seat.lane)  # 4
-        left = words(peer, channel.recv(peer, ShuffledWords, seat.lane).words, ring, own.shape)  # 5
+        channel.send(peer, MaskedWords(ring.pack(ring.reduce(own - shuffle.entering))), context.subchannel)  # 4
+        left = words(peer, channel.recv(peer, ShuffledWords, context.subchannel).words, ring, own.shape)  # 5
         return ring.reduce(left + shuffle.leaving)
-    value = words(peer, channel.recv(peer, MaskedWords, seat.lane).words, ring, own.shape) + own  # 4
+    value = words(peer, channel.recv(peer, MaskedWords, context.subchannel).words, ring, own.shape) + own  # 4
     start = 0
     for first, second in shuffle.network.layers:
         at = slice(start, start := start + len(first))
         crossed, (one, other) = shuffle.settings[at].astype(bool), shuffle.added[:, at]
         a, b = value[first], value[second]
         value[first], value[second] = np.where(crossed, b, a) + one, np.where(crossed, a, b) + other
-    about = tuple(name for name in seat.parties if name != peer)
-    told = channel.tell(Entry(peer, "scores", own.size, ring.bits, about=about))
-    channel.send(peer, ShuffledWords(ring.pack(ring.reduce(value))), seat.lane, told=told)  # 5
+    about = tuple(name for name in context.parties if name != peer)
+    permit = channel.permit(DisclosureRecord(peer, "scores", own.size, ring.bits, about=about))
+    channel.send(peer, ShuffledWords(ring.pack(ring.reduce(value))), context.subchannel, permit=permit)  # 5
     return None
 
 
-def _offered(seat: Seat, peer: str, ring: ShareRing, switched: SwitchNetwork, stored: tuple[bytes, ...]) -> Shuffle:
+def _offered(
+    context: PartyContext, peer: str, ring: ShareRing, switched: SwitchNetwork, stored: tuple[bytes, ...]
+) -> Shuffle:
     """Run the active party's side of steps 2 and 3."""
     offered, count = Offered.restored(stored), switched.switches
-    data = seat.channel.recv(peer, SwitchSettings, seat.lane).bits  # 2
+    data = context.channel.recv(peer, SwitchSettings, context.subchannel).bits  # 2
     if len(data) != -(-count // 8):
         raise ProtocolError(
             f"{peer}: {count} settings were expected, {len(data)} bytes came; do both run the same job?"
         )
     straight = np.unpackbits(np.frombuffer(data, np.uint8), count=count, bitorder="little")
-    pads = seat.meter("transfer", lambda: offered.pads(0, count))
+    pads = context.meter("transfer", lambda: offered.pads(0, count))
     places = np.arange(count)
     behind, crossing = _halves(pads[straight, places]), _halves(pads[1 - straight, places])
     entering = ring.uniform(Prg.fresh("masks of a shuffle"), switched.rows)
@@ -168,7 +174,7 @@ def _offered(seat: Seat, peer: str, ring: ShareRing, switched: SwitchNetwork, st
         c, d = a - behind[0, at], b - behind[1, at]
         crossing[:, at] = b - c - crossing[0, at], a - d - crossing[1, at]
         mask[first], mask[second] = c, d
-    seat.channel.send(peer, SwitchWords(ring.pack(ring.reduce(crossing))), seat.lane)  # 3
+    context.channel.send(peer, SwitchWords(ring.pack(ring.reduce(crossing))), context.subchannel)  # 3
     return Shuffle(ring, switched, entering=entering, leaving=ring.reduce(mask))
 
 

@@ -45,7 +45,7 @@ from securevfl.families import leak_kinds
 from securevfl.families.base import Known
 from securevfl.families.sizes import as_prepared, known_run, roles_of
 from securevfl.job import Job
-from securevfl.runtime.channel import Entry
+from securevfl.runtime.channel import DisclosureRecord
 
 MARGIN = 0.03
 _FEW_SEEDS_MARGIN = 0.1
@@ -207,7 +207,7 @@ def unseen(pair: RealIdealPair) -> list[str]:
     return list(lines)
 
 
-def _is_seen(seen: PartyRecord, entry: Entry) -> bool:
+def _is_seen(seen: PartyRecord, entry: DisclosureRecord) -> bool:
     """Whether something of the kind was noted at who was told it, or stands in a message as it is."""
     noted: dict[str, Sequence[object]] = {
         "labels": seen.openings,

@@ -31,9 +31,9 @@ from securevfl.audit.findings import Finding
 from securevfl.audit.message_bytes import Body, array_fields, bodies, byte_fields, opened_numbers, public_moduli, raw
 from securevfl.audit.recording.transcript import Transcript
 from securevfl.audit.statistics import Battery, add_uniformity_tests
-from securevfl.protocols.bin_classes import LANE
+from securevfl.protocols.bin_classes import EVIDENCE_SUBCHANNEL
 from securevfl.protocols.declared import Circle, Declared
-from securevfl.protocols.seat import Meeting
+from securevfl.protocols.handshake import RunHello
 from securevfl.runtime.channel import Event
 from securevfl.runtime.codec import encode_message
 
@@ -131,8 +131,8 @@ def plain(received: ReceivedMessages, outcome: Outcome) -> None:
                 outcome.add("plain", me, f"{item.said} holds numbers and is declared {item.kind}")
             elif not any(_same(values, value) for value in own):
                 outcome.add("plain", me, f"{item.said} holds other numbers than {item.declared.reveals.what}")
-    # each `Meeting` says the same digest and rows at all, and no order that is not keyed by the session
-    hellos = [item.event.message for item in received.items if isinstance(item.event.message, Meeting)]
+    # each `RunHello` says the same digest and rows at all, and no order that is not keyed by the session
+    hellos = [item.event.message for item in received.items if isinstance(item.event.message, RunHello)]
     if len({(hello.job, hello.rows) for hello in hellos if hello.rows}) > 1:
         outcome.add("plain", "all", "parties of one run say different jobs or numbers of rows")
 
@@ -219,7 +219,7 @@ def uniformity(received: ReceivedMessages, outcome: Outcome) -> None:
             continue
         counted.add(frame)
         if item.declared is None or not item.declared.structured:  # the simulators take these
-            role = received.transcript.role(item.event.me, item.event.lane)
+            role = received.transcript.role(item.event.me, item.event.subchannel)
             covered = item.kind in ("uniform", "ciphertext")
             grouped[item.name, role] += [
                 part for part in item.parts if covered or part.form in ("ciphertext", "opened")
@@ -247,9 +247,9 @@ def differences(received: ReceivedMessages, outcome: Outcome) -> None:
         if not raw_alone or item.kind not in ("uniform", "output"):
             continue
         values = np.frombuffer(data[0], f"<u{word}")
-        streams[item.name, event.peer, event.me, event.lane].append(values)
+        streams[item.name, event.peer, event.me, event.subchannel].append(values)
         if item.kind == "uniform":
-            masked.add((item.name, event.me, event.lane))
+            masked.add((item.name, event.me, event.subchannel))
             received_by[event.me].append(values)
     battery = Battery()
 
@@ -259,9 +259,9 @@ def differences(received: ReceivedMessages, outcome: Outcome) -> None:
             body = raw(np.concatenate(chunks).astype(f"<u{word}").tobytes(), word)
             add_uniformity_tests(battery, name, body.fractions, body.low)
 
-    for (name, sender, receiver, lane), arrays in streams.items():
-        several = sum(1 for key in streams if (key[0], *key[2:]) == (name, receiver, lane)) > 1
-        if (name, receiver, lane) in masked or several:
+    for (name, sender, receiver, subchannel), arrays in streams.items():
+        several = sum(1 for key in streams if (key[0], *key[2:]) == (name, receiver, subchannel)) > 1
+        if (name, receiver, subchannel) in masked or several:
             compare(f"{name} of {sender} in turn", pairwise(arrays))
     for receiver, arrays in received_by.items():
         compare(f"messages to {receiver}", ((a, b) for i, a in enumerate(arrays) for b in arrays[i + 1 : i + 6]))
@@ -289,7 +289,7 @@ def outputs(received: ReceivedMessages, outcome: Outcome) -> None:
         for learned, miss in transcript.missed(name):
             J = learned.J.dense
             within = _TOLERANCE * max(1.0, np.abs(J).max()) * max(1.0, len(J) / 100)
-            if np.abs(miss).max() > (_WORD if learned.lane == LANE else within):
+            if np.abs(miss).max() > (_WORD if learned.subchannel == EVIDENCE_SUBCHANNEL else within):
                 outcome.add("output", name, "learned another gradient than J^T g")
                 break
     # no party has opened more numbers than its p a residual, once each

@@ -104,8 +104,8 @@ def _talk(
     for one, two in combinations(names, 2):
         if party.name in (one, two):
             other = two if one == party.name else one
-            width, seat = tables[other].count, looks.seat(channel, one, two, f"correlations {one} {two}")
-            R, K = told_products(seat, [own.standard, own.white], [width, width])  # 3
+            width, context = tables[other].count, looks.context(channel, one, two, f"correlations {one} {two}")
+            R, K = told_products(context, [own.standard, own.white], [width, width])  # 3
             correlations.append(Correlations(party.name, other, own.names, R, own.alone, own.inflation(K, NOISE)))
     return correlations
 

@@ -23,7 +23,7 @@ from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, ConsentError
 from securevfl.families import METHODS
 from securevfl.families.sizes import declared_of, prepare
-from securevfl.protocols.seat import Meeting
+from securevfl.protocols.handshake import RunHello
 from securevfl.runtime.clock import Network, VirtualClock
 from securevfl.runtime.threads import run_threads
 from securevfl.training.session import take_part
@@ -129,7 +129,7 @@ def test_nothing_but_the_meeting_is_told_before_consent() -> None:
         run_threads(
             roles, lambda: VirtualClock(Network()), observe=lambda event: told.append(type(event.message).__name__)
         )
-    assert set(told) <= {Meeting.__name__, "Abort"}
+    assert set(told) <= {RunHello.__name__, "Abort"}
 
 
 def test_sizes_and_classes_that_are_missing_are_asked_for(kits: Path) -> None:

@@ -316,7 +316,7 @@ def test_what_cannot_be_is_refused_before_anything_is_sent(tables: Path) -> None
     with pytest.raises(TableError, match=r"stored in another one; store it by store_table\(..., job=job\)"):
         vfl.simulate(small, [bank, shop], observe=events.append)
     sent = {type(event.message).__name__ for event in events if event.me == "shop" and event.direction == "send"}
-    assert sent == {"Meeting", "Abort"}
+    assert sent == {"RunHello", "Abort"}
 
 
 def test_a_ledger_notes_rows_at_workers_as_those_of_a_table(tables: Path, tmp_path: Path) -> None:

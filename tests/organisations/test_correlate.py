@@ -24,7 +24,7 @@ from securevfl.organisations.correlate import correlate, correlate_with
 from securevfl.protocols.declared import Declared
 from securevfl.protocols.shares import column_correlations, summed_products
 from securevfl.protocols.shares.column_correlations import LEVELS, ProductNumbers, RoundedProducts
-from securevfl.runtime.channel import Entry, Event, Observer
+from securevfl.runtime.channel import DisclosureRecord, Event, Observer
 from tests.transport.at_once import each
 from tests.transport.conftest import meet as meet
 
@@ -52,13 +52,13 @@ class Seen(Observer):
 
     def __init__(self) -> None:
         self.events: list[Event] = []
-        self.entries: list[tuple[str, Entry]] = []
+        self.entries: list[tuple[str, DisclosureRecord]] = []
 
     def __call__(self, event: Event) -> None:
         self.events.append(event)
 
     def note(self, me: str, fact: object) -> None:
-        if isinstance(fact, Entry):
+        if isinstance(fact, DisclosureRecord):
             self.entries.append((me, fact))
 
 
@@ -172,9 +172,9 @@ def test_weights_in_place_of_columns_read_no_more_than_the_ledger_counts(tmp_pat
     low, high = np.unique(numbers.answering(OwnColumns.of("shop", shop.table).standard)).tolist()
     asked = module.told_products
 
-    def telling(seat: Any, *words: Any) -> Any:
-        found = asked(seat, *words)
-        raw.extend(found if seat.me == "bank" else [])
+    def telling(context: Any, *words: Any) -> Any:
+        found = asked(context, *words)
+        raw.extend(found if context.me == "bank" else [])
         return found
 
     def look() -> None:

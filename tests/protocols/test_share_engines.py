@@ -73,7 +73,7 @@ def test_a_holder_that_asks_with_other_vectors_than_agreed_is_refused(game, monk
     ask = Products.ask
 
     def more(self, work, names, holder, vectors, **keys):
-        own = {batch: np.hstack([V] * times) for batch, V in vectors.items()} if self.seat.me == "bank" else vectors
+        own = {batch: np.hstack([V] * times) for batch, V in vectors.items()} if self.context.me == "bank" else vectors
         ask(self, work, names, holder, own, **keys)
 
     monkeypatch.setattr(Products, "ask", more)

@@ -17,7 +17,7 @@ from securevfl.crypto.lattice.lattice_shares import LatticeShares
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.errors import SecureVFLError
 from securevfl.models.losses import LOSSES
-from securevfl.protocols.seat import Desk, Seat
+from securevfl.protocols.party_context import LocalResources, PartyContext
 from securevfl.protocols.shares import iteration as shares
 from securevfl.protocols.shares import offline_phase
 from securevfl.protocols.shares.column_blocks import VisitColumns
@@ -132,7 +132,7 @@ class Run:
         train=True,
         desks=None,
     ):
-        self.desks = desks or defaultdict(Desk)
+        self.desks = desks or defaultdict(LocalResources)
         self.case, self.chunks, self.stop, self.given = case, chunks, stop, states or {}
         self.ready = ready or {name: InMemory() for name in case.names}
         self.repeat, self.kinds, self.make, self.train = repeat, kinds, make, train
@@ -149,11 +149,11 @@ class Run:
         def play(channel):
             case = self.case
             meter = Meter(channel.clock, channel.books)
-            seat = Seat(channel, Roles.labelled("a", case.names[1:]), meter, desk=self.desks[name])
+            context = PartyContext(channel, Roles.labelled("a", case.names[1:]), meter, resources=self.desks[name])
             columns = case.columns(name)
-            ahead = Ahead(seat, case.terms, case.scheme, columns.integers, self.ready[name])
+            ahead = Ahead(context, case.terms, case.scheme, columns.integers, self.ready[name])
             extra = (case.tables,) if name == "a" else ()
-            side = self.kinds[name](seat, case.terms, columns, ahead, *extra, self.given.get(name))
+            side = self.kinds[name](context, case.terms, columns, ahead, *extra, self.given.get(name))
             side.seen = self.seen[name]
             self.states[name].append(side.state)
             for number, visits in enumerate(self.chunks):

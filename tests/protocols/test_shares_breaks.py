@@ -15,7 +15,7 @@ from securevfl.crypto.share_ring import ShareRing
 from securevfl.data.schedule import parts_of
 from securevfl.errors import ConfigError, ProtocolError
 from securevfl.families.shares.shares_plan import on_shares, plan
-from securevfl.protocols.seat import Desk
+from securevfl.protocols.party_context import LocalResources
 from securevfl.protocols.shares import column_blocks, offline_phase
 from securevfl.protocols.shares import iteration as iteration
 from securevfl.protocols.shares.column_blocks import VisitColumns
@@ -154,7 +154,7 @@ def test_work_ahead_put_back_at_all_parties_is_gone_through_by_nobody(tmp_path: 
     """An attack: folders are put back with their old inodes and times, as no file system lets them be."""
     case = Case(*breast(rows=100), 100)
     monkeypatch.setattr(OnDisk, "_is_bound", lambda *_: True)
-    desks = {name: Desk(chunks=tmp_path / f"{name}.chunks") for name in case.names}
+    desks = {name: LocalResources(spent_chunks=tmp_path / f"{name}.chunks") for name in case.names}
 
     def stores():
         return {name: OnDisk(tmp_path / name) for name in case.names}

@@ -22,7 +22,7 @@ from securevfl.crypto.share_ring import ShareRing
 from securevfl.errors import ProtocolError
 from securevfl.families.sizes import prepare_all
 from securevfl.models import metrics, pair_metrics
-from securevfl.protocols.seat import Seat
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.shares import word_shuffle
 from securevfl.protocols.shares.fixed_point import Numbers
 from securevfl.protocols.shares.table_transfers import BaseTransfers
@@ -61,16 +61,18 @@ class Two:
     def play(self, name: str) -> Callable[[Any], list[Any]]:
         def role(channel: Any) -> list[Any]:
             send = channel.send
-            channel.send = lambda to, message, *lane, **told: send(to, self.shortened(message), *lane, **told)
+            channel.send = lambda to, message, *subchannel, **told: send(
+                to, self.shortened(message), *subchannel, **told
+            )
             roles = Roles.of((("a", "active"), ("b", PARTNER)))
-            seat = Seat(channel, roles, Meter(channel.clock, channel.books))
+            context = PartyContext(channel, roles, Meter(channel.clock, channel.books))
             place, peer = (0, "b") if name == "a" else (1, "a")
-            ends, found = BaseTransfers(seat, peer).transfers(seat, "switches", COIN, 1), []
+            ends, found = BaseTransfers(context, peer).transfers(context, "switches", COIN, 1), []
             for own in self.words:
                 rows = len(own[place]) // self.blocks
-                ready = prepared(seat, peer, ends, rows, self.bits, blocks=self.blocks)
+                ready = prepared(context, peer, ends, rows, self.bits, blocks=self.blocks)
                 self.ready[name].append(ready)
-                found += [shuffled(seat, peer, ready, own[place]) for _ in range(1 + self.again)]
+                found += [shuffled(context, peer, ready, own[place]) for _ in range(1 + self.again)]
             return found
 
         return role

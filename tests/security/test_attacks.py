@@ -23,11 +23,11 @@ from securevfl.crypto.sum_trees import SumTree, star
 from securevfl.disclosure.exposure import expected_label_auc, leverage, measure
 from securevfl.optim.rules import Optimizer
 from securevfl.protocols.declared import Declared, Release, Reveal
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.base import ActiveResidual, Agreement, PassiveResidual, Reply, ResidualProtocol
 from securevfl.protocols.residuals.defences import Defence, Gaussian, Marvell, MaxNorm, Rounding
 from securevfl.protocols.residuals.open_residual import OpenReply
 from securevfl.protocols.residuals.sealed_residual import SealedG
-from securevfl.protocols.seat import Seat
 from tests.small_keys import SMALL
 
 LABEL_ATTACKS = [  # but the one that reads a forest (test_trees_leaks.py)
@@ -144,11 +144,11 @@ class UnderASealedName(ResidualProtocol):
     name: ClassVar[str] = "sealed"
     mask: str = "none"
 
-    def active(self, seat: Seat, agreement: Agreement) -> ActiveResidual:
-        return MutantActive(seat, self.mask)
+    def active(self, context: PartyContext, agreement: Agreement) -> ActiveResidual:
+        return MutantActive(context, self.mask)
 
-    def passive(self, seat: Seat, agreement: Agreement) -> PassiveResidual:
-        return MutantPassive(seat, self.mask)
+    def passive(self, context: PartyContext, agreement: Agreement) -> PassiveResidual:
+        return MutantPassive(context, self.mask)
 
     def declares(self) -> list[Declared]:
         return [Declared(SealedG, "active", "passive", Reveal("ciphertext", "active"))]
@@ -163,24 +163,24 @@ class UnderASealedName(ResidualProtocol):
 
 
 class MutantActive(ActiveResidual):
-    def __init__(self, seat: Seat, mask: str) -> None:
-        self._seat, self._mask = seat, mask
+    def __init__(self, context: PartyContext, mask: str) -> None:
+        self._context, self._mask = context, mask
 
     def publish(self, g: Floats, *, epoch: int, to: Collection[str], again: Release | None = None) -> None:
         for passive in to:
-            self._seat.channel.send(passive, SealedG(0, disguise(g, self._mask)))
+            self._context.channel.send(passive, SealedG(0, disguise(g, self._mask)))
 
 
 class MutantPassive(PassiveResidual):
-    def __init__(self, seat: Seat, mask: str) -> None:
-        super().__init__(seat)
+    def __init__(self, context: PartyContext, mask: str) -> None:
+        super().__init__(context)
         self._mask = mask
 
     def receive(self) -> Reply:
-        data = self.seat.channel.recv(self.seat.active, SealedG).ciphertext
+        data = self.context.channel.recv(self.context.active, SealedG).ciphertext
         if self._mask == "none":
-            return OpenReply(0, np.frombuffer(data[8:]).reshape(-1, 1), self.seat)
-        return OpenReply(0, (np.frombuffer(data, np.int64) - CONSTANT)[:, None] / 2.0**40, self.seat)
+            return OpenReply(0, np.frombuffer(data[8:]).reshape(-1, 1), self.context)
+        return OpenReply(0, (np.frombuffer(data, np.int64) - CONSTANT)[:, None] / 2.0**40, self.context)
 
 
 CONSTANT = np.int64(0x1234567890123456)  # one mask for all rows and rounds

@@ -104,7 +104,8 @@ def test_a_job_of_several_label_holders_is_audited(sums: object, holders: int) -
 
 
 def test_sums_of_several_label_holders_are_told_apart() -> None:
-    """Each worker's sums are held against the parts that went to it, each message against the roles on its lane."""
+    """Each worker's sums are held against the parts that went to it, each message against the roles on its
+    subchannel."""
     transcript, _ = record_transcript(kernel("tree"), with_labels(2))
     assert not check_transcript(transcript).findings
     assert set(transcript.protocol_record.sums) == {"bank", "shop"}

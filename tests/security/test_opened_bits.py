@@ -64,7 +64,7 @@ def steps_of(monkeypatch: pytest.MonkeyPatch, party: str, chosen: Any) -> None:
 
     def init(self: VisitColumns, numbers: Numbers, rate: float, X: Any, *rest: Any) -> None:
         made(self, numbers, rate, X, *rest)
-        self.of = X(0).of.__self__._seat.me  # type: ignore[attr-defined]
+        self.of = X(0).of.__self__._context.me  # type: ignore[attr-defined]
 
     monkeypatch.setattr(PreparedWords, "check", lambda self, columns: None)  # its own, which is none of the peers'
     monkeypatch.setattr(Measures, "measure", lambda *_: ({}, [], {}))  # a model that is measured has diverged
@@ -164,7 +164,7 @@ def outputs_read(monkeypatch: pytest.MonkeyPatch, *, first: int | None, bits: in
 
         def train(self: Any, chunk: int, visits: int) -> Any:
             for state in honest(self, chunk, visits):
-                states[self._seat.me, state.visits] = state
+                states[self._context.me, state.visits] = state
                 yield state
 
         monkeypatch.setattr(kind, "train", train)

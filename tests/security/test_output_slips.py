@@ -27,7 +27,7 @@ from securevfl.protocols.shares import word_shuffle
 from securevfl.protocols.shares.opened_scores import Scores
 from securevfl.protocols.shares.quantizer import Levels
 from securevfl.protocols.shares.word_shuffle import Shuffle
-from securevfl.runtime.channel import Door, Entry, Telling
+from securevfl.runtime.channel import DisclosingMessage, DisclosureGate, DisclosureRecord
 
 PROTOCOLS = Path(__file__).parents[1] / "protocols"
 SHUFFLES, SCORES = (
@@ -204,11 +204,11 @@ def measured_often() -> None:
     refused("2 times at most", lambda: own.measure("bank", rows))
 
 
-class SlippedOut(Telling, frozen=True):
+class SlippedOut(DisclosingMessage, frozen=True):
     """A message of a test."""
 
 
-class Sized(Telling, frozen=True):
+class Sized(DisclosingMessage, frozen=True):
     """A message of a test with as many octets as it is given."""
 
     data: bytes
@@ -216,19 +216,19 @@ class Sized(Telling, frozen=True):
 
 def sent_without_an_entry() -> None:
     with pytest.raises(ProtocolError, match="without an entry"):
-        Door("a").check(SlippedOut(), None)
+        DisclosureGate("a").check(SlippedOut(), None)
 
 
 def sent_with_another_s_entry() -> None:
-    with pytest.raises(ProtocolError, match="own door"):
-        Door("a").check(SlippedOut(), Door("b").tell(Entry("c", "labels", 1, 64)))
+    with pytest.raises(ProtocolError, match="own gate"):
+        DisclosureGate("a").check(SlippedOut(), DisclosureGate("b").permit(DisclosureRecord("c", "labels", 1, 64)))
 
 
 def sent_of_more_bits_than_its_entry() -> None:
-    door = Door("a")
+    gate = DisclosureGate("a")
     with pytest.raises(ProtocolError, match="more bits than its entry has"):
-        door.check(Sized(bytes(9)), door.tell(Entry("c", "labels", 1, 64)))
-    door.check(Sized(bytes(8)), door.tell(Entry("c", "labels", 1, 64)))
+        gate.check(Sized(bytes(9)), gate.permit(DisclosureRecord("c", "labels", 1, 64)))
+    gate.check(Sized(bytes(8)), gate.permit(DisclosureRecord("c", "labels", 1, 64)))
 
 
 CHECKS: dict[str, tuple[Any, str, list[Callable[[], None]]]] = {
@@ -250,7 +250,7 @@ CHECKS: dict[str, tuple[Any, str, list[Callable[[], None]]]] = {
     "rows like those of the training": (Ledger, "_check_alike", [of_training_rows_by_other_names]),
     "what is measured": (ledger_module, "_check_measures", [measured_often]),
     "what leaves": (
-        Door,
+        DisclosureGate,
         "check",
         [sent_without_an_entry, sent_with_another_s_entry, sent_of_more_bits_than_its_entry],
     ),

@@ -13,7 +13,7 @@ from securevfl.protocols.alignment import psi_many, psi_transfers, psi_work
 from securevfl.protocols.alignment.psi_many import Store
 from securevfl.protocols.alignment.psi_transfers import Masked, Question
 from securevfl.protocols.alignment.psi_work import AlignmentWork, Journal
-from securevfl.runtime.channel import Entry, Leave
+from securevfl.runtime.channel import DisclosurePermit, DisclosureRecord
 from tests.security.test_psi_leaks import SETS, PartyView, evaluated
 
 UNIVERSE = list(range(200))
@@ -80,9 +80,9 @@ def asked_for_as_many_as_fit() -> tuple[set[int], int]:
     def crowded(keys: okvs.Words, values: okvs.Words) -> tuple[bytes, okvs.Words]:
         return solved(wanted, hashing[0].target(wanted), okvs.slots(len(keys)))
 
-    def names(work: AlignmentWork, to: str, ids: int) -> Leave:
+    def names(work: AlignmentWork, to: str, ids: int) -> DisclosurePermit:
         told.append((work.me, ids))
-        return work.channel.tell(Entry(to, "ids", ids, 1, about=(work.me,)))
+        return work.channel.permit(DisclosureRecord(to, "ids", ids, 1, about=(work.me,)))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(AlignmentWork, "names", names)

@@ -15,7 +15,7 @@ from securevfl.base.roles import COLLECTOR, CONTRIBUTOR, READER, Roles
 from securevfl.errors import SecureVFLError
 from securevfl.families.fdml.stored_sum import StoredServer, StoredSum, StoredWorker
 from securevfl.protocols.declared import Declared, recast
-from securevfl.protocols.seat import Seat
+from securevfl.protocols.party_context import PartyContext
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.codec import Message
@@ -95,12 +95,12 @@ def record_stored(
             truths[step] = np.sum(own, axis=0)
     pulled: list[PulledTotal] = []
 
-    def seat(channel: Channel) -> Seat:
+    def context(channel: Channel) -> PartyContext:
         witness.sessions.add(channel.session)
-        return Seat(channel, cast, Meter(channel.clock, channel.books))
+        return PartyContext(channel, cast, Meter(channel.clock, channel.books))
 
     def serve(channel: Channel) -> StoredServer:
-        side = stored.server(seat(channel), readers)
+        side = stored.server(context(channel), readers)
         kept: dict[int, dict[str, StoredPush]] = {}
         for step in outputs:
             push = channel.recv(step.worker, StoredPush)
@@ -112,7 +112,7 @@ def record_stored(
         return side
 
     def work(channel: Channel) -> StoredWorker:
-        side = stored.worker(seat(channel), readers)
+        side = stored.worker(context(channel), readers)
         for step, H in outputs.items():
             if step.worker != channel.me:
                 continue

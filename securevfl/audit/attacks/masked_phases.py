@@ -32,8 +32,8 @@ class MaskedPhases(Attack):
     def score(self, pair: RealIdealPair) -> Score:
         firsts: dict[tuple[str, str, str, str], Event] = {}
         for event in (event for seen in list(pair.real_run[1].values()) for event in seen.events):
-            if event.direction == "recv" and worker_of(event.lane) not in (None, event.peer):
-                firsts.setdefault((event.me, event.peer, event.lane, type(event.message).__name__), event)
+            if event.direction == "recv" and worker_of(event.subchannel) not in (None, event.peer):
+                firsts.setdefault((event.me, event.peer, event.subchannel, type(event.message).__name__), event)
         pairs = [
             [_share_found(event, message, pair) for message in (event.message, noise_like(event.message))]
             for event in firsts.values()
@@ -45,7 +45,7 @@ class MaskedPhases(Attack):
 
 def _share_found(event: Event, message: Message, pair: RealIdealPair) -> float | None:
     """Share of the variance of the sender's columns; None if the message is not of the size of phases."""
-    model, worker = kernel(pair), worker_of(event.lane)
+    model, worker = kernel(pair), worker_of(event.subchannel)
     assert worker is not None
     sender = pair.real(event.peer)
     rows = first_rows(pair.real(pair.active.name))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from securevfl.base.arrays import Floats
 from securevfl.protocols.declared import Phases
 from securevfl.protocols.notes import Pushed, ToldSum
-from securevfl.runtime.channel import Entry, Event
+from securevfl.runtime.channel import DisclosureRecord, Event
 from securevfl.runtime.codec import Message
 
 
@@ -62,7 +62,7 @@ class PartyRecord:
     visits: list[int] = field(default_factory=list)
     openings: list[Opening] = field(default_factory=list)
     bins: list[Opening] = field(default_factory=list)
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[DisclosureRecord] = field(default_factory=list)
     totals: list[Total] = field(default_factory=list)
     receipts: list[Receipt] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)

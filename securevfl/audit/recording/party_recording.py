@@ -18,7 +18,7 @@ from securevfl.data.party import Party, check_parties
 from securevfl.job import Job
 from securevfl.protocols.notes import Began, Learned, LearnedPhases, Pushed, SharedResidual, Summed, ToldSum
 from securevfl.protocols.residuals.base import ResidualProtocol
-from securevfl.runtime.channel import Entry, Event, Observer
+from securevfl.runtime.channel import DisclosureRecord, Event, Observer
 from securevfl.training.run import Run
 from securevfl.training.simulate import simulate
 
@@ -64,7 +64,7 @@ class Recording(defaultdict[str, PartyRecord], Observer):
                 case Learned(index, J, gradient, group):
                     opened = Opening(visit, index, J.dense, gradient.reshape(J.dense.shape[1], -1))
                     (seen.bins if group == "bins" else seen.openings).append(opened)
-                case Entry():
+                case DisclosureRecord():
                     seen.entries.append(fact)
                 case SharedResidual(index, words):
                     seen.shared.append(Total(visit, index, words.copy()))

@@ -18,24 +18,26 @@ COLLECTS = "A"  # the party that collects, and publishes residuals, where one pr
 
 
 class LearnedGradient(NamedTuple):
-    """A gradient that a passive party learned of an exchange on a lane: J^T g for this J."""
+    """A gradient that a passive party learned of an exchange on a subchannel: J^T g for this J."""
 
-    lane: str
+    subchannel: str
     exchange: int
     J: Jacobian
     gradient: Floats
 
 
 class SumSession(NamedTuple):
-    """A sum's seat as its parties took it: its lane, who plays which part, and what its messages reveal."""
+    """A sum's seat as its parties took it: its subchannel, who plays which part, and what its messages reveal."""
 
-    lane: str
+    subchannel: str
     roles: Roles
     declared: list[Declared]
 
-    def carries(self, lane: str, *names: str) -> bool:
-        """Whether a lane is its own, or one below, and these are of its parties."""
-        return (lane == self.lane or lane.startswith(f"{self.lane}/")) and set(names) <= set(self.roles.parties)
+    def carries(self, subchannel: str, *names: str) -> bool:
+        """Whether a subchannel is its own, or one below, and these are of its parties."""
+        return (subchannel == self.subchannel or subchannel.startswith(f"{self.subchannel}/")) and set(names) <= set(
+            self.roles.parties
+        )
 
 
 @dataclass
@@ -52,7 +54,7 @@ class ProtocolRecord:
     """What went in and came out, by party, in order. residuals: g as it goes down, after a defence; clear: before.
 
     sums, casts: by collector, of whom there are several where several parties hold labels. before: how many residuals
-    went before the first one on a lane.
+    went before the first one on a subchannel.
     """
 
     sums: dict[str, SumRecord] = field(default_factory=dict)

@@ -23,7 +23,7 @@ from securevfl.families import leak_kinds
 from securevfl.families.base import Method
 from securevfl.families.player import Player, State
 from securevfl.job import Job
-from securevfl.protocols.seat import Seat
+from securevfl.protocols.party_context import PartyContext
 from securevfl.runtime.codec import Message
 from securevfl.training.run import Run
 
@@ -34,9 +34,9 @@ def drawing_from(job: Job, run: Run) -> Iterator[None]:
     method = type(job.method)
     make = method.player
 
-    def start(self: Method[Any], job: Job, seat: Seat, columns: int, state: State | None) -> Player:
-        drawn = self.drawn(run.parts[seat.me].state) if state is None else state
-        return make(self, job, seat, columns, drawn)
+    def start(self: Method[Any], job: Job, context: PartyContext, columns: int, state: State | None) -> Player:
+        drawn = self.drawn(run.parts[context.me].state) if state is None else state
+        return make(self, job, context, columns, drawn)
 
     with mock.patch.object(method, "player", start):
         yield

@@ -13,6 +13,7 @@ from securevfl.audit.recording.protocol_record import LearnedGradient, ProtocolR
 from securevfl.base.arrays import Floats
 from securevfl.protocols.declared import Declared, Phases, Release, Space
 from securevfl.protocols.differentiable import Differentiable
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.base import (
     ActiveResidual,
     Agreement,
@@ -21,31 +22,32 @@ from securevfl.protocols.residuals.base import (
     Reply,
     ResidualProtocol,
 )
-from securevfl.protocols.seat import Seat
 from securevfl.protocols.sums.base import SumProtocol, SumRole
 
 W = TypeVar("W", "RecordedSum", "RecordedResidual")
 
 
 def witnessed(kind: type[W], inner: Any, witness: ProtocolRecord) -> W:
-    """Return a protocol with this witness at every seat."""
+    """Return a protocol with this witness at every context."""
     protocol = kind(inner=inner)
     protocol._witness = witness
     return protocol
 
 
 class RecordedSum(SumProtocol):
-    """Another sum with a witness at every seat."""
+    """Another sum with a witness at every context."""
 
     name: ClassVar[str] = "witnessed"
     inner: SerializeAsAny[SumProtocol]
     _witness: ProtocolRecord = PrivateAttr(default_factory=ProtocolRecord)
 
-    def role(self, seat: Seat) -> SumRole:
-        self._witness.sessions.add(seat.channel.session)
-        summed = self._witness.sums.setdefault(seat.collector, SumRecord())
-        self._witness.casts[seat.collector] = SumSession(seat.lane, seat.roles, self.inner.declares(seat.contributors))
-        return RecordedSumRole(self.inner.role(seat), seat.me, summed)
+    def role(self, context: PartyContext) -> SumRole:
+        self._witness.sessions.add(context.channel.session)
+        summed = self._witness.sums.setdefault(context.collector, SumRecord())
+        self._witness.casts[context.collector] = SumSession(
+            context.subchannel, context.roles, self.inner.declares(context.contributors)
+        )
+        return RecordedSumRole(self.inner.role(context), context.me, summed)
 
     def declares(self, passives: Sequence[str]) -> list[Declared]:
         return self.inner.declares(passives)
@@ -74,18 +76,18 @@ class RecordedSumRole(SumRole):
 
 
 class RecordedResidual(ResidualProtocol):
-    """Another residual with a witness at every seat."""
+    """Another residual with a witness at every context."""
 
     name: ClassVar[str] = "witnessed"
     inner: SerializeAsAny[ResidualProtocol]
     _witness: ProtocolRecord = PrivateAttr(default_factory=ProtocolRecord)
 
-    def active(self, seat: Seat, agreement: Agreement) -> ActiveResidual:
-        self._witness.before[seat.lane] = len(self._witness.residuals[seat.me])
-        return RecordedActive(self.inner.active(seat, agreement), seat.me, self._witness)
+    def active(self, context: PartyContext, agreement: Agreement) -> ActiveResidual:
+        self._witness.before[context.subchannel] = len(self._witness.residuals[context.me])
+        return RecordedActive(self.inner.active(context, agreement), context.me, self._witness)
 
-    def passive(self, seat: Seat, agreement: Agreement) -> PassiveResidual:
-        return RecordedPassive(self.inner.passive(seat, agreement), seat, self._witness)
+    def passive(self, context: PartyContext, agreement: Agreement) -> PassiveResidual:
+        return RecordedPassive(self.inner.passive(context, agreement), context, self._witness)
 
     def declares(self) -> list[Declared]:
         return self.inner.declares()
@@ -116,34 +118,36 @@ class RecordedActive(ActiveResidual):
 
 
 class RecordedPassive(PassiveResidual):
-    def __init__(self, inner: PassiveResidual, seat: Seat, witness: ProtocolRecord) -> None:
-        super().__init__(seat)
+    def __init__(self, inner: PassiveResidual, context: PartyContext, witness: ProtocolRecord) -> None:
+        super().__init__(context)
         self._inner, self._witness = inner, witness
 
     def receive(self) -> Reply:
-        return RecordedReply(self._inner.receive(), self.seat, self._witness)
+        return RecordedReply(self._inner.receive(), self.context, self._witness)
 
     def close(self) -> None:
         self._inner.close()
 
 
 class RecordedReply(Reply):
-    def __init__(self, inner: Reply, seat: Seat, witness: ProtocolRecord) -> None:
-        self._inner, self._seat, self._witness = inner, seat, witness
+    def __init__(self, inner: Reply, context: PartyContext, witness: ProtocolRecord) -> None:
+        self._inner, self._context, self._witness = inner, context, witness
         self.exchange = inner.exchange
         self._last: LearnedGradient | None = None
 
     def gradient(self, model: Differentiable, batch: Batch) -> Floats:
         gradient = self._inner.gradient(model, batch)
         if self._last is None or not model.static_jacobian:
-            self._last = LearnedGradient(self._seat.lane, self.exchange, model.jacobian(batch.X), np.array(gradient))
-            self._witness.gradients[self._seat.me].append(self._last)
+            self._last = LearnedGradient(
+                self._context.subchannel, self.exchange, model.jacobian(batch.X), np.array(gradient)
+            )
+            self._witness.gradients[self._context.me].append(self._last)
         return gradient
 
     def repeat(self) -> None:
         assert self._last is not None, "it has asked before"
         self._inner.repeat()
-        self._witness.gradients[self._seat.me].append(self._last)
+        self._witness.gradients[self._context.me].append(self._last)
 
     def close(self) -> None:
         self._inner.close()

@@ -41,8 +41,10 @@ class Transcript:
         return [event for event in self.events if event.direction == "recv"]
 
     def declaration(self, event: Event) -> Declared | None:
-        """Return what is declared of a received message, first by the sum on its lane; None if nothing is."""
-        casts = [cast for cast in self.protocol_record.casts.values() if cast.carries(event.lane, event.me, event.peer)]
+        """Return what is declared of a received message, first by the sum on its subchannel; None if nothing is."""
+        casts = [
+            cast for cast in self.protocol_record.casts.values() if cast.carries(event.subchannel, event.me, event.peer)
+        ]
         for roles, declared in [*((cast.roles, cast.declared) for cast in casts), (self.roles, self.declared)]:
             for item in declared:
                 between = item.sender in roles.plays(event.peer) and item.receiver in roles.plays(event.me)
@@ -50,15 +52,15 @@ class Transcript:
                     return item
         return None
 
-    def role(self, name: str, lane: str) -> str:
-        """Return the role of a party in the sum on a lane, or in the run."""
-        casts = [cast.roles for cast in self.protocol_record.casts.values() if cast.carries(lane, name)]
+    def role(self, name: str, subchannel: str) -> str:
+        """Return the role of a party in the sum on a subchannel, or in the run."""
+        casts = [cast.roles for cast in self.protocol_record.casts.values() if cast.carries(subchannel, name)]
         return [*casts, self.roles][0].role(name)
 
     def missed(self, name: str) -> Iterator[tuple[LearnedGradient, Floats]]:
         """Each gradient that a party learned, and how far it is from J^T g."""
         for learned in self.protocol_record.gradients[name]:
-            first = self.protocol_record.before[learned.lane]
+            first = self.protocol_record.before[learned.subchannel]
             g, _ = self.protocol_record.residuals[self.roles.lead][first + learned.exchange]
             yield learned, learned.gradient - learned.J.vjp(g)
 

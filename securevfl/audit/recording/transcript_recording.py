@@ -1,4 +1,4 @@
-"""Runs with a witness at every seat: of a whole job, of one sum alone, of one residual alone."""
+"""Runs with a witness at every context: of a whole job, of one sum alone, of one residual alone."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from securevfl.job import Job
 from securevfl.models.class_labels import classes_of
 from securevfl.protocols.declared import Declared, Space
 from securevfl.protocols.differentiable import FixedJacobian
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.base import Agreement, Batch, ResidualProtocol
-from securevfl.protocols.seat import Seat
 from securevfl.protocols.sums.base import SumProtocol, SumRole
 from securevfl.runtime.channel import Channel, Event
 from securevfl.runtime.clock import WallClock
@@ -88,16 +88,16 @@ def record_sum(
     shape = next(iter(rounds[0].values())).shape
     sums = witnessed(RecordedSum, protocol, witness)
 
-    def seat(channel: Channel) -> SumRole:
-        return sums.role(Seat(channel, cast, Meter(channel.clock, channel.books, executor)))
+    def context(channel: Channel) -> SumRole:
+        return sums.role(PartyContext(channel, cast, Meter(channel.clock, channel.books, executor)))
 
     def collect(channel: Channel) -> None:
-        role = seat(channel)
+        role = context(channel)
         for _ in rounds:
             role.collect(shape, space)
 
     def contribute(channel: Channel) -> None:
-        role = seat(channel)
+        role = context(channel)
         for parts in rounds:
             role.contribute(parts[channel.me], space)
 
@@ -123,9 +123,9 @@ def record_residual(
     cast = Roles.labelled(COLLECTS, passives)
     protocol = _watched(residual, COLLECTS, witness)
 
-    def seat(channel: Channel) -> Seat:
+    def context(channel: Channel) -> PartyContext:
         witness.sessions.add(channel.session)
-        return Seat(
+        return PartyContext(
             channel=channel,
             roles=cast,
             meter=Meter(channel.clock, channel.books, executor),
@@ -134,14 +134,14 @@ def record_residual(
         )
 
     def publish(channel: Channel) -> None:
-        role = protocol.active(seat(channel), Agreement())
+        role = protocol.active(context(channel), Agreement())
         for epoch in range(epochs):
             for g in residuals:
                 role.publish(g, epoch=epoch, to=passives)
         role.close()
 
     def ask(channel: Channel) -> None:
-        role = protocol.passive(seat(channel), Agreement())
+        role = protocol.passive(context(channel), Agreement())
         for epoch in range(epochs):
             for index, J in enumerate(jacobians[channel.me]):
                 role.reply().gradient(FixedJacobian(), Batch(index, epoch, J))

@@ -50,8 +50,8 @@ from securevfl.optim.fedbcd import FedSGD
 from securevfl.options import JobOptions
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.declared import Declared
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.score_ledger.limits import BUDGET, ROWS_PER_MEASURE
-from securevfl.protocols.seat import Seat
 from securevfl.protocols.shares import (
     chunk_agreement,
     iteration,
@@ -454,8 +454,8 @@ class SharesMethod(Method[SharesJob]):
             "however many, learn nothing without both"
         )
 
-    def player(self, job: SharesJob, seat: Seat, columns: int, state: State | None) -> Player:
-        return SharesPlayer(job, seat, columns, state)
+    def player(self, job: SharesJob, context: PartyContext, columns: int, state: State | None) -> Player:
+        return SharesPlayer(job, context, columns, state)
 
     def ideal(self, job: J) -> J:
         """Return the job itself: what a party holds after it, messages aside, is uniform words and the agreed

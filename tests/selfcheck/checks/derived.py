@@ -136,9 +136,9 @@ TABLE = (
     ),
     Derived(
         "the noise of a defence",
-        lambda key, lane, number: Noise(key, lane, number).take().array(2, np.uint64).tobytes(),
-        {"key": _A, "lane": "a", "number": 0},
-        {"key": _B, "lane": "b", "number": 1},
+        lambda key, subchannel, number: Noise(key, subchannel, number).take().array(2, np.uint64).tobytes(),
+        {"key": _A, "subchannel": "a", "number": 0},
+        {"key": _B, "subchannel": "b", "number": 1},
     ),
     Derived(
         "a pad of transfers",
@@ -148,9 +148,9 @@ TABLE = (
     ),
     Derived(
         "a seed of transfers of one conversation and purpose",
-        lambda seed, lane, purpose: table_transfers.derived_seed(seed, lane, purpose),
-        {"seed": _A, "lane": "", "purpose": "tops"},
-        {"seed": _B, "lane": "/ahead", "purpose": "switches"},
+        lambda seed, subchannel, purpose: table_transfers.derived_seed(seed, subchannel, purpose),
+        {"seed": _A, "subchannel": "", "purpose": "tops"},
+        {"seed": _B, "subchannel": "/ahead", "purpose": "switches"},
     ),
     Derived(
         "a value of the PRF of an id",

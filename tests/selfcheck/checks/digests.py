@@ -25,8 +25,8 @@ from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedSGD
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.engines import Ckks, Engine, Paillier
+from securevfl.protocols.handshake import RunHello
 from securevfl.protocols.residuals.sealed_residual import Blinded, Opened, SealedG
-from securevfl.protocols.seat import Meeting
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.codec import Message
 from securevfl.training.simulate import simulate
@@ -106,8 +106,8 @@ def _paillier() -> None:
 
 
 FIELDS = (
-    Field(Meeting, "job", _open),
-    Field(Meeting, "order", _open),
+    Field(RunHello, "job", _open),
+    Field(RunHello, "order", _open),
 )
 # the digest of the key that an engine's message is for stands behind its first bytes
 LATTICE = (

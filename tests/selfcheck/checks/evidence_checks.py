@@ -16,7 +16,7 @@ from securevfl.errors import LeakageError
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedBCD
-from securevfl.protocols.bin_classes import LANE, word_bits
+from securevfl.protocols.bin_classes import EVIDENCE_SUBCHANNEL, word_bits
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.engines import Ckks
 from securevfl.protocols.residuals.sealed_residual import Opened
@@ -30,7 +30,11 @@ _HEAD = 64  # bytes of an opening at most that are no words
 
 def _opened(event: Event) -> int:
     """Return the bytes of counts that a message opens."""
-    return len(event.message.values) if event.lane.startswith(LANE) and isinstance(event.message, Opened) else 0
+    return (
+        len(event.message.values)
+        if event.subchannel.startswith(EVIDENCE_SUBCHANNEL) and isinstance(event.message, Opened)
+        else 0
+    )
 
 
 def _job(woe: Woe, **keys: Any) -> Job:
@@ -54,7 +58,7 @@ def counts() -> Outcome:
         bits = _ENGINE.scheme().opened_bits(len(_tables()[0]), _TOLD.counts(width[name]), word_bits(len(_tables()[0])))
         if opened > 2 * bits / 8 + _HEAD:
             outcome.add("words", name, f"was sent more of its counts than the {bits} bits that words have")
-        told = [each for each in transcript.protocol_record.gradients[name] if each.lane == LANE]
+        told = [each for each in transcript.protocol_record.gradients[name] if each.subchannel == EVIDENCE_SUBCHANNEL]
         if len(told) != 1:
             outcome.add("output", name, f"was told its bins {len(told)} times, once was expected")
         for each in told:

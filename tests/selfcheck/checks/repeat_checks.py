@@ -105,7 +105,7 @@ def ledger() -> Outcome:
         own = _ledgers(folder)
 
         def observe(event: Event) -> None:
-            if event.direction == "send" and type(event.message).__name__ != "Meeting":
+            if event.direction == "send" and type(event.message).__name__ != "RunHello":
                 late.update(() if own[event.me].read().entries else (event.me,))
 
         own["bank"].trust("shop")

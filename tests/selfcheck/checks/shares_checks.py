@@ -52,7 +52,7 @@ from securevfl.protocols.shares.opened_weights import OpenedWeights
 from securevfl.protocols.shares.preprocessing_store import NAME_BYTES
 from securevfl.protocols.shares.shares_options import Shares
 from securevfl.protocols.shares.spent_chunks import SpentNames
-from securevfl.runtime.channel import Entry, Event, Observer
+from securevfl.runtime.channel import DisclosureRecord, Event, Observer
 from securevfl.training.checkpoint import Checkpoints, Saved
 from securevfl.training.simulate import simulate
 
@@ -302,7 +302,7 @@ class _Weighed(Observer):
             self.bits.append(event.message.bits)
 
     def note(self, me: str, fact: object) -> None:
-        if isinstance(fact, Entry) and fact.group == "weights":
+        if isinstance(fact, DisclosureRecord) and fact.group == "weights":
             self.entries.append((me, fact.kind, fact.numbers * fact.bits))
 
 

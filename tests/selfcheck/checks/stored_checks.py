@@ -32,7 +32,7 @@ from selfcheck.entropy import Drawn, recorded
 from selfcheck.stored_runs import WORKERS, StoredPush, StoredRun, WorkerStep, record_stored, steps
 
 _NEAR = 1e-3  # of a sum of three, under CKKS
-_LANE = ""
+_SUBCHANNEL = ""
 
 
 def outputs(seed: int, *, batches: int = 2, visits: int = 3, rows: int = 120) -> dict[WorkerStep, Floats]:
@@ -98,7 +98,7 @@ def _sealed(
 ) -> None:
     """Every key that was sent is sealed under the key of the two parties, and goes to readers alone."""
     publics = {name: drawn.keys[name][0].public_key().public_bytes_raw() for name in WORKERS}
-    session = f"{next(iter(run.transcript.protocol_record.sessions)).hex()}/{_LANE}"
+    session = f"{next(iter(run.transcript.protocol_record.sessions)).hex()}/{_SUBCHANNEL}"
     for event in run.transcript.received:
         message, me, peer = event.message, event.me, event.peer
         if isinstance(message, SumPublic) and message.key != publics[peer]:

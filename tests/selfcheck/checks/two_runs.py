@@ -57,7 +57,7 @@ def same_shape(a: Transcript, b: Transcript) -> Outcome:
         by_receiver: dict[tuple[str, str, str], list[Any]] = defaultdict(list)
         for item in received.items:
             event, headers = item.event, tuple(part.header for part in item.parts)
-            by_receiver[event.me, event.peer, event.lane].append((item.name, event.nbytes, headers))
+            by_receiver[event.me, event.peer, event.subchannel].append((item.name, event.nbytes, headers))
         shapes.append(by_receiver)
     for place in shapes[0] | shapes[1]:
         for first, second in zip(shapes[0].get(place, []), shapes[1].get(place, []), strict=False):

@@ -76,9 +76,9 @@ class _Known(Prg):
 def _handed_out(self: Any, loss: Any, data: Any, rounds: int, *, last: bool) -> Any:
     """Measure as before, but at the end have the active party give everyone what it holds of their weights."""
     for name, words in self._state.others.items() if last and self._active else ():
-        self._seat.channel.send(name, Delta(words.tobytes()), "weights")
+        self._context.channel.send(name, Delta(words.tobytes()), "weights")
     if last and not self._active:
-        self._seat.channel.recv(self._seat.active, Delta, "weights")
+        self._context.channel.recv(self._context.active, Delta, "weights")
     return _measure(self, loss, data, rounds, last=last)
 
 
@@ -102,7 +102,7 @@ def _bare(party: str) -> Any:
     """`Ahead.make` with keystreams of zeros at this party, so that it hides nothing of residuals."""
 
     def make(self: Any, chunk: int, visits: Any) -> None:
-        if self._seat.me == (self._seat.active if party == ACTIVE else self._terms.partner):
+        if self._context.me == (self._context.active if party == ACTIVE else self._terms.partner):
             self._prg = Stand(self._prg, array=lambda shape, dtype, number=None: np.zeros(shape, dtype))
         _make(self, chunk, visits)
 
@@ -294,7 +294,7 @@ MUTANTS = [
         "the party with labels enters what weights tell of its columns, and nothing of its labels",
         "shares: opened weights",
         "weights",
-        patched(edited(opened_weights, "enter", ("        if seat.me == seat.active:\n", "        if False:\n"))),
+        patched(edited(opened_weights, "enter", ("        if context.me == context.active:\n", "        if False:\n"))),
     ),
     Mutant(
         "weights served unrounded",
