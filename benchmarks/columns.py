@@ -19,7 +19,7 @@ import numpy as np
 import securevfl as vfl
 from securevfl.audit.attacks import ATTACKS
 from securevfl.audit.attacks.base import Score
-from securevfl.audit.recording.views import Worlds
+from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.optim.rules import Optimizer
 
 ROWS, BATCH, EPOCHS, SEEDS = 3000, 750, 20, 3
@@ -91,7 +91,7 @@ def columns(data: Path, only: str, rows: int) -> None:
     for name, own, parties in settings:
         if not name.startswith(only):
             continue
-        stage = Worlds(own, parties, 0)
+        stage = RealIdealPair(own, parties, 0)
         for attack in ("column_space", "binary_columns", "first_difference"):
             if not ATTACKS[attack].why_not(own):
                 show(f"{name}: {attack}", ATTACKS[attack].score(stage))
@@ -119,7 +119,7 @@ def own_parts(data: Path, only: str, seeds: int) -> None:
             if not f"own part, {name}".startswith(only):
                 continue
             own = job("direct", residual, epochs=10).model_copy(update={"batch_size": batch})
-            scores = [ATTACKS["own_part"](own, parties, seed).real for seed in range(seeds)]
+            scores = [ATTACKS["partial_score"](own, parties, seed).real for seed in range(seeds)]
             print(f"own part, {name}, {residual}: {np.mean(scores):.3f}", flush=True)
 
 

@@ -22,7 +22,7 @@ import numpy as np
 import securevfl as vfl
 from benchmarks.tables import shuffled
 from securevfl.audit.attacks import ATTACKS
-from securevfl.audit.recording.views import Worlds
+from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.protocols.residuals.base import ResidualProtocol
 from securevfl.protocols.residuals.defences import Defence, Gaussian, Marvell, MaxNorm, Rounding
 
@@ -72,7 +72,7 @@ def measure(
     )
     aucs, rows = [], []
     for seed in range(seeds):
-        worlds = Worlds(job, shuffled(parties, seed), seed)
+        worlds = RealIdealPair(job, shuffled(parties, seed), seed)
         scores = [ATTACKS[name].score(worlds) for name in LABEL_ATTACKS]
         aucs.append(worlds.real_run[0].metrics["auc"])
         rows.append([[score.real, score.simulated] for score in scores])

@@ -53,7 +53,7 @@ from securevfl.models.forest_inputs import ForestInputs
 from securevfl.optim.curvature import of_rows
 from securevfl.organisations.join import join
 from securevfl.organisations.kit import init_certs, write_kit
-from securevfl.protocols.shares.work_ahead import Terms
+from securevfl.protocols.shares.shares_params import Terms
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart
 from securevfl.training.session import run_key
@@ -378,8 +378,8 @@ def weights(setting: Setting, keys: Mapping[str, bytes] | None) -> dict[str, Any
             return undisturbed(setting)
         make = Phases.player
 
-        def pinned(self: Phases, job: Job, seat: Any, columns: int, state: Any) -> Any:
-            return make(self, job, seat, columns, State(key=keys[seat.me], theta=None))
+        def pinned(self: Phases, job: Job, context: Any, columns: int, state: Any) -> Any:
+            return make(self, job, context, columns, State(key=keys[context.me], theta=None))
 
         with mock.patch.object(Phases, "player", pinned):
             return undisturbed.__wrapped__(setting)

@@ -24,7 +24,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 import securevfl as vfl
-from securevfl.bench.record import record
+from securevfl.bench.result_file import file_content
 from securevfl.data.partitions import partition_party
 from securevfl.data.store import store_table
 from securevfl.models.metrics import evaluate
@@ -139,7 +139,7 @@ def main() -> None:
     }
     print(json.dumps(row, indent=1))
     given.json.parent.mkdir(parents=True, exist_ok=True)
-    given.json.write_text(json.dumps(record("securevfl.bench.full_batch/1", [row]), indent=1) + "\n")
+    given.json.write_text(json.dumps(file_content("securevfl.bench.full_batch/1", [row]), indent=1) + "\n")
 
 
 if __name__ == "__main__":

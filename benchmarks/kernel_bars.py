@@ -32,7 +32,7 @@ from securevfl.models.linear import Logistic
 from securevfl.optim.rules import BlockDescent
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.engines import Ckks, Engine
-from securevfl.protocols.shares.share_products import SHARE_SCHEMES
+from securevfl.protocols.shares.share_schemes import SHARE_SCHEMES
 from securevfl.protocols.shares.shares_options import Shares
 from securevfl.training.simulate import simulate
 

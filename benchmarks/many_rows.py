@@ -44,7 +44,7 @@ import securevfl as vfl
 from benchmarks.scale import megabytes
 from securevfl.base.arrays import Floats
 from securevfl.base.machine import one_heap
-from securevfl.bench.record import record
+from securevfl.bench.result_file import file_content
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.data.id_keys import id_keys
 from securevfl.data.load import forget, read_aligned
@@ -56,7 +56,7 @@ from securevfl.families.shares.shares_plan import SharesJob, plan_of
 from securevfl.models.metrics import area_under_curve
 from securevfl.organisations.join import join
 from securevfl.organisations.kit import init_certs, write_kit
-from securevfl.protocols.shares.work_ahead import BLOCK
+from securevfl.protocols.shares.shares_params import BLOCK
 from securevfl.runtime.clock import Kind, Stage
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart
@@ -354,7 +354,7 @@ def main() -> None:
         rows = [figures("virtual", started(folder, "virtual"))] if given.virtual else measure(folder, given)
         if not (given.trees or given.classes or given.virtual):
             rows.append(figures("compare", started(folder, "compare")))
-    given.json.write_text(json.dumps(record("securevfl.bench.many_rows/1", rows), indent=1) + "\n")
+    given.json.write_text(json.dumps(file_content("securevfl.bench.many_rows/1", rows), indent=1) + "\n")
 
 
 if __name__ == "__main__":

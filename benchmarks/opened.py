@@ -18,7 +18,7 @@ import numpy as np
 import securevfl as vfl
 from benchmarks.tables import default_credit
 from securevfl.audit.attacks import ATTACKS, LabelAttack, label_auc
-from securevfl.audit.recording.views import Worlds
+from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.errors import SecureVFLError
 from securevfl.training.run_page import format_table
 
@@ -43,7 +43,7 @@ def made_up(rows: int, seed: int) -> list[vfl.Party]:
 
 def attacked(job: vfl.Job, parties: Sequence[vfl.Party]) -> tuple[float, str, float, int]:
     """The best attack's label AUC, its name, the model's AUC and the exchanges."""
-    worlds = Worlds(job, parties, job.seed, attacker=STRANGER)
+    worlds = RealIdealPair(job, parties, job.seed, attacker=STRANGER)
     run, found = worlds.real_run[0], [(0.5, "none")]
     for name, attack in ATTACKS.items():
         if isinstance(attack, LabelAttack) and not attack.why_not(job):

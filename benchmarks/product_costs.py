@@ -16,7 +16,7 @@ import numpy as np
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import Integers, ShareRing, Words
 from securevfl.crypto.share_scheme import ShareScheme, common_coin
-from securevfl.protocols.shares.share_products import SHARE_SCHEMES
+from securevfl.protocols.shares.share_schemes import SHARE_SCHEMES
 
 BITS = 48  # L of batches of some thousand rows
 PARTS = "encrypt", "prepare", "product", "open"

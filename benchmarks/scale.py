@@ -31,7 +31,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 import securevfl as vfl
-from securevfl.bench.record import record
+from securevfl.bench.result_file import file_content
 from securevfl.cli.parties import predict as predict_command
 from securevfl.cli.party_options import MeetingOptions
 from securevfl.data.row_order import write_rows
@@ -227,7 +227,7 @@ def main() -> None:
                 break
             kits(Path(name))
             rows += measure(Path(name), step, head, given.seconds)
-            given.json.write_text(json.dumps(record("securevfl.bench.scale/1", rows), indent=1) + "\n")
+            given.json.write_text(json.dumps(file_content("securevfl.bench.scale/1", rows), indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -21,9 +21,9 @@ import numpy as np
 
 import securevfl as vfl
 from securevfl.base.roles import Roles
-from securevfl.bench.record import record
+from securevfl.bench.result_file import file_content
 from securevfl.protocols.declared import Circle, Reals, Space
-from securevfl.protocols.seat import Seat
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.sums.base import SumProtocol, SumRole
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import Network, Stage, VirtualClock
@@ -45,12 +45,12 @@ class RestartedClock(VirtualClock):
         self._up, self._down = type(self._up)(), type(self._down)()
 
 
-def seat_of(channel: Channel, names: list[str]) -> Seat:
-    return Seat(channel, Roles.sum(names[0], tuple(names[1:])), Meter(channel.clock, channel.books))
+def seat_of(channel: Channel, names: list[str]) -> PartyContext:
+    return PartyContext(channel, Roles.sum(names[0], tuple(names[1:])), Meter(channel.clock, channel.books))
 
 
-def exchange(seat: Seat, role: SumRole, values: np.ndarray, space: Space) -> None:
-    if seat.me == seat.collector:
+def exchange(context: PartyContext, role: SumRole, values: np.ndarray, space: Space) -> None:
+    if context.me == context.collector:
         role.collect(values.shape, space)
     else:
         role.contribute(values, space)
@@ -91,8 +91,8 @@ def time_one(protocol: SumProtocol, q: int, repeats: int, space: Space) -> tuple
     values = np.zeros(VALUES, np.float64 if isinstance(space, Reals) else np.uint32)
 
     def play(channel: Channel) -> tuple[list[float], int]:
-        seat = seat_of(channel, names)
-        role = protocol.role(seat)
+        context = seat_of(channel, names)
+        role = protocol.role(context)
         channel.clock.stage = Stage.TRAIN
         times = []
         for _ in range(repeats + 1):
@@ -100,7 +100,7 @@ def time_one(protocol: SumProtocol, q: int, repeats: int, space: Space) -> tuple
             assert isinstance(channel.clock, RestartedClock)
             channel.clock.restart()
             ready.wait()
-            exchange(seat, role, values, space)
+            exchange(context, role, values, space)
             times.append(float(channel.clock.path().sum()))
         return times[1:], channel.books.bytes_sent(Stage.TRAIN)
 
@@ -139,12 +139,12 @@ def cpu_of(protocol: SumProtocol, parties: int, exchanges: int, space: Space) ->
     values = np.zeros(VALUES, np.float64 if isinstance(space, Reals) else np.uint32)
 
     def play(channel: Channel) -> tuple[float, float]:
-        seat = seat_of(channel, names)
-        role = protocol.role(seat)
+        context = seat_of(channel, names)
+        role = protocol.role(context)
         ready.wait()
         started = time.process_time()
         for _ in range(exchanges):
-            exchange(seat, role, values, space)
+            exchange(context, role, values, space)
         ready.wait()
         return started, time.process_time()
 
@@ -202,7 +202,7 @@ def main() -> None:
     for row in rows:
         print(json.dumps(row), flush=True)
     if options.json:
-        options.json.write_text(json.dumps(record("securevfl.bench.sums/1", rows), indent=1) + "\n")
+        options.json.write_text(json.dumps(file_content("securevfl.bench.sums/1", rows), indent=1) + "\n")
     if options.plot:
         plot(rows, options.plot)
 

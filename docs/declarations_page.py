@@ -11,12 +11,12 @@ from securevfl.families import METHODS
 from securevfl.families.fdml.stored_sum import STORED
 from securevfl.job import Job
 from securevfl.organisations import conversation, correlate, fairness_by_group, measure, predict, scoring
-from securevfl.protocols import seat
+from securevfl.protocols import handshake
 from securevfl.protocols.alignment import psi, standing
 from securevfl.protocols.choice import RESIDUALS, SUMS
 from securevfl.protocols.declared import Declared
-from securevfl.protocols.shares.column_products import FEWEST, ProductNumbers
-from securevfl.protocols.shares.share_products import SHARE_SCHEMES
+from securevfl.protocols.shares.column_correlations import FEWEST, ProductNumbers
+from securevfl.protocols.shares.share_schemes import SHARE_SCHEMES
 from securevfl.runtime.codec import Message
 
 _PASSIVES = ["P1", "P2", "P3", "P4"]
@@ -35,7 +35,7 @@ class Section:
 
 def sections() -> list[Section]:
     """All protocols, for four parties beside the one that collects or has labels."""
-    found = [Section("Session", "authenticated lines", "none needed: plain", seat.declares(_ROLES))]
+    found = [Section("Session", "authenticated lines", "none needed: plain", handshake.declares(_ROLES))]
     found += [
         Section(
             f"Sum: {_title(sums.name, label)}",

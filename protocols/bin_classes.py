@@ -27,10 +27,10 @@ from securevfl.base.arrays import Floats
 from securevfl.base.chunked_matrix import Rows, made
 from securevfl.errors import ProtocolError
 from securevfl.protocols.differentiable import FixedJacobian
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.base import Agreement, Batch, ResidualProtocol
-from securevfl.protocols.seat import Seat
 
-LANE = "evidence"
+EVIDENCE_SUBCHANNEL = "evidence"
 
 _OFF = 0.4  # how far from a whole number of rows an opened count may be: a word is a quarter off where bins hold all
 
@@ -40,28 +40,29 @@ def word_bits(rows: int) -> int:
     return (2 * rows - 1).bit_length()
 
 
-def tell(seat: Seat, residual: ResidualProtocol, later: NDArray[np.bool_]) -> None:
+def tell(context: PartyContext, residual: ResidualProtocol, later: NDArray[np.bool_]) -> None:
     """Act as the active party: `later` marks rows (n,) of the positive class. Returns when all have what they asked."""
-    role = residual.active(seat, _agreed(len(later)))
-    role.publish(np.where(later, 1.0, -1.0)[:, None], epoch=0, to=seat.passives)  # 1
+    role = residual.active(context, _agreed(len(later)))
+    role.publish(np.where(later, 1.0, -1.0)[:, None], epoch=0, to=context.passives)  # 1
     role.close()
 
 
-def ask(seat: Seat, residual: ResidualProtocol, bins: Rows, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+def ask(context: PartyContext, residual: ResidualProtocol, bins: Rows, rows: NDArray[np.intp]) -> NDArray[np.intp]:
     """Ask, as a passive party, how many rows of the positive class (k,) each of its bins (n x k) has.
 
     rows: how many rows each bin has. ProtocolError if what comes back are no counts of rows.
     """
-    role = residual.passive(seat, _agreed(len(bins)))
+    role = residual.passive(context, _agreed(len(bins)))
     J: Floats = made(bins)  # type: ignore[assignment]  # where it is tall, products take it all the same
-    with seat.channel.door.on("bins"):
+    with context.channel.gate.on("bins"):
         opened = role.reply().gradient(FixedJacobian(), Batch(0, 0, J))[:, 0]  # 2
     role.close()
     counts = (opened + rows) / 2  # 3
     found = np.rint(counts)
     if (np.abs(counts - found) > _OFF).any() or (found < 0).any() or (found > rows).any():
         raise ProtocolError(
-            f"{seat.me}: whole numbers of rows of the positive class in its bins were expected of {seat.active}, other "
+            f"{context.me}: whole numbers of rows of the positive class in its bins were expected of "
+            f"{context.active}, other "
             'numbers came; do both hold the same rows, and not too many for the engine? Use residual = "paillier"'
         )
     return found.astype(np.intp)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from securevfl.base.config import Named
 from securevfl.base.roles import Role
-from securevfl.runtime.channel import Channel, Entry, Leave
+from securevfl.runtime.channel import Channel, DisclosurePermit, DisclosureRecord
 from securevfl.runtime.codec import Message
 
 # The numbers that a sum is made of: reals up to a bound, or phases of a circle.
@@ -109,22 +109,22 @@ def recast(
 # Entries for what protocols tell that says nothing about anyone's rows.
 
 
-def sizes(channel: Channel, to: str) -> Leave:
+def permit_sizes(channel: Channel, to: str) -> DisclosurePermit:
     """Enters numbers of rows, versions and digests of what is agreed, which tell no row."""
-    return channel.tell(Entry(to, "sizes", 1, 64))
+    return channel.permit(DisclosureRecord(to, "sizes", 1, 64))
 
 
 VERDICT = 3  # bits of a verdict at most
 
 
-def verdict(channel: Channel, to: str) -> Leave:
+def permit_stop_decision(channel: Channel, to: str) -> DisclosurePermit:
     """Enters how a training goes: whether it stops, and in which rounds a loss rose."""
-    return channel.tell(Entry(to, "verdicts", 1, VERDICT))
+    return channel.permit(DisclosureRecord(to, "verdicts", 1, VERDICT))
 
 
-def evaluated(channel: Channel, to: str) -> Leave:
+def permit_evaluated_decision(channel: Channel, to: str) -> DisclosurePermit:
     """Enters a verdict that follows from labels of evaluated rows, as bits of these."""
-    return channel.tell(Entry(to, "labels", 1, VERDICT, about=(channel.me,), group="verdicts"))
+    return channel.permit(DisclosureRecord(to, "labels", 1, VERDICT, about=(channel.me,), group="verdicts"))
 
 
 # What a job can name as a protocol of messages, whatever it does.

@@ -16,7 +16,7 @@ from securevfl.crypto.paillier.paillier_product import PaillierScheme
 from securevfl.crypto.paillier.paillier_sum import PaillierSum
 from securevfl.crypto.scheme import AdditiveScheme, LinearScheme
 from securevfl.protocols.declared import MessageProtocol
-from securevfl.protocols.seat import Seat
+from securevfl.protocols.party_context import PartyContext
 
 Library = Literal["own", "seal"]  # whose code the same protocol runs on
 
@@ -118,9 +118,9 @@ class Encrypted(MessageProtocol):
 
     engine: AnyEngine
 
-    def linear(self, seat: Seat) -> LinearScheme:
+    def linear(self, context: PartyContext) -> LinearScheme:
         """Return the engine's scheme for J^T [[g]], its calls booked at this party."""
-        return seat.meter.linear(self.engine.scheme())
+        return context.meter.linear(self.engine.scheme())
 
     @property
     def quick(self) -> Self:

@@ -5,7 +5,7 @@ party, every `publish` one `reply` of each party it goes to. A reply may be aske
 far as was agreed (`securevfl.protocols.residuals.base.Agreement`). A link is left, as a context, when the training is
 over:
 
-    with ActiveLink(seat, sums, residual) as link:
+    with ActiveLink(context, sums, residual) as link:
         optimizer.active(party, link)
 
 Leaving it waits until all that was published has been served. One that is left by an error waits for nothing: the
@@ -24,14 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats, RowSlices
-from securevfl.protocols.declared import Release, verdict
+from securevfl.protocols.declared import Release, permit_stop_decision
 from securevfl.protocols.notes import Summed
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.base import ActiveResidual, Batch, PassiveResidual, Reply
-from securevfl.protocols.seat import Seat
 from securevfl.protocols.sums.base import SumRole
 from securevfl.runtime.clock import Kind
 from securevfl.runtime.codec import Message
-from securevfl.runtime.threads import Beside
+from securevfl.runtime.threads import BackgroundTask
 
 M = TypeVar("M", bound=Message)
 
@@ -56,14 +56,14 @@ class Link(ABC):
 class ActiveLink(Link):
     """The active party's end of the link to the passive parties."""
 
-    def __init__(self, seat: Seat, sums: SumRole, residual: ActiveResidual) -> None:
-        self.me = seat.me
-        self.passives = seat.passives
+    def __init__(self, context: PartyContext, sums: SumRole, residual: ActiveResidual) -> None:
+        self.me = context.me
+        self.passives = context.passives
         self.rounds = 0  # exchanges so far
-        self._channel = seat.channel
-        self._lane = seat.lane
-        self._outputs = seat.outputs
-        self._space = seat.reals
+        self._channel = context.channel
+        self._subchannel = context.subchannel
+        self._outputs = context.outputs
+        self._space = context.reals
         self._sums = sums
         self._residual: ActiveResidual = residual
 
@@ -85,15 +85,16 @@ class ActiveLink(Link):
         self._channel.note(Summed(batch.index))
         return total
 
-    def tell(self, message: Message, lane: str) -> None:
-        """Send what an optimizer declares beside sums and residuals to all passive parties, on a lane of its own."""
+    def tell(self, message: Message, subchannel: str) -> None:
+        """Send what an optimizer declares beside sums and residuals to all passive parties, on a subchannel of its
+        own."""
         for passive in self.passives:
-            told = verdict(self._channel, passive)
-            self._channel.send(passive, message, f"{self._lane}/{lane}", told=told)
+            permit = permit_stop_decision(self._channel, passive)
+            self._channel.send(passive, message, f"{self._subchannel}/{subchannel}", permit=permit)
 
-    def sum_beside(self, batch: Batch) -> Beside[Floats]:
+    def sum_beside(self, batch: Batch) -> BackgroundTask[Floats]:
         """`sum` in a thread of its own, whose result it is; one at a time."""
-        return Beside(self._channel, lambda: self.sum(batch), "exchange")
+        return BackgroundTask(self._channel, lambda: self.sum(batch), "exchange")
 
     def publish(
         self, g: Floats, batch: Batch, *, to: Collection[str] | None = None, again: Release | None = None
@@ -107,16 +108,16 @@ class PassiveLink(Link):
 
     def __init__(
         self,
-        seat: Seat,
+        context: PartyContext,
         sums: SumRole,
         residual: PassiveResidual,
         shown: Callable[[Floats, Batch], Floats] = lambda H, batch: H,
     ) -> None:
         """shown: H (n x c) of a batch as it may be sent."""
-        self.me = seat.me
-        self.passives = seat.passives
+        self.me = context.me
+        self.passives = context.passives
         self._shown = shown
-        self._seat = seat
+        self._context = context
         self._sums = sums
         self._residual: PassiveResidual = residual
         self.rounds = 0  # exchanges so far
@@ -127,22 +128,22 @@ class PassiveLink(Link):
     def contribute(self, H: Floats, batch: Batch) -> None:
         """Send this party's H_k (n x c) to the sum."""
         self.rounds += 1
-        self._seat.channel.clock.offloaded(Kind.LOCAL, batch.elsewhere)
-        self._sums.contribute(self._shown(H, batch), self._seat.reals)
-        self._seat.channel.note(Summed(batch.index))
+        self._context.channel.clock.offloaded(Kind.LOCAL, batch.elsewhere)
+        self._sums.contribute(self._shown(H, batch), self._context.reals)
+        self._context.channel.note(Summed(batch.index))
 
-    def exchange_beside(self, H: Floats, batch: Batch) -> Beside[Reply]:
+    def exchange_beside(self, H: Floats, batch: Batch) -> BackgroundTask[Reply]:
         """`contribute` and then `reply` in a thread of its own, whose result that is; one at a time."""
 
         def exchange() -> Reply:
             self.contribute(H, batch)
             return self.reply()
 
-        return Beside(self._seat.channel, exchange, "exchange")
+        return BackgroundTask(self._context.channel, exchange, "exchange")
 
-    def told(self, kind: type[M], lane: str) -> M:
-        """Receive the next message of this kind that the active party sends on the lane."""
-        return self._seat.channel.recv(self._seat.active, kind, f"{self._seat.lane}/{lane}")
+    def told(self, kind: type[M], subchannel: str) -> M:
+        """Receive the next message of this kind that the active party sends on the subchannel."""
+        return self._context.channel.recv(self._context.active, kind, f"{self._context.subchannel}/{subchannel}")
 
     def reply(self) -> Reply:
         """Receive the next residual that the active party publishes to this party."""
@@ -179,7 +180,7 @@ class AskedRows:
 
 
 def predict(
-    seat: Seat,
+    context: PartyContext,
     sums: SumRole,
     part: ScoringPart,
     rows: RowSlices,
@@ -193,8 +194,8 @@ def predict(
     f = np.empty((len(rows), outputs))
     for start in range(0, len(rows), BLOCK):
         block = slice(start, min(start + BLOCK, len(rows)))
-        if seat.me == seat.active:
-            f[block] = part.joined(rows[block], sums.collect((block.stop - start, seat.outputs), seat.reals))  # 1
+        if context.me == context.active:
+            f[block] = part.joined(rows[block], sums.collect((block.stop - start, context.outputs), context.reals))  # 1
         else:
-            sums.contribute(shown(part.forward(rows[block]), block), seat.reals)  # 1
-    return f if seat.me == seat.active else None
+            sums.contribute(shown(part.forward(rows[block]), block), context.reals)  # 1
+    return f if context.me == context.active else None

@@ -135,11 +135,11 @@ def until_silent() -> Callable[[Any, Collection[str]], None]:
     def change(channel: Any, silent: Collection[str]) -> None:
         receive, most = channel.recv, time.monotonic() + 60
 
-        def recv(sender: str, kind: Any, lane: str = "", *, timeout: float | None = None) -> Any:
+        def recv(sender: str, kind: Any, subchannel: str = "", *, timeout: float | None = None) -> Any:
             while True:
                 last = sender in silent or time.monotonic() > most
                 try:
-                    return receive(sender, kind, lane, timeout=0.001 if last else 0.01)
+                    return receive(sender, kind, subchannel, timeout=0.001 if last else 0.01)
                 except TransportError:
                     if last:
                         raise

@@ -15,7 +15,7 @@ from typing import Any
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from benchmarks.papers.study import Part, Runs
-from securevfl.bench.record import machine
+from securevfl.bench.result_file import machine
 
 PAPERS = ("fedbcd", "celu", "fdml", "fdskl", "ftl")
 RESULTS = Path(__file__).parent / "results"

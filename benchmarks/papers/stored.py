@@ -17,7 +17,7 @@ import securevfl as vfl
 from benchmarks.papers.study import DIVERGED, Rows, mean
 from securevfl.base.roles import Roles
 from securevfl.families.fdml.stored_sum import StoredServer, StoredSum, StoredWorker
-from securevfl.protocols.seat import Seat
+from securevfl.protocols.party_context import PartyContext
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import VirtualClock
 from securevfl.runtime.executor import Meter
@@ -81,7 +81,9 @@ def _met(kind: StoredSum) -> tuple[StoredServer, dict[str, StoredWorker]]:
     """All sides of one session, which has exchanged its keys."""
 
     def play(channel: Channel) -> StoredServer | StoredWorker:
-        own = Seat(channel, Roles.sum("server", WORKERS), Meter(channel.clock, channel.books), lane="stored")
+        own = PartyContext(
+            channel, Roles.sum("server", WORKERS), Meter(channel.clock, channel.books), subchannel="stored"
+        )
         return kind.server(own, WORKERS) if channel.me == "server" else kind.worker(own, WORKERS)
 
     made = run_threads(dict.fromkeys(("server", *WORKERS), play), lambda: VirtualClock(vfl.Network()), timeout=600)

@@ -22,7 +22,7 @@ from benchmarks.peers.environments import CACHE, Unavailable
 from benchmarks.peers.ours import Found
 from benchmarks.peers.pairs import PairFailed, between, run_pair
 from benchmarks.peers.plans import BETTER, NEAR, PARTS, SGB, System
-from securevfl.bench.record import machine
+from securevfl.bench.result_file import machine
 from securevfl.errors import SecureVFLError
 from securevfl.runtime.clock import Network
 

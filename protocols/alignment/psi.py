@@ -40,7 +40,7 @@ from securevfl.protocols.alignment.psi_work import (
     check_count,
     check_granted,
 )
-from securevfl.protocols.declared import Declared, Reveal, sizes
+from securevfl.protocols.declared import Declared, Reveal, permit_sizes
 
 NONCE_BYTES = 16
 MANY = 4096  # rows from which transfers are quicker than points
@@ -79,7 +79,7 @@ def align_active(work: AlignmentWork) -> NDArray[np.intp]:
         streams = work.stream("back", passive), work.stream("store", passive)
         counts = [work.journal.count(stream) if resumes else 0 for stream in streams]
         work.channel.send(
-            passive, Begin(work.rows, nonce, transfers, resumes, *counts), told=sizes(work.channel, passive)
+            passive, Begin(work.rows, nonce, transfers, resumes, *counts), permit=permit_sizes(work.channel, passive)
         )  # 0
     work.start(nonce, transfers=transfers, resumes=resumes)
     done = {passive: hello.done if resumes else 0 for passive, hello in hellos.items()}
@@ -91,7 +91,7 @@ def align_passive(work: AlignmentWork) -> NDArray[np.intp]:
     kept = work.saved()
     done = 0 if kept is None else work.journal.count("theirs")
     hello = AlignmentHello(work.rows, b"" if kept is None else kept.nonce, done)
-    work.channel.send(work.active, hello, told=sizes(work.channel, work.active))  # 0
+    work.channel.send(work.active, hello, permit=permit_sizes(work.channel, work.active))  # 0
     begin = work.channel.recv(work.active, Begin)  # 0
     check_count(work.active, "rows", begin.rows, 1, 1 << 40)
     check_granted(work, begin)

@@ -54,11 +54,11 @@ from securevfl.protocols.alignment.psi_work import (
     words,
 )
 from securevfl.protocols.declared import Declared, Reveal
-from securevfl.runtime.channel import Telling
+from securevfl.runtime.channel import DisclosingMessage
 from securevfl.runtime.codec import Message
 
 
-class Values(Telling, frozen=True):
+class Values(DisclosingMessage, frozen=True):
     """Up to 65,536 first halves of F, 16 bytes each, ascending."""
 
     values: bytes
@@ -71,19 +71,19 @@ class Store(Message, frozen=True):
     slots: int
 
 
-class Slots(Telling, frozen=True):
+class Slots(DisclosingMessage, frozen=True):
     """Up to 65,536 slots of 16 bytes."""
 
     slots: bytes
 
 
-class Common(Telling, frozen=True):
+class Common(DisclosingMessage, frozen=True):
     """The message that says how many rows are common."""
 
     rows: int
 
 
-class Tags(Telling, frozen=True):
+class Tags(DisclosingMessage, frozen=True):
     """Up to 65,536 tags of 16 bytes of common ids, ascending."""
 
     tags: bytes
@@ -124,10 +124,10 @@ def lead(work: AlignmentWork, passive_rows: dict[str, int], done: dict[str, int]
     for passive in work.passives:
         names = values[passive][shared, 2:]
         tags = names[rising(names)].tobytes()
-        told = work.names(passive, len(shared))
-        work.channel.send(passive, Common(len(shared)), told=told)  # 3
+        permit = work.names(passive, len(shared))
+        work.channel.send(passive, Common(len(shared)), permit=permit)  # 3
         for start in range(0, len(tags), CHUNK * TAG_BYTES):
-            work.channel.send(passive, Tags(tags[start : start + CHUNK * TAG_BYTES]), told=told)  # 3
+            work.channel.send(passive, Tags(tags[start : start + CHUNK * TAG_BYTES]), permit=permit)  # 3
     return shared
 
 
@@ -172,13 +172,13 @@ def follow(work: AlignmentWork, begin: Begin) -> NDArray[np.intp]:
         work.journal.append("store", seed + table.tobytes())
     store = work.journal.chunk("store", 0)
     seed, answers = store[: -items * okvs.VALUE_BYTES], store[-items * okvs.VALUE_BYTES :]
-    told = work.names(work.active, prf.questions(begin.rows))
+    permit = work.names(work.active, prf.questions(begin.rows))
     if not alone:
         work.channel.send(work.active, Store(seed, items))  # 2
     step = CHUNK * okvs.VALUE_BYTES
     for start in range(begin.second * step, len(answers), step):
         some = answers[start : start + step]
-        work.channel.send(work.active, Values(some) if alone else Slots(some), told=told)  # 2
+        work.channel.send(work.active, Values(some) if alone else Slots(some), permit=permit)  # 2
     return _rows_of_tags(work, values[:, 2:], min(work.rows, begin.rows))
 
 

@@ -47,7 +47,7 @@ from securevfl.protocols.alignment.psi_work import (
     words,
 )
 from securevfl.protocols.declared import Declared, Reveal
-from securevfl.runtime.channel import Telling
+from securevfl.runtime.channel import DisclosingMessage
 from securevfl.runtime.codec import Message
 
 
@@ -63,7 +63,7 @@ class Choices(Message, frozen=True):
     points: bytes
 
 
-class Question(Telling, frozen=True):
+class Question(DisclosingMessage, frozen=True):
     """The head of P_1's store; what each piece of the vector OLE takes, and d, follow."""
 
     seed: bytes
@@ -150,7 +150,7 @@ def ask(work: AlignmentWork, done: dict[str, int]) -> Callable[[str], Words]:
     answers = {}
     for passive in work.passives:
         check_count(passive, "messages", done[passive], 0, len(pieces) + 1 + chunks(len(store)))
-        work.channel.send(passive, Question(seed, len(store)), told=declared.sizes(work.channel, passive))  # 1
+        work.channel.send(passive, Question(seed, len(store)), permit=declared.permit_sizes(work.channel, passive))  # 1
         try:
             a, c = _take_vole(work, passive, len(store), done[passive])
         except CryptoError:

@@ -28,7 +28,7 @@ from securevfl.crypto.key_agreement import KeyPair
 from securevfl.crypto.key_derivation import KEY_BYTES, encode_context
 from securevfl.crypto.share_ring import Words
 from securevfl.errors import LeakageError, ProtocolError
-from securevfl.runtime.channel import Channel, Entry, Leave, Telling
+from securevfl.runtime.channel import Channel, DisclosingMessage, DisclosurePermit, DisclosureRecord
 from securevfl.runtime.codec import Message
 
 CHUNK = 1 << 16  # points, slots or tags in one message
@@ -37,7 +37,7 @@ TAG_BYTES = 16
 Progress = Callable[[int, int], None]
 
 
-class AlignmentHello(Telling, frozen=True):
+class AlignmentHello(DisclosingMessage, frozen=True):
     """A passive party's rows; the nonce of an alignment it can go on with, and how many chunks of 1 it has done."""
 
     rows: int
@@ -45,7 +45,7 @@ class AlignmentHello(Telling, frozen=True):
     done: int
 
 
-class Begin(Telling, frozen=True):
+class Begin(DisclosingMessage, frozen=True):
     """The active party's rows and the nonce; which flow; whether all go on, and how many chunks of 2 it has."""
 
     rows: int
@@ -227,9 +227,9 @@ class AlignmentWork:
         sent = points[start : start + CHUNK * POINT_BYTES]
         self.channel.send(to, Points(sent))
 
-    def names(self, to: str, ids: int) -> Leave:
+    def names(self, to: str, ids: int) -> DisclosurePermit:
         """Enters that a party learns of so many ids whether they are common."""
-        return self.channel.tell(Entry(to, "ids", ids, 1, about=(self.me,)))
+        return self.channel.permit(DisclosureRecord(to, "ids", ids, 1, about=(self.me,)))
 
     def blind_theirs(self, sender: str, rows: int) -> Iterator[bytes]:
         """Receive the sender's ascending points, and yield them chunk by chunk, blinded with this party's scalar."""

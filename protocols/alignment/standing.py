@@ -34,7 +34,7 @@ from securevfl.crypto.curve import POINT_BYTES, Blinder, hash_to_group
 from securevfl.crypto.identifiers import canonical_ids
 from securevfl.errors import LeakageError, ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
-from securevfl.runtime.channel import Channel, Entry, Telling
+from securevfl.runtime.channel import Channel, DisclosingMessage, DisclosureRecord
 from securevfl.runtime.codec import Message
 
 _HALF = 16  # bytes
@@ -54,13 +54,13 @@ class AskedPoints(Message, frozen=True):
     points: bytes
 
 
-class EvaluatedPoints(Telling, frozen=True):
+class EvaluatedPoints(DisclosingMessage, frozen=True):
     """The receiver's points with the sender's scalar on, in the receiver's order."""
 
     points: bytes
 
 
-class NamedRows(Telling, frozen=True):
+class NamedRows(DisclosingMessage, frozen=True):
     """Second halves of what both have, ascending."""
 
     proofs: bytes
@@ -106,8 +106,8 @@ class StandingTable:
                 f"{channel.me} has granted {asker} to ask about {granted:,} ids, points of {len(points)} bytes came; "
                 "nothing of the table was told, ask anew"
             )
-        told = channel.tell(Entry(asker, "ids", granted, 1, about=(channel.me,)))
-        channel.send(asker, EvaluatedPoints(self._key.blind(points, executor)), told=told)  # 2
+        permit = channel.permit(DisclosureRecord(asker, "ids", granted, 1, about=(channel.me,)))
+        channel.send(asker, EvaluatedPoints(self._key.blind(points, executor)), permit=permit)  # 2
         proofs = channel.recv(asker, NamedRows).proofs  # 3
         named = [proofs[at : at + _HALF] for at in range(0, len(proofs), _HALF)]
         if len(named) > granted or named != sorted(set(named)) or not all(each in self._rows for each in named):
@@ -143,8 +143,8 @@ class TableAsker:
         place = np.minimum(np.searchsorted(self._known[0], high), len(self._known[0]) - 1)
         common = np.flatnonzero((self._known[0][place] == high) & (self._known[1][place] == low))
         order = common[np.argsort(tags[common, 1], kind="stable")]
-        told = channel.tell(Entry(self._standing, "ids", len(ids), 1, about=(channel.me,)))
-        channel.send(self._standing, NamedRows(tags[order, 1].tobytes()), told=told)  # 3
+        permit = channel.permit(DisclosureRecord(self._standing, "ids", len(ids), 1, about=(channel.me,)))
+        channel.send(self._standing, NamedRows(tags[order, 1].tobytes()), permit=permit)  # 3
         return order
 
 

@@ -20,8 +20,8 @@ from securevfl.errors import PartiesError, ProtocolError
 from securevfl.protocols.declared import Declared, MessageProtocol, Release, Reveal
 from securevfl.protocols.differentiable import Differentiable, Jacobian
 from securevfl.protocols.notes import Learned
-from securevfl.protocols.seat import Seat
-from securevfl.runtime.channel import Channel, Entry, Group, Telling
+from securevfl.protocols.party_context import PartyContext
+from securevfl.runtime.channel import Channel, DisclosingMessage, DisclosureRecord, Group
 
 
 @dataclass(frozen=True)
@@ -85,9 +85,9 @@ class Agreement:
         """Return the product of that matrix with `facing` as a gradient: (d x c) as it is, or (p x 1) as (p,)."""
         return product if self.shares_outputs else product[:, 0]
 
-    def entry(self, to: str, numbers: int, about: str) -> Entry:
+    def record(self, to: str, numbers: int, about: str) -> DisclosureRecord:
         """Return the entry for so many numbers that `to` learns of what `about` has sealed, or sent as it is."""
-        return Entry(to, self.tells, numbers, self.word or 64, about=(about,), group=self.group)
+        return DisclosureRecord(to, self.tells, numbers, self.word or 64, about=(about,), group=self.group)
 
 
 class Reply(ABC):
@@ -139,7 +139,7 @@ class NotedReply(Reply):
     def gradient(self, model: Differentiable, batch: Batch) -> Floats:
         gradient = self._reply.gradient(model, batch)
         if not (self._asked and model.static_jacobian):
-            self._channel.note(Learned(batch.index, model.jacobian(batch.X), gradient, self._channel.door.group))
+            self._channel.note(Learned(batch.index, model.jacobian(batch.X), gradient, self._channel.gate.group))
         self._asked = True
         return gradient
 
@@ -153,14 +153,14 @@ class NotedReply(Reply):
 class PassiveResidual(ABC):
     """The side that needs J^T g."""
 
-    def __init__(self, seat: Seat) -> None:
-        self.seat = seat
+    def __init__(self, context: PartyContext) -> None:
+        self.context = context
 
     @final
     def reply(self) -> Reply:
         """Receive the next residual that the active party publishes; observers of this party see what it learns of
         it."""
-        reply, channel = self.receive(), self.seat.channel
+        reply, channel = self.receive(), self.context.channel
         return NotedReply(reply, channel) if channel.observed else reply
 
     @abstractmethod
@@ -175,11 +175,11 @@ class ResidualProtocol(MessageProtocol):
     """A protocol by which the residual g reaches the passive parties."""
 
     @abstractmethod
-    def active(self, seat: Seat, agreement: Agreement) -> ActiveResidual:
+    def active(self, context: PartyContext, agreement: Agreement) -> ActiveResidual:
         """Create the active party's side of the protocol."""
 
     @abstractmethod
-    def passive(self, seat: Seat, agreement: Agreement) -> PassiveResidual:
+    def passive(self, context: PartyContext, agreement: Agreement) -> PassiveResidual:
         """Create a passive party's side of the protocol."""
 
     @abstractmethod
@@ -224,10 +224,10 @@ class ResidualProtocol(MessageProtocol):
 # needed.
 
 
-LANE = "pace"
+PACE_SUBCHANNEL = "pace"
 
 
-class Pace(Telling, frozen=True):
+class Pace(DisclosingMessage, frozen=True):
     """multiple: of the step that is safe whatever the columns, 1 or more. stop: no residual follows; keep what was
     sent."""
 

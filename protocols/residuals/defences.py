@@ -156,13 +156,13 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
 
 
 class Noise(Secret):
-    """The streams of one training on one lane, one a release of g, the first of them number `first`."""
+    """The streams of one training on one subchannel, one a release of g, the first of them number `first`."""
 
     __slots__ = ("_key", "_next")
 
-    def __init__(self, key: bytes, lane: str, first: int) -> None:
+    def __init__(self, key: bytes, subchannel: str, first: int) -> None:
         """Take the noise from `key`, or from a fresh key if it is empty. CryptoError if it is not KEY_BYTES long."""
-        self._key = derive_key(key or os.urandom(KEY_BYTES), "noise of a defence", lane)
+        self._key = derive_key(key or os.urandom(KEY_BYTES), "noise of a defence", subchannel)
         self._next = first
 
     def take(self, again: int | None = None) -> Prg:

@@ -23,6 +23,7 @@ from securevfl.base.roles import ACTIVE, PASSIVE
 from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Declared, Release, Reveal
 from securevfl.protocols.differentiable import Differentiable
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.base import (
     ActiveResidual,
     Agreement,
@@ -32,12 +33,11 @@ from securevfl.protocols.residuals.base import (
     ResidualProtocol,
 )
 from securevfl.protocols.residuals.defences import AnyDefence, Defence, Noise
-from securevfl.protocols.seat import Seat
-from securevfl.runtime.channel import Telling
+from securevfl.runtime.channel import DisclosingMessage
 from securevfl.runtime.codec import Numbers, carried, check_bits
 
 
-class Residual(Telling, frozen=True):
+class Residual(DisclosingMessage, frozen=True):
     """g (n x c) of an exchange."""
 
     exchange: int
@@ -51,11 +51,11 @@ class OpenResidual(ResidualProtocol):
     defence: AnyDefence | None = None
     """What blurs g before it goes down."""
 
-    def active(self, seat: Seat, agreement: Agreement) -> ActiveResidual:
-        return OpenActive(seat, agreement, self.defence)
+    def active(self, context: PartyContext, agreement: Agreement) -> ActiveResidual:
+        return OpenActive(context, agreement, self.defence)
 
-    def passive(self, seat: Seat, agreement: Agreement) -> PassiveResidual:
-        return OpenPassive(seat)
+    def passive(self, context: PartyContext, agreement: Agreement) -> PassiveResidual:
+        return OpenPassive(context)
 
     def declares(self) -> list[Declared]:
         what = "g of every row, and so the labels and f, which over a run spans the columns of all other parties"
@@ -75,15 +75,15 @@ class OpenResidual(ResidualProtocol):
 
 
 class OpenActive(ActiveResidual):
-    def __init__(self, seat: Seat, agreement: Agreement, defence: Defence | None) -> None:
+    def __init__(self, context: PartyContext, agreement: Agreement, defence: Defence | None) -> None:
         if defence is not None:
-            defence.check(seat.outputs)
+            defence.check(context.outputs)
         self._agreement = agreement
-        self._reals = seat.reals
-        self._channel = seat.channel
-        self._lane = f"{seat.lane}/residual"
+        self._reals = context.reals
+        self._channel = context.channel
+        self._subchannel = f"{context.subchannel}/residual"
         self._defence = defence
-        self._noise = Noise(seat.noise, seat.lane, seat.released)
+        self._noise = Noise(context.noise, context.subchannel, context.released)
         self._exchanges = itertools.count()
 
     def publish(self, g: Floats, *, epoch: int, to: Collection[str], again: Release | None = None) -> None:
@@ -91,35 +91,36 @@ class OpenActive(ActiveResidual):
             g = self._defence.apply(g, self._noise.take(None if again is None else again.number))
         exchange, sent = next(self._exchanges), carried(g, self._reals.bits)
         for passive in to:
-            entry = self._agreement.entry(passive, g.size, self._channel.me)
-            told = self._channel.tell(replace(entry, bits=self._reals.bits))
-            self._channel.send(passive, Residual(exchange, sent), self._lane, told=told)  # 1
+            entry = self._agreement.record(passive, g.size, self._channel.me)
+            permit = self._channel.permit(replace(entry, bits=self._reals.bits))
+            self._channel.send(passive, Residual(exchange, sent), self._subchannel, permit=permit)  # 1
 
 
 class OpenPassive(PassiveResidual):
-    def __init__(self, seat: Seat) -> None:
-        super().__init__(seat)
-        self._lane = f"{seat.lane}/residual"
+    def __init__(self, context: PartyContext) -> None:
+        super().__init__(context)
+        self._subchannel = f"{context.subchannel}/residual"
 
     def receive(self) -> Reply:
-        residual = self.seat.channel.recv(self.seat.active, Residual, self._lane)  # 1
-        check_bits(self.seat.active, residual.g, self.seat.reals.bits)
-        return OpenReply(residual.exchange, np.asarray(residual.g, np.float64), self.seat)
+        residual = self.context.channel.recv(self.context.active, Residual, self._subchannel)  # 1
+        check_bits(self.context.active, residual.g, self.context.reals.bits)
+        return OpenReply(residual.exchange, np.asarray(residual.g, np.float64), self.context)
 
 
 class OpenReply(Reply):
     """g itself, which answers whenever and as often as it is asked."""
 
-    def __init__(self, exchange: int, g: Floats, seat: Seat) -> None:
+    def __init__(self, exchange: int, g: Floats, context: PartyContext) -> None:
         self.exchange = exchange
         self._g = g
-        self._seat = seat
+        self._context = context
 
     def gradient(self, model: Differentiable, batch: Batch) -> Floats:
-        shape = model.rows(batch.X), self._seat.outputs
+        shape = model.rows(batch.X), self._context.outputs
         if self._g.shape != shape or not np.isfinite(self._g).all():
             raise ProtocolError(
-                f"{self._seat.me}: {self._seat.active} was expected to send {shape} finite residuals, others came "
+                f"{self._context.me}: {self._context.active} was expected to send {shape} finite residuals, others "
+                "came "
                 f"({self._g.shape}); ask it why"
             )
         return model.vjp(batch.X, self._g)

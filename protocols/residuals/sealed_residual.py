@@ -50,6 +50,7 @@ from securevfl.errors import LimitError, OpeningMismatch, ProtocolError, ShapeMi
 from securevfl.protocols.declared import Declared, Release, Reveal
 from securevfl.protocols.differentiable import Differentiable
 from securevfl.protocols.engines import ENGINES, AnyEngine, Encrypted
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.base import (
     ActiveResidual,
     Agreement,
@@ -59,10 +60,9 @@ from securevfl.protocols.residuals.base import (
     ResidualProtocol,
 )
 from securevfl.protocols.residuals.defences import AnyDefence, Defence, Noise
-from securevfl.protocols.seat import Seat
-from securevfl.runtime.channel import Telling
+from securevfl.runtime.channel import DisclosingMessage
 from securevfl.runtime.codec import Message
-from securevfl.runtime.threads import Beside
+from securevfl.runtime.threads import BackgroundTask
 
 # An exchange at both its ends: what the key holder may still open of it, and the pieces of [[g]] where it goes to.
 #
@@ -85,10 +85,10 @@ class Exchanges:
     asking: the passive parties that may still ask.
     """
 
-    def __init__(self, seat: Seat, agreement: Agreement) -> None:
-        self.asking = set(seat.passives)
+    def __init__(self, context: PartyContext, agreement: Agreement) -> None:
+        self.asking = set(context.passives)
         self.open: dict[int, Exchange] = {}
-        self._seat = seat
+        self._context = context
         self._agreement = agreement
         self._published = 0
         self._served = False
@@ -108,7 +108,7 @@ class Exchanges:
         used: how many of its openings each party had in an earlier session. `ended` is called, to raise, where nobody
         serves any more. TransportError after the channel's time-out.
         """
-        me, timeout, kept = self._seat.me, self._seat.channel.timeout, self._agreement.kept
+        me, timeout, kept = self._context.me, self._context.channel.timeout, self._agreement.kept
         with self._changed:
             if not self._changed.wait_for(lambda: self._served or not self._crowded(to), timeout):
                 late = ", ".join(self._crowded(to))
@@ -132,7 +132,7 @@ class Exchanges:
             left = 0 if exchange is None else exchange.left.get(passive, 0)
             if exchange is None or not left:
                 raise LimitError(
-                    f"{self._seat.me}: {passive} asked about exchange {number}, of which it has had the "
+                    f"{self._context.me}: {passive} asked about exchange {number}, of which it has had the "
                     f"{self._agreement.openings} gradients agreed or which is closed to it; do both run the same job?"
                 )
             exchange.left[passive] = left - 1
@@ -245,7 +245,7 @@ class Blinded(Message, frozen=True):
     ciphertext: bytes
 
 
-class Opened(Telling, frozen=True):
+class Opened(DisclosingMessage, frozen=True):
     """J^T g + r, low bits dithered where the engine needs it, and checks."""
 
     exchange: int
@@ -271,11 +271,11 @@ class SealedResidual(Encrypted, ResidualProtocol):
         if self.defence is not None:
             self.defence.reach(1.0)
 
-    def active(self, seat: Seat, agreement: Agreement) -> ActiveResidual:
-        return SealedActive(seat, self.linear(seat), agreement, self.defence)
+    def active(self, context: PartyContext, agreement: Agreement) -> ActiveResidual:
+        return SealedActive(context, self.linear(context), agreement, self.defence)
 
-    def passive(self, seat: Seat, agreement: Agreement) -> PassiveResidual:
-        return SealedPassive(seat, self.linear(seat), agreement)
+    def passive(self, context: PartyContext, agreement: Agreement) -> PassiveResidual:
+        return SealedPassive(context, self.linear(context), agreement)
 
     def declares(self) -> list[Declared]:
         return [
@@ -317,28 +317,32 @@ class SealedResidual(Encrypted, ResidualProtocol):
         return True
 
 
-def _lanes(seat: Seat) -> tuple[str, str]:
-    """Name the channel lanes on which g is sent (steps 0 and 1) and on which it is asked about (steps 2 to 4)."""
-    return f"{seat.lane}/residual", f"{seat.lane}/opening"
+def _subchannels(context: PartyContext) -> tuple[str, str]:
+    """Name the channel subchannels on which g is sent (steps 0 and 1) and on which it is asked about (steps 2 to 4)."""
+    return f"{context.subchannel}/residual", f"{context.subchannel}/opening"
 
 
 class SealedActive(ActiveResidual):
     """The key holder's side. Its serving thread runs until every passive party has closed or the channel fails."""
 
-    def __init__(self, seat: Seat, scheme: LinearScheme, agreement: Agreement, defence: Defence | None) -> None:
-        self._seat = seat
+    def __init__(
+        self, context: PartyContext, scheme: LinearScheme, agreement: Agreement, defence: Defence | None
+    ) -> None:
+        self._context = context
         self._scheme = scheme
         self._agreement = agreement
         self._defence = defence
-        self._noise = Noise(seat.noise, seat.lane, seat.released)
-        self._bound = seat.residual_bound if defence is None else defence.reach(seat.residual_bound)
-        self._down, self._asked = _lanes(seat)
-        self._columns = max(seat.parameters.values(), default=0) // (seat.outputs if agreement.shares_outputs else 1)
+        self._noise = Noise(context.noise, context.subchannel, context.released)
+        self._bound = context.residual_bound if defence is None else defence.reach(context.residual_bound)
+        self._down, self._asked = _subchannels(context)
+        self._columns = max(context.parameters.values(), default=0) // (
+            context.outputs if agreement.shares_outputs else 1
+        )
         self._holder = self._key()
         self._epoch: int | None = None
         self._told: set[str] = set()
-        self._exchanges = Exchanges(seat, agreement)
-        self._server = Beside(seat.channel, self._serve, "openings")
+        self._exchanges = Exchanges(context, agreement)
+        self._server = BackgroundTask(context.channel, self._serve, "openings")
 
     def publish(self, g: Floats, *, epoch: int, to: Collection[str], again: Release | None = None) -> None:
         if self._scheme.rotates and self._epoch not in (None, epoch):
@@ -354,34 +358,34 @@ class SealedActive(ActiveResidual):
         exchange = self._exchanges.begin(self._holder, to, shape, self._server.join, used=used)
         for passive in to:
             if passive not in self._told:
-                self._seat.channel.send(passive, ResidualKey(self._holder.public), self._down)  # 0
+                self._context.channel.send(passive, ResidualKey(self._holder.public), self._down)  # 0
                 self._told.add(passive)
         for piece, last in chain((first,), pieces):
             for passive in to:
-                self._seat.channel.send(passive, SealedG(exchange, piece, last), self._down)  # 1
+                self._context.channel.send(passive, SealedG(exchange, piece, last), self._down)  # 1
 
     def _key(self) -> KeyHolder:
         return self._scheme.keygen(columns=self._columns, openings=self._agreement.openings)
 
     def close(self) -> None:
-        timeout = self._seat.channel.timeout
+        timeout = self._context.channel.timeout
         if not self._server.join(timeout):
             late = ", ".join(sorted(self._exchanges.asking))
-            raise TransportError(f"{self._seat.me}: {late} had more to ask {timeout:g} s after the last residual")
+            raise TransportError(f"{self._context.me}: {late} had more to ask {timeout:g} s after the last residual")
 
     def _serve(self) -> None:
-        channel, lane, exchanges = self._seat.channel, self._asked, self._exchanges
+        channel, subchannel, exchanges = self._context.channel, self._asked, self._exchanges
         try:
             while asking := exchanges.asking:
-                sender, message = channel.recv_any(asking, (Blinded, Closed), lane, timeout=threading.TIMEOUT_MAX)
+                sender, message = channel.recv_any(asking, (Blinded, Closed), subchannel, timeout=threading.TIMEOUT_MAX)
                 if isinstance(message, Blinded):
                     spent = exchanges.spend(sender, message.exchange)
                     shape = self._shape(sender, spent)
-                    entry = self._agreement.entry(sender, self._seat.parameters[sender], channel.me)
-                    told = channel.tell(replace(entry, octets=self._scheme.opened_size(shape)))
+                    entry = self._agreement.record(sender, self._context.parameters[sender], channel.me)
+                    permit = channel.permit(replace(entry, octets=self._scheme.opened_size(shape)))
                     opened = self._open_one(sender, spent, message.ciphertext, shape)  # 2
                     del spent  # a key must not outlive its last exchange
-                    channel.send(sender, Opened(message.exchange, opened), lane, told=told)  # 3
+                    channel.send(sender, Opened(message.exchange, opened), subchannel, permit=permit)  # 3
                 elif isinstance(message, Closed):
                     exchanges.forget(sender, message.exchange)  # 4
         finally:
@@ -390,7 +394,7 @@ class SealedActive(ActiveResidual):
     def _shape(self, passive: str, exchange: Exchange) -> Shape:
         """Return what is opened to a passive party: products with as many columns as its part of the model has."""
         rows, outputs = exchange.shape
-        return Shape(rows, outputs, self._seat.parameters[passive] // outputs, self._agreement.word)
+        return Shape(rows, outputs, self._context.parameters[passive] // outputs, self._agreement.word)
 
     def _open_one(self, passive: str, exchange: Exchange, blinded: bytes, shape: Shape) -> bytes:
         """ProtocolError, before anything is opened, if it is wider than the party's part of the model."""
@@ -403,13 +407,13 @@ class SealedActive(ActiveResidual):
 class SealedPassive(PassiveResidual):
     """The side that owns J. One product is made, and one opening is on its way, at a time."""
 
-    def __init__(self, seat: Seat, scheme: LinearScheme, agreement: Agreement) -> None:
-        super().__init__(seat)
+    def __init__(self, context: PartyContext, scheme: LinearScheme, agreement: Agreement) -> None:
+        super().__init__(context)
         self.agreement = agreement
-        self.me = seat.me
-        self._seat = seat
+        self.me = context.me
+        self._context = context
         self._scheme = scheme
-        self._down, self._asked = _lanes(seat)
+        self._down, self._asked = _subchannels(context)
         self._evaluator: Evaluator | None = None
         self._coming: Pieces | None = None  # of the last exchange
         self.products: dict[int, Any] = {}  # [[J^T g]], the last of each exchange that is held
@@ -418,7 +422,7 @@ class SealedPassive(PassiveResidual):
         self._one_product, self._one_opening = threading.Lock(), threading.Lock()
 
     def receive(self) -> Reply:
-        channel, active = self._seat.channel, self._seat.active
+        channel, active = self._context.channel, self._context.active
         if self._coming is not None:
             self._coming.wait()
         message = channel.recv_any((active,), (ResidualKey, SealedG), self._down)[1]
@@ -439,9 +443,9 @@ class SealedPassive(PassiveResidual):
 
     def _next(self, exchange: int) -> Piece:
         """Receive the next piece of an exchange, and whether it is the last."""
-        message = self._seat.channel.recv(self._seat.active, SealedG, self._down)
+        message = self._context.channel.recv(self._context.active, SealedG, self._down)
         if message.exchange != exchange:
-            active = self._seat.active
+            active = self._context.active
             raise ProtocolError(
                 f"{self.me}: {active} was expected to finish exchange {exchange}, began {message.exchange}"
             )
@@ -459,7 +463,7 @@ class SealedPassive(PassiveResidual):
                 prepared = evaluator.prepare(J, room=self._shelf.room if static else 0)
             product = self.products[exchange] = product_of(evaluator, prepared, sealed)
             blinded, r = evaluator.blind(product)
-            self._seat.meter.elsewhere(batch.elsewhere)
+            self._context.meter.elsewhere(batch.elsewhere)
             if static:
                 self._shelf.put(batch.index, prepared)
         opened = self.ask_to_open(exchange, blinded)
@@ -467,14 +471,14 @@ class SealedPassive(PassiveResidual):
             found = evaluator.unblind(opened, r, self.agreement.word)
         except OpeningMismatch as error:
             raise ProtocolError(
-                f"{self.me}: {self._seat.active} was expected to open what it decrypts of exchange {exchange}: "
+                f"{self.me}: {self._context.active} was expected to open what it decrypts of exchange {exchange}: "
                 f"{error}; ask it why"
             ) from error
         return self.agreement.gradient(found)
 
     def ask_to_open(self, exchange: int, blinded: bytes) -> bytes:
         """Ask the active party to open a blinded product, and return what it opens."""
-        channel, active = self._seat.channel, self._seat.active
+        channel, active = self._context.channel, self._context.active
         with self._one_opening:
             channel.send(active, Blinded(exchange, blinded), self._asked)  # 2
             opened = channel.recv(active, Opened, self._asked)  # 3
@@ -485,7 +489,7 @@ class SealedPassive(PassiveResidual):
     def end(self, exchange: int | None) -> None:
         """Step 4."""
         with self._one_opening:
-            self._seat.channel.send(self._seat.active, Closed(exchange), self._asked)  # 4
+            self._context.channel.send(self._context.active, Closed(exchange), self._asked)  # 4
 
     def close(self) -> None:
         self.end(None)

@@ -28,11 +28,11 @@ from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import Integers, ShareRing
 from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
-from securevfl.protocols.seat import Seat
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.shares import summed_products as summed_products_of
 from securevfl.protocols.shares.share_products import words
 from securevfl.protocols.shares.summed_products import summed_products
-from securevfl.runtime.channel import Entry, Telling
+from securevfl.runtime.channel import DisclosingMessage, DisclosureRecord
 
 ROWS = 400  # in all
 FEWEST = 100  # of a group
@@ -42,7 +42,7 @@ STEP = 2**_SHIFT  # rows
 _BITS = 32  # L
 
 
-class GroupCounts(Telling, frozen=True):
+class GroupCounts(DisclosingMessage, frozen=True):
     """The names of groups, and the sender's shares of their counts, cut to words and rounded at random."""
 
     names: tuple[str, ...]
@@ -70,13 +70,13 @@ def _told(groups: int) -> int:
     return 1 if groups == 2 else groups
 
 
-def counted_by_group(seat: Seat, marks: Integers, groups: int) -> tuple[tuple[str, ...], Floats]:
+def counted_by_group(context: PartyContext, marks: Integers, groups: int) -> tuple[tuple[str, ...], Floats]:
     """Return the names of so many groups, and the counts (groups x OUTCOMES) of rows as the active party is told them.
 
     marks: (n x OUTCOMES), one 1 a row. ProtocolError if what comes is of another size.
     """
-    (peer,) = seat.roles.others(seat.me)
-    products, (share,) = summed_products(seat, _BITS, [marks], [groups], "counts by group")  # 1, 2
+    (peer,) = context.roles.others(context.me)
+    products, (share,) = summed_products(context, _BITS, [marks], [groups], "counts by group")  # 1, 2
     ring, own = ShareRing(bits_told(len(marks))), share[:, : _told(groups)]
     told = products.recv(peer, GroupCounts)  # 3
     if len(told.names) != groups:
@@ -87,11 +87,13 @@ def counted_by_group(seat: Seat, marks: Integers, groups: int) -> tuple[tuple[st
     return told.names, np.concatenate([counts, rest], axis=1).T
 
 
-def tell_groups(seat: Seat, marks: Integers, names: Sequence[str]) -> None:
+def tell_groups(context: PartyContext, marks: Integers, names: Sequence[str]) -> None:
     """Take part as the party that has groups. marks: (n x groups), one 1 a row; names: of the groups."""
-    products, (share,) = summed_products(seat, _BITS, [marks], [OUTCOMES], "counts by group")  # 1, 2
+    products, (share,) = summed_products(context, _BITS, [marks], [OUTCOMES], "counts by group")  # 1, 2
     ring, own = ShareRing(bits_told(len(marks))), share[:, : _told(len(names))]
     below = Prg.fresh("dither of counts").array(own.shape, np.uint64) >> np.uint64(64 - _SHIFT)
     level = ring.reduce((own + below) >> np.uint64(_SHIFT))
-    told = seat.channel.tell(Entry(seat.active, "columns", own.size, ring.bits, about=(seat.me,), group="correlations"))
-    products.send(seat.active, GroupCounts(tuple(names), ring.pack(level)), told)  # 3
+    permit = context.channel.permit(
+        DisclosureRecord(context.active, "columns", own.size, ring.bits, about=(context.me,), group="correlations")
+    )
+    products.send(context.active, GroupCounts(tuple(names), ring.pack(level)), permit)  # 3

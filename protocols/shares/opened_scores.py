@@ -1,8 +1,8 @@
 """Scores of new rows from a model on shares: one party learns levels of them, and nobody learns a weight.
 
-Rows come in blocks; shares of H are made by new_sums.py. Q is who asks, most often the active party A; B is A's
+Rows come in blocks; shares of H are made by forward_sums.py. Q is who asks, most often the active party A; B is A's
 partner. R, the holder that is not Q (B if Q is neither), rounds; O is the other one. Levels are k bits, s apart
-(share_numbers.py), i_O the k bits of O's share from s on.
+(fixed_point.py), i_O the k bits of O's share from s on.
 
 0. Q -> k   a commitment to Q's own columns of each row, a keyed digest; which rows it knows that get no score
 1. R -> k   which rows get no score from it, which have one that it has kept; then the other k -> k the same
@@ -14,9 +14,9 @@ partner. R, the holder that is not Q (B if Q is neither), rounds; O is the other
 5. O -> Q   i_O, if Q is neither                 uniform
    Q        (the two, added up, + 1/2) s
 
-Before 3, A and B look up by the highest bits of H (new_sums.py, steps 2 to 4) how far it is moved where it is beyond
-what levels cover (share_numbers.py), in shares modulo 2^k, and each adds its own, times s, to h. So Q sees that such a
-sum is beyond, and k bits say it. A that deviates puts other entries into these tables; k bits are what it is told all
+Before 3, A and B look up by the highest bits of H (table_lookup.py, steps 2 to 4) how far it is moved where it is
+beyond what levels cover (quantizer.py), in shares modulo 2^k, and each adds its own, times s, to h. So Q sees that such
+a sum is beyond, and k bits say it. A that deviates puts other entries into these tables; k bits are what it is told all
 the same.
 
 Without D the answer would be a function of H and of O's share, whose lower bits O has: f to within s rather than at
@@ -25,8 +25,8 @@ the same bytes in whatever block it comes, nothing is computed anew: four answer
 rounding. So it is for conversations at once: R notes which rows it scores before it says so, and another conversation
 waits until they are done. R is the first to say, so that no two wait for each other.
 
-Scores are outputs: what they tell is said in score_ledger.py, and every party but Q asks its ledger before it sends
-anything about a block. Levels do not save few or heavy columns: one with most of the weight is read.
+Scores are outputs: what they tell is said in protocols/score_ledger, and every party but Q asks its ledger before it
+sends anything about a block. Levels do not save few or heavy columns: one with most of the weight is read.
 """
 
 from __future__ import annotations
@@ -44,19 +44,21 @@ from securevfl.crypto.share_ring import ShareRing, Words
 from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.link import AskedRows
-from securevfl.protocols.shares import new_sums
-from securevfl.protocols.shares.new_sums import NewSums, declares_tables, looked_up
-from securevfl.protocols.shares.score_ledger import COMMITMENT, KEPT, NEW, OWN, REFUSED, Ledger, ScoreQuestion
-from securevfl.protocols.shares.share_numbers import Levels
+from securevfl.protocols.score_ledger.ledger import KEPT, NEW, OWN, REFUSED, Ledger, ScoreQuestion
+from securevfl.protocols.score_ledger.row_digests import COMMITMENT
+from securevfl.protocols.shares import forward_sums
+from securevfl.protocols.shares.forward_sums import NewSums
+from securevfl.protocols.shares.iteration import SharedState
+from securevfl.protocols.shares.quantizer import Levels
 from securevfl.protocols.shares.share_products import PAIRS, Products, words
+from securevfl.protocols.shares.shares_params import Terms
+from securevfl.protocols.shares.table_lookup import declares_tables, looked_up
 from securevfl.protocols.shares.table_transfers import Transfers
-from securevfl.protocols.shares.visits import SharedState
-from securevfl.protocols.shares.work_ahead import Terms
-from securevfl.runtime.channel import Entry, Telling
+from securevfl.runtime.channel import DisclosingMessage, DisclosureRecord
 from securevfl.runtime.codec import Message
 
 
-class Committed(Telling, frozen=True):
+class Committed(DisclosingMessage, frozen=True):
     """16 bytes a row, the same for the same row with the same columns and no other; and a byte a row, 0 where it
     gets no score."""
 
@@ -64,7 +66,7 @@ class Committed(Telling, frozen=True):
     states: bytes
 
 
-class RowStates(Telling, frozen=True):
+class RowStates(DisclosingMessage, frozen=True):
     """A byte a row: the sender refuses it, has no score of it, or has kept one."""
 
     states: bytes
@@ -74,7 +76,7 @@ class ShareKept(Message, frozen=True):
     """That the sender has kept its part of the scores."""
 
 
-class OpenedScores(Telling, frozen=True):
+class OpenedScores(DisclosingMessage, frozen=True):
     """A holder's part of the scores, (n x c) words of k bits, rounded at random; finer: how many of k, the lowest ones,
     are left out, as fewer are told than were asked for."""
 
@@ -98,7 +100,7 @@ def declares(asker: Role = ACTIVE) -> list[Declared]:
     states = Reveal("plain", "which of the rows that are asked about its account refuses, in a word, or has answered")
     pairs = [(one, each) for one, each in PAIRS if one in others]
     return [
-        *new_sums.declares(),
+        *forward_sums.declares(),
         *declares_tables(),
         *(Declared(Committed, asker, other, own) for other in others),
         *(Declared(RowStates, *pair, states) for pair in pairs),
@@ -165,14 +167,14 @@ class Scores:
         tops: the session's transfers for tables by the highest bits; None where levels cover all that the ring holds.
         number: of the occasion in this session. rows: about how many a block has.
         """
-        seat = products.seat
-        self._seat, self._terms, self._products, self._asking = seat, terms, products, asking
+        context = products.context
+        self._context, self._terms, self._products, self._asking = context, terms, products, asking
         self._state, self._tops, self._number, self._rows = state, tops, number, rows
-        self._to = asking.to or seat.active
-        self._rounds = seat.active if self._to == terms.partner else terms.partner
-        self._other = terms.partner if self._rounds == seat.active else seat.active
+        self._to = asking.to or context.active
+        self._rounds = context.active if self._to == terms.partner else terms.partner
+        self._other = terms.partner if self._rounds == context.active else context.active
         self._ring, self._coarse = ShareRing(terms.numbers.bits), ShareRing(asking.levels.bits)
-        rounds = seat.me == self._rounds
+        rounds = context.me == self._rounds
         self._lost = np.zeros(0, np.bool_)  # of the scores of the last block that were told before
         self._told_levels = asking.rounded if rounds and asking.rounded is not None else asking.levels
         self._dither = Prg.fresh("dither of scores")
@@ -194,9 +196,9 @@ class Scores:
         with ledger.claiming() as claim:
             self.agreed = agreed = self._agree(rows, ledger, claim)  # 0, 1
             if not agreed.scored.any():
-                return np.full((len(X), self._terms.outputs), np.nan) if self._seat.me == self._to else None
+                return np.full((len(X), self._terms.outputs), np.nan) if self._context.me == self._to else None
             parts = np.zeros((len(X), self._terms.outputs), np.uint64)
-            holds = self._seat.me in (self._rounds, self._other)
+            holds = self._context.me in (self._rounds, self._other)
             if agreed.kept.any() and holds:
                 parts[agreed.kept] = self._kept(agreed.question_of(agreed.kept))
             if agreed.fresh.any():
@@ -207,15 +209,15 @@ class Scores:
 
     def _agree(self, rows: AskedRows, ledger: Ledger, claim: str) -> AgreedRows:
         """Agree on which rows are scored and which of these were before."""
-        seat, asking, to, products = self._seat, self._asking, self._to, self._products
-        n, judges = len(rows.ids), [name for name in seat.parties if name != to]
-        if seat.me == to:
+        context, asking, to, products = self._context, self._asking, self._to, self._products
+        n, judges = len(rows.ids), [name for name in context.parties if name != to]
+        if context.me == to:
             commitments = ledger.commitments(rows.ids, rows.raw)
             question = ledger.question(asking.model, OWN, rows.ids, commitments)
             own = ledger.ask(question)
             for name in products.others:
-                told = seat.channel.tell(Entry(name, "digests", n, 8 * COMMITMENT, about=(to,)))
-                products.send(name, Committed(commitments, own.tobytes()), told)  # 0
+                permit = context.channel.permit(DisclosureRecord(name, "digests", n, 8 * COMMITMENT, about=(to,)))
+                products.send(name, Committed(commitments, own.tobytes()), permit)  # 0
         else:
             committed = products.recv(to, Committed)  # 0
             commitments, own = committed.rows, _states(to, committed.states, n)
@@ -225,12 +227,14 @@ class Scores:
                     "do both ask for the same rows?"
                 )
             question = ledger.question(asking.model, to, rows.ids, commitments)
-        states = {self._rounds: self._judged(question, rows, own != REFUSED, claim)} if seat.me == self._rounds else {}
-        if seat.me != self._rounds:
+        states = (
+            {self._rounds: self._judged(question, rows, own != REFUSED, claim)} if context.me == self._rounds else {}
+        )
+        if context.me != self._rounds:
             states[self._rounds] = _states(self._rounds, products.recv(self._rounds, RowStates).states, n)  # 1
-            if seat.me != to:
+            if context.me != to:
                 open_rows = (own != REFUSED) & (states[self._rounds] != REFUSED)
-                states[seat.me] = self._judged(question, rows, open_rows, claim)
+                states[context.me] = self._judged(question, rows, open_rows, claim)
         for name in judges:
             if name not in states:
                 states[name] = _states(name, products.recv(name, RowStates).states, n)  # 1
@@ -239,8 +243,8 @@ class Scores:
         if self._other in states:
             scored &= ~kept | (states[self._other] == KEPT)  # its part was lost: nobody makes another
             kept &= scored
-        if seat.me != to:
-            unused = (states[seat.me] == NEW) & ~(scored & ~kept)
+        if context.me != to:
+            unused = (states[context.me] == NEW) & ~(scored & ~kept)
             if unused.any():
                 ledger.give_back(question.where(unused))
             asking.account(int((scored & ~kept).sum()), 0)
@@ -250,7 +254,7 @@ class Scores:
         self, question: ScoreQuestion, rows: AskedRows, open_rows: NDArray[np.bool_], claim: str
     ) -> NDArray[np.uint8]:
         """Ask this party's ledger about the rows that are open (n,), and tell the others what it says (n,)."""
-        seat, asking, products = self._seat, self._asking, self._products
+        context, asking, products = self._context, self._asking, self._products
         assert asking.ledger is not None, "it has been asked"
         if rows.barred is not None:
             open_rows = open_rows & ~rows.barred
@@ -260,38 +264,38 @@ class Scores:
             rows.raw[open_rows],
             bits=self._told_levels.bits * self._terms.outputs,
             most=asking.most,
-            me=seat.me,
+            me=context.me,
             claim=claim,
         )
         asking.account(0, int((states == REFUSED).sum()))
         for name in products.others:
-            told = seat.channel.tell(Entry(name, "ids", len(states), 2, about=(seat.me,)))
-            products.send(name, RowStates(states.tobytes()), told)  # 1
+            permit = context.channel.permit(DisclosureRecord(name, "ids", len(states), 2, about=(context.me,)))
+            products.send(name, RowStates(states.tobytes()), permit)  # 1
         return states
 
     def _made(self, number: int, X: Floats, question: ScoreQuestion | None) -> Words | None:
         """Compute this party's part (n x c) of new scores, if it is a holder; it is kept before anything is told."""
         if self._sums is None:
             self._sums = NewSums(self._products, self._terms, self._state, "scores", self._number, self._rows)
-        h, seat, levels, numbers = (
+        h, context, levels, numbers = (
             self._sums.block(number, X),
-            self._seat,
+            self._context,
             self._told_levels,
             self._terms.numbers,
         )  # 2
         if h is None:
             return None
         h = self._moved(h)
-        if seat.me == self._rounds:
+        if context.me == self._rounds:
             below = self._dither.array(h.shape, np.uint64)
             h = h + (below >> np.uint64(64 - levels.shift(numbers)))
         finer = np.uint64(self._asking.levels.bits - levels.bits)
         part = levels.cut(numbers, self._ring.reduce(h)) << finer
         if self._asking.ledger is not None and question is not None:
-            if seat.me == self._rounds:
+            if context.me == self._rounds:
                 self._products.recv(self._other, ShareKept)  # 3
             self._asking.ledger.keep(question, [row.tobytes() for row in part.astype("<u8")])
-            if seat.me == self._other:
+            if context.me == self._other:
                 self._products.send(self._rounds, ShareKept())  # 3
         return part
 
@@ -317,9 +321,9 @@ class Scores:
     def _told(self, part: Words | None) -> Floats | None:
         """Return the scores (n x c) at the party that asks, nan where a row has none; the holders send it their parts
         (m x c) of the rows that are scored."""
-        seat, to, coarse, products, agreed = self._seat, self._to, self._coarse, self._products, self.agreed
+        context, to, coarse, products, agreed = self._context, self._to, self._coarse, self._products, self.agreed
         shape = (int(agreed.scored.sum()), self._terms.outputs)
-        if seat.me == to:
+        if context.me == to:
             rounded = self._rounded(products.recv(self._rounds, OpenedScores), shape)  # 4
             if part is None:
                 part = words(self._other, products.recv(self._other, ScoreShare).words, coarse, shape)  # 5
@@ -329,11 +333,11 @@ class Scores:
             scores[np.flatnonzero(agreed.kept)[np.flatnonzero(self._lost)]] = np.nan
             self._keep_scores(scores)
             return scores
-        if part is not None and seat.me == self._rounds:
-            about = tuple(name for name in seat.parties if name != to)
+        if part is not None and context.me == self._rounds:
+            about = tuple(name for name in context.parties if name != to)
             told, finer = self._told_levels.bits, coarse.bits - self._told_levels.bits
-            leave = seat.channel.tell(Entry(to, "scores", part.size, told, about=about))
-            products.send(to, OpenedScores(ShareRing(told).pack(part >> np.uint64(finer)), finer), leave)  # 4
+            permit = context.channel.permit(DisclosureRecord(to, "scores", part.size, told, about=about))
+            products.send(to, OpenedScores(ShareRing(told).pack(part >> np.uint64(finer)), finer), permit)  # 4
         elif part is not None:
             products.send(to, ScoreShare(coarse.pack(part)))  # 5
         return None

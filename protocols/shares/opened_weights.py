@@ -25,19 +25,19 @@ import numpy as np
 
 from securevfl.crypto.share_ring import ShareRing, Words
 from securevfl.protocols.declared import Declared, Reveal
-from securevfl.protocols.seat import Seat
-from securevfl.protocols.shares.share_numbers import Numbers
+from securevfl.protocols.party_context import PartyContext
+from securevfl.protocols.shares.fixed_point import Numbers
+from securevfl.protocols.shares.iteration import SharedState
 from securevfl.protocols.shares.share_products import words
-from securevfl.protocols.shares.visits import SharedState
-from securevfl.protocols.shares.work_ahead import Terms
-from securevfl.runtime.channel import Entry, Leave, Telling
+from securevfl.protocols.shares.shares_params import Terms
+from securevfl.runtime.channel import DisclosingMessage, DisclosurePermit, DisclosureRecord
 
 FINE = 0.05  # of a standard error, that rounding changes a weight by at most (standard deviation)
 _OFF = 6**-0.5  # deviation of two numbers that are rounded at random, in steps
 _WHOLE = 7  # bits of a weight before the point, with its sign
 
 
-class OpenedWeights(Telling, frozen=True):
+class OpenedWeights(DisclosingMessage, frozen=True):
     """A holder's share of the receiver's weights, (d x c) words of b bits."""
 
     words: bytes
@@ -75,23 +75,34 @@ class WeightLevels:
         return max(1, numbers.f_theta - self.fraction)
 
 
-def enter(seat: Seat, terms: Terms, levels: WeightLevels, named: Collection[str]) -> dict[str, Leave]:
+def enter(
+    context: PartyContext, terms: Terms, levels: WeightLevels, named: Collection[str]
+) -> dict[str, DisclosurePermit]:
     """Enter what the weights of each named party tell of this party's own data; hand out leave to send them by name.
 
     All parties must have entered before any sends a weight: theirs are in the weights that others open.
     """
     leave = {}
-    for name in sorted(set(named) - {seat.me}):
+    for name in sorted(set(named) - {context.me}):
         count = terms.columns[name] * terms.outputs
-        about = (seat.me,)
-        leave[name] = seat.channel.tell(Entry(name, "columns", count, levels.bits, about=about, group="weights"))
-        if seat.me == seat.active:
-            leave[name] = seat.channel.tell(Entry(name, "labels", count, levels.bits, about=about, group="weights"))
+        about = (context.me,)
+        leave[name] = context.channel.permit(
+            DisclosureRecord(name, "columns", count, levels.bits, about=about, group="weights")
+        )
+        if context.me == context.active:
+            leave[name] = context.channel.permit(
+                DisclosureRecord(name, "labels", count, levels.bits, about=about, group="weights")
+            )
     return leave
 
 
 def opened(
-    seat: Seat, terms: Terms, state: SharedState, levels: WeightLevels, leave: dict[str, Leave], named: Collection[str]
+    context: PartyContext,
+    terms: Terms,
+    state: SharedState,
+    levels: WeightLevels,
+    permit: dict[str, DisclosurePermit],
+    named: Collection[str],
 ) -> SharedState:
     """Open the weights: send each named party what this one holds of its weights. leave: what `enter` has handed out.
 
@@ -102,15 +113,15 @@ def opened(
     for name in sorted(set(named) & set(state.others)):
         rule, of = terms.rule_of(name), state.others[name]
         share = coarse.reduce(ShareRing(terms.numbers.bits).reduce(rule.theta(of, state.visits)) >> shift)
-        seat.channel.send(name, OpenedWeights(coarse.pack(share)), seat.lane, told=leave[name])  # 2
+        context.channel.send(name, OpenedWeights(coarse.pack(share)), context.subchannel, permit=permit[name])  # 2
         kept[name] = _anew(of, np.zeros_like(share))
-    if seat.me not in named:
+    if context.me not in named:
         return replace(state, others=kept)
     half = np.uint64(1) << (shift - np.uint64(1))
-    total = terms.rule_of(seat.me).theta(state.own, state.visits)
-    for holder in (seat.active, terms.partner):
-        if holder != seat.me:
-            data = seat.channel.recv(holder, OpenedWeights, seat.lane).words  # 2
+    total = terms.rule_of(context.me).theta(state.own, state.visits)
+    for holder in (context.active, terms.partner):
+        if holder != context.me:
+            data = context.channel.recv(holder, OpenedWeights, context.subchannel).words  # 2
             total = total + (words(holder, data, coarse, total.shape) << shift) + half
     bits = min(terms.numbers.bits, levels.bits + int(shift))
     total = ShareRing(bits).signed(total).astype(np.int64).view(np.uint64)

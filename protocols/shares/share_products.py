@@ -16,129 +16,31 @@ from __future__ import annotations
 
 import hashlib
 import os
-from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.roles import ACTIVE, PARTNER, PASSIVE
 from securevfl.crypto.batch_cache import Shelf
-from securevfl.crypto.kernel.shares import KernelShares
 from securevfl.crypto.key_agreement import KeyPair
 from securevfl.crypto.key_derivation import encode_context
-from securevfl.crypto.lattice.lattice_shares import LatticeShares
-from securevfl.crypto.share_ring import Integers, ShareRing, Words, narrow
+from securevfl.crypto.share_ring import Integers, ShareRing, Words
 from securevfl.crypto.share_scheme import (
     NONCE_BYTES,
     ShareEvaluator,
     ShareHolder,
     ShareScheme,
     common_coin,
-    encrypted,
-    multiplied,
-    opened,
 )
 from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
-from securevfl.protocols.engines import Library
-from securevfl.protocols.seat import Seat
-from securevfl.runtime.channel import Leave
+from securevfl.protocols.party_context import PartyContext
+from securevfl.protocols.shares.product_work import Elsewhere, Work
+from securevfl.runtime.channel import DisclosurePermit
 from securevfl.runtime.codec import M, Message
-from securevfl.runtime.executor import Meter
-
-# Where a party computes its products of a training on shares: here, or several at a time elsewhere.
-#
-# The kernel leaves Python's lock to other threads while it computes, so where it would have a pool of processes of its
-# own it takes threads. SEAL holds that lock, so threads gain nothing: its executor is one of processes or of machines,
-# as is any that somebody chose. What travels there is one product's input, a secret key among it, so they are this
-# party's own (securevfl.runtime.executor). Little work stays here: a process takes longer to start. Plaintexts that
-# several chunks could share are made anew in other processes.
-
-
-T = TypeVar("T")
-
-WORTH = 2.0  # seconds of products that are worth an executor
-_WORTH_THREADS = 0.2  # and threads
-_WAITING = 8  # calls that are on an executor at a time, or wait there
-_WAITING_HERE = 3  # and on threads of this process, which hold what they multiply
-
-
-class Work:
-    """One party's products for some purpose, all known before the first: `seconds` of them about, on one core."""
-
-    def __init__(self, meter: Meter, scheme: ShareScheme, seconds: float) -> None:
-        self._meter, self._scheme = meter, scheme
-        given: Executor | None = meter.executor
-        threads = meter.executor.in_threads() if meter.executor is not None and scheme.unlocked else given
-        self.threads = threads is not given
-        self._executor = threads if seconds >= (_WORTH_THREADS if self.threads else WORTH) else None
-
-    @property
-    def away(self) -> bool:
-        """Whether it is done in other processes."""
-        return self._executor is not None and not self.threads
-
-    @property
-    def here(self) -> bool:
-        """Whether it is done in the calling thread."""
-        return self._executor is None
-
-    def in_order(self, op: str, calls: Iterable[Callable[[], T]], *, started: bool = False) -> Iterator[T]:
-        """Yield the results of calls, in order. On an executor a few are on their way while the first is waited for.
-
-        started: whether calls wait for what workers do already, so that a few are asked for before the first is made.
-        """
-        executor = None if started else self._executor
-        waiting: deque[Callable[[], T]] = deque()
-        most = _WAITING if started or self.away else _WAITING_HERE if self.threads and executor is not None else 1
-        for call in calls:
-            waiting.append(call if executor is None else executor.submit(call).result)
-            if len(waiting) >= most:
-                yield self._meter(op, waiting.popleft())
-        while waiting:
-            yield self._meter(op, waiting.popleft())
-
-    def encrypting(self, holder: ShareHolder, V: Words, columns: int, uses: int) -> Callable[[], bytes]:
-        """`ShareHolder.encrypt` as a call."""
-        if self.away:
-            return partial(encrypted, self._scheme, holder.exported(), V, columns, uses)
-        return partial(holder.encrypt, V, columns=columns, uses=uses)
-
-    def multiplying(self, evaluator: ShareEvaluator, W: Integers, sealed: bytes) -> Callable[[], tuple[bytes, Words]]:
-        """`ShareEvaluator.product` as a call for an executor."""
-        if self.away:
-            return partial(multiplied, self._scheme, evaluator.public, evaluator.coin, narrow(W), sealed)
-        return lambda: evaluator.product(evaluator.prepare(W, once=True), sealed)
-
-    def opening(self, holder: ShareHolder, reply: bytes) -> Callable[[], Words]:
-        """`ShareHolder.open` as a call."""
-        if self.away:
-            return partial(opened, self._scheme, holder.exported(), reply)
-        return partial(holder.open, reply)
-
-
-class Elsewhere(ABC):
-    """A factor W (n x d) of integers that lie in other processes of this party."""
-
-    @property
-    @abstractmethod
-    def shape(self) -> tuple[int, int]:
-        """The numbers of rows and of columns, (n, d)."""
-
-    @property
-    @abstractmethod
-    def T(self) -> Elsewhere:
-        """The transpose of the factor, (d x n)."""
-
-    @abstractmethod
-    def multiply(self, scheme: ShareScheme, sealed: bytes) -> Callable[[], list[bytes]]:
-        """Start `ShareScheme.multiply` there of matrices whose sum is W; return what waits for the results."""
-
 
 Evaluators = Mapping[str, ShareEvaluator]  # under the keys of the holders named
 Factors = Callable[[int], Integers]  # by batch
@@ -210,12 +112,12 @@ def asked_places(name: str, data: bytes, rows: int, entries: int) -> NDArray[np.
 class Products:
     """One party's end, whichever it is, for a session."""
 
-    def __init__(self, seat: Seat, partner: str, scheme: ShareScheme) -> None:
-        self.seat, self.holders = seat, (seat.active, partner)
+    def __init__(self, context: PartyContext, partner: str, scheme: ShareScheme) -> None:
+        self.context, self.holders = context, (context.active, partner)
         self.scheme, self._ring = scheme, ShareRing(scheme.bits)
-        self.others = tuple(name for name in seat.parties if name != seat.me)
-        self.served = tuple(name for name in self.holders if name != seat.me)  # whose vectors meet own columns
-        self.asked = self.others if seat.me in self.holders else ()  # whose columns meet own vectors
+        self.others = tuple(name for name in context.parties if name != context.me)
+        self.served = tuple(name for name in self.holders if name != context.me)  # whose vectors meet own columns
+        self.asked = self.others if context.me in self.holders else ()  # whose columns meet own vectors
         self.pair_keys: dict[str, bytes] = {}  # with every other party, 32 bytes, of this session
         self._nonces: dict[str, bytes] = {}
 
@@ -223,18 +125,18 @@ class Products:
         """Greets everyone; False if that has been done."""
         if self._nonces:
             return False
-        seat, pair, mine = self.seat, KeyPair(), os.urandom(NONCE_BYTES)
+        context, pair, mine = self.context, KeyPair(), os.urandom(NONCE_BYTES)
         for name in self.others:
             self.send(name, ProductGreeting(mine, pair.public))  # 0
-        self._nonces[seat.me] = mine
-        session = seat.channel.session.hex() + seat.lane
+        self._nonces[context.me] = mine
+        session = context.channel.session.hex() + context.subchannel
         for name in self.others:
             greeting = self.recv(name, ProductGreeting)
             if len(greeting.nonce) != NONCE_BYTES:
                 raise ProtocolError(f"{name}: a nonce of {NONCE_BYTES} bytes was expected, {len(greeting.nonce)} came")
             self._nonces[name] = greeting.nonce
             self.pair_keys[name] = pair.agree(
-                greeting.public, session=session, own=seat.me, peer=name, domain="training on shares"
+                greeting.public, session=session, own=context.me, peer=name, domain="training on shares"
             )
         return True
 
@@ -245,8 +147,8 @@ class Products:
 
     def keys(self, number: int, purposes: Sequence[str]) -> tuple[list[ShareHolder], list[Evaluators]]:
         """Make new keys for each purpose: a holder's own (none otherwise), and evaluators under the other holders'."""
-        meter, scheme = self.seat.meter, self.scheme
-        own = [self.coin(self.seat.me, number, purpose) for purpose in purposes if self.asked]
+        meter, scheme = self.context.meter, self.scheme
+        own = [self.coin(self.context.me, number, purpose) for purpose in purposes if self.asked]
         holders = [meter("keygen", partial(scheme.keygen, coin)) for coin in own]
         for name in self.asked:
             self.send(name, HolderKeys(tuple(holder.public for holder in holders)))  # 1
@@ -262,7 +164,7 @@ class Products:
 
     def work(self, seconds: float) -> Work:
         """Choose where products of about so many seconds on one core are computed."""
-        return Work(self.seat.meter, self.scheme, seconds)
+        return Work(self.context.meter, self.scheme, seconds)
 
     def ask(
         self,
@@ -352,7 +254,7 @@ class Products:
                 work, evaluators, dict.fromkeys(batch for batch, _ in asked), factor, shelf, sealed
             )
             return
-        meter, last, prepared = self.seat.meter, None, None
+        meter, last, prepared = self.context.meter, None, None
         for batch, name in asked:
             query, evaluator = sealed(name, batch), evaluators[name]
             if batch != last:
@@ -418,16 +320,11 @@ class Products:
             )
         return message.ciphertext
 
-    def send(self, name: str, message: Message, told: Leave | None = None) -> None:
-        """Send a message on this session's lane, with its entry in the record of what is told if it tells something."""
-        self.seat.channel.send(name, message, self.seat.lane, told=told)
+    def send(self, name: str, message: Message, permit: DisclosurePermit | None = None) -> None:
+        """Send a message on this session's subchannel, with its entry in the record of what is told if it tells
+        something."""
+        self.context.channel.send(name, message, self.context.subchannel, permit=permit)
 
     def recv(self, name: str, kind: type[M]) -> M:
         """Receive the next message of that party."""
-        return self.seat.channel.recv(name, kind, self.seat.lane)
-
-
-# Whose code multiplies shared vectors: this package's, or SEAL through tenseal, as the job says.
-
-
-SHARE_SCHEMES: dict[Library, Callable[[int], ShareScheme]] = {"own": KernelShares, "seal": LatticeShares}
+        return self.context.channel.recv(name, kind, self.context.subchannel)

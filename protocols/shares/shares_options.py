@@ -9,7 +9,8 @@ from pydantic import Field, field_validator
 
 from securevfl.protocols.declared import MessageProtocol
 from securevfl.protocols.engines import Library
-from securevfl.protocols.shares.share_numbers import Levels, Numbers
+from securevfl.protocols.shares.fixed_point import Numbers
+from securevfl.protocols.shares.quantizer import Levels
 
 LEAST_COVERED = 16.0  # sums that levels tell, on either side
 FEWEST_BITS = 4  # of a score that is told coarser than the job asks

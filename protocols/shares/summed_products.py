@@ -3,7 +3,8 @@
 1. A -> B   [[X_A]]_A, by stretches of rows, once both have met and made keys (share_products.py)
 2. B -> A   masked X_B^T X_A         => shares of each product at both, added up over all stretches
 
-A is the active party of a seat of two. What comes is a ciphertext under another's key or uniform, so both learn sizes.
+A is the active party of a context of two. What comes is a ciphertext under another's key or uniform, so both learn
+sizes.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import numpy as np
 from securevfl.base.roles import ACTIVE, PARTNER
 from securevfl.crypto.share_ring import Integers, ShareRing, Words
 from securevfl.protocols.declared import Declared
-from securevfl.protocols.seat import Seat
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.shares import share_products
-from securevfl.protocols.shares.share_products import SHARE_SCHEMES, Products
+from securevfl.protocols.shares.share_products import Products
+from securevfl.protocols.shares.share_schemes import SHARE_SCHEMES
 
 STRETCH = 16_384  # rows of one product
 
@@ -29,16 +31,16 @@ def declares() -> list[Declared]:
 
 
 def summed_products(
-    seat: Seat, bits: int, blocks: Sequence[Integers], widths: Sequence[int], purpose: str
+    context: PartyContext, bits: int, blocks: Sequence[Integers], widths: Sequence[int], purpose: str
 ) -> tuple[Products, list[Words]]:
     """Return the session of one party, and its shares (d_A x d_B, modulo 2^bits) of the product of each of its blocks
     (n x d) with the other's of the same number, which has so many columns.
 
     purpose: what keys are made for.
     """
-    ring, asks = ShareRing(bits), seat.me == seat.active
-    (peer,) = seat.roles.others(seat.me)
-    products = Products(seat, seat.roles.the(PARTNER), SHARE_SCHEMES["own"](bits))
+    ring, asks = ShareRing(bits), context.me == context.active
+    (peer,) = context.roles.others(context.me)
+    products = Products(context, context.roles.the(PARTNER), SHARE_SCHEMES["own"](bits))
     products.meet()
     holders, (evaluators,) = products.keys(0, (purpose,))
     mine, totals = [own.shape[1] for own in blocks], [np.zeros((1, 1), np.uint64) for _ in blocks]

@@ -28,14 +28,11 @@ from numpy.typing import NDArray
 from securevfl.crypto.key_derivation import derive_key
 from securevfl.crypto.secret import Secret
 from securevfl.crypto.share_ring import ShareRing, Words
-from securevfl.crypto.share_scheme import ShareScheme
 from securevfl.crypto.transfers import base_transfers, ot_extension
 from securevfl.crypto.transfers.ot_extension import COLUMNS, Chooser, Offered, RowOfferer
 from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
-from securevfl.protocols.seat import Seat
-from securevfl.protocols.shares.share_numbers import Numbers
-from securevfl.protocols.shares.share_products import Products
+from securevfl.protocols.party_context import PartyContext
 from securevfl.runtime.codec import Message
 
 _ROWS = 1 << 17  # transfers are made for so many rows at a time
@@ -71,49 +68,51 @@ def declares() -> list[Declared]:
 class BaseTransfers(Secret):
     """One holder's end of the base transfers of a session with the other holder."""
 
-    __slots__ = ("_peer", "_seat", "_secret", "_seeds")
+    __slots__ = ("_context", "_peer", "_secret", "_seeds")
 
-    def __init__(self, seat: Seat, peer: str) -> None:
+    def __init__(self, context: PartyContext, peer: str) -> None:
         """Nothing is sent before `meet`."""
-        self._seat, self._peer = seat, peer
+        self._context, self._peer = context, peer
         self._secret = b""
         self._seeds: list[tuple[bytes, ...]] = []
 
     def meet(self) -> None:
         """Make them, unless they are made: both holders at the same point. CryptoError if what comes is no point."""
-        seat, channel, peer = self._seat, self._seat.channel, self._peer
+        context, channel, peer = self._context, self._context.channel, self._peer
         if self._seeds:
             return
-        if seat.me == seat.active:
+        if context.me == context.active:
             self._secret, choices = ot_extension.fresh_secret()
-            points, seeds = base_transfers.choose(channel.recv(peer, TransferOffer, seat.lane).public, choices)  # 0
-            channel.send(peer, TransferChoices(points), seat.lane)  # 0
+            points, seeds = base_transfers.choose(
+                channel.recv(peer, TransferOffer, context.subchannel).public, choices
+            )  # 0
+            channel.send(peer, TransferChoices(points), context.subchannel)  # 0
             self._seeds = [(seed,) for seed in seeds]
             return
         offerer = base_transfers.Offerer()
-        channel.send(peer, TransferOffer(offerer.offer), seat.lane)  # 0
-        points = channel.recv(peer, TransferChoices, seat.lane).points  # 0
+        channel.send(peer, TransferOffer(offerer.offer), context.subchannel)  # 0
+        points = channel.recv(peer, TransferChoices, context.subchannel).points  # 0
         if len(points) != COLUMNS * base_transfers.POINT_BYTES:
             raise ProtocolError(f"{peer} was expected to send {COLUMNS} choices, {len(points)} bytes came")
         self._seeds = list(offerer.pairs(points))
 
-    def transfers(self, seat: Seat, purpose: str, coin: bytes, bits: int) -> Transfers:
-        """Return this end of the transfers of one conversation, by its lane, and purpose.
+    def transfers(self, context: PartyContext, purpose: str, coin: bytes, bits: int) -> Transfers:
+        """Return this end of the transfers of one conversation, by its subchannel, and purpose.
 
         coin: 32 bytes that both ends have, of this conversation and purpose alone. bits: b.
         """
         self.meet()
-        seeds = [tuple(derived_seed(seed, seat.lane, purpose) for seed in pair) for pair in self._seeds]
-        if seat.me == seat.active:
+        seeds = [tuple(derived_seed(seed, context.subchannel, purpose) for seed in pair) for pair in self._seeds]
+        if context.me == context.active:
             offerer = RowOfferer(self._secret, [seed for (seed,) in seeds], coin, bits)
-            return ActiveTransfers(seat, self._peer, offerer)
-        return PartnerTransfers(seat, self._peer, Chooser([(first, second) for first, second in seeds], coin, bits))
+            return ActiveTransfers(context, self._peer, offerer)
+        return PartnerTransfers(context, self._peer, Chooser([(first, second) for first, second in seeds], coin, bits))
 
 
-def derived_seed(seed: bytes, lane: str, purpose: str) -> bytes:
+def derived_seed(seed: bytes, subchannel: str, purpose: str) -> bytes:
     """Return the seed (32 bytes) of one conversation and purpose from that of a base transfer. Under one seed, two of
     them would tell the active party by which choices they differ."""
-    return derive_key(seed, "transfers", lane, purpose)
+    return derive_key(seed, "transfers", subchannel, purpose)
 
 
 class Transfers(ABC):
@@ -127,13 +126,13 @@ class Transfers(ABC):
 class ActiveTransfers(Transfers):
     """The active party's end of the transfers, which offers the rows."""
 
-    def __init__(self, seat: Seat, peer: str, offerer: RowOfferer) -> None:
-        self._seat, self._peer, self._offerer = seat, peer, offerer
+    def __init__(self, context: PartyContext, peer: str, offerer: RowOfferer) -> None:
+        self._context, self._peer, self._offerer = context, peer, offerer
 
     def made(self, rows: Sequence[int]) -> Iterator[tuple[bytes, ...]]:
         for part in _parted(rows):
-            columns = self._seat.channel.recv(self._peer, TransferCorrections, self._seat.lane).columns  # 1
-            offered = self._seat.meter("transfer", partial(self._offerer.extend, sum(part), columns))
+            columns = self._context.channel.recv(self._peer, TransferCorrections, self._context.subchannel).columns  # 1
+            offered = self._context.meter("transfer", partial(self._offerer.extend, sum(part), columns))
             start = 0
             for count in part:
                 yield offered.stored(start, start + count)
@@ -143,13 +142,13 @@ class ActiveTransfers(Transfers):
 class PartnerTransfers(Transfers):
     """The partner's end of the transfers, which chooses entries of the rows."""
 
-    def __init__(self, seat: Seat, peer: str, chooser: Chooser) -> None:
-        self._seat, self._peer, self._chooser = seat, peer, chooser
+    def __init__(self, context: PartyContext, peer: str, chooser: Chooser) -> None:
+        self._context, self._peer, self._chooser = context, peer, chooser
 
     def made(self, rows: Sequence[int]) -> Iterator[tuple[bytes, ...]]:
         for part in _parted(rows):
-            columns, made = self._seat.meter("transfer", partial(self._chooser.extend, sum(part)))
-            self._seat.channel.send(self._peer, TransferCorrections(columns), self._seat.lane)  # 1
+            columns, made = self._context.meter("transfer", partial(self._chooser.extend, sum(part)))
+            self._context.channel.send(self._peer, TransferCorrections(columns), self._context.subchannel)  # 1
             start = 0
             for count in part:
                 stop = start + count
@@ -181,50 +180,3 @@ def _parted(rows: Sequence[int]) -> Iterator[list[int]]:
         part.append(count)
     if part:
         yield part
-
-
-# What parties make of each other's first messages in one conversation of a session on shares: products and transfers.
-#
-# Work ahead of the training and questions about its model are conversations of their own, each on its lane, with nonces
-# and keys of its own, so that they may go on side by side.
-
-
-class Met:
-    """One party's end. Nothing is sent before it is asked for, by all parties at the same point."""
-
-    def __init__(
-        self, seat: Seat, partner: str, scheme: ShareScheme, numbers: Numbers, base: BaseTransfers | None = None
-    ) -> None:
-        """Keep what it is made of. base: at a holder, those of this session where another conversation has them too."""
-        self._products = Products(seat, partner, scheme)
-        self._bits, self._top_bits = numbers.table_bits, numbers.top_bits
-        self._ends: dict[str, Transfers] = {}
-        self.base = base or BaseTransfers(seat, partner if seat.me == seat.active else seat.active)
-
-    @property
-    def products(self) -> Products:
-        """The products of this session, once every party has been greeted."""
-        self._products.meet()
-        return self._products
-
-    @property
-    def transfers(self) -> Transfers | None:
-        """Transfers for the tables, with the base transfers made; None at a party that is no holder."""
-        return self._end("transfers", self._bits)
-
-    @property
-    def tops(self) -> Transfers | None:
-        """The same for tables by the highest bits of sums."""
-        return self.transfers if self._bits >= self._top_bits else self._end("tops", self._top_bits)
-
-    @property
-    def switches(self) -> Transfers | None:
-        """The same of two entries, for the switches of a shuffle."""
-        return self._end("switches", 1)
-
-    def _end(self, purpose: str, bits: int) -> Transfers | None:
-        products = self.products
-        if products.asked and purpose not in self._ends:
-            coin = products.coin(products.seat.active, 0, purpose)
-            self._ends[purpose] = self.base.transfers(products.seat, purpose, coin, bits)
-        return self._ends.get(purpose)

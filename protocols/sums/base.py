@@ -19,8 +19,8 @@ from securevfl.base.roles import COLLECTOR, CONTRIBUTOR
 from securevfl.crypto.sum_trees import SumTree, balanced, build_trees, chain, learned_sums, star, totally_different
 from securevfl.errors import ConfigError, ProtocolError
 from securevfl.protocols.declared import Circle, Declared, MessageProtocol, Phases, Reals, Reveal, Space
-from securevfl.protocols.seat import Seat
-from securevfl.runtime.channel import Entry, Leave, Telling
+from securevfl.protocols.party_context import PartyContext
+from securevfl.runtime.channel import DisclosingMessage, DisclosurePermit, DisclosureRecord
 from securevfl.runtime.codec import Numbers, carried, check_bits
 
 TOTAL = Reveal("output", "the sum of the parts; of a linear model these span their columns over a run")
@@ -46,7 +46,7 @@ class SumProtocol(MessageProtocol):
         return "see its docstring"
 
     @abstractmethod
-    def role(self, seat: Seat) -> SumRole:
+    def role(self, context: PartyContext) -> SumRole:
         """Create this party's side, exchanging keys if the protocol has any. All parties call it at the same point."""
 
     @abstractmethod
@@ -78,19 +78,19 @@ class SumProtocol(MessageProtocol):
 
 
 def part_of_sum(
-    seat: Seat, values: Floats | Phases, space: Space, about: Sequence[str] = (), *, octets: int = 0
-) -> Leave:
+    context: PartyContext, values: Floats | Phases, space: Space, about: Sequence[str] = (), *, octets: int = 0
+) -> DisclosurePermit:
     """Enters this party's part of a sum as told to the collector. about: whose columns the sum is of, all
     contributors' by default, as where it hides who gave what. octets: of a message in which it is sealed.
     """
     circle = isinstance(space, Circle)
-    return seat.channel.tell(
-        Entry(
-            seat.collector,
+    return context.channel.permit(
+        DisclosureRecord(
+            context.collector,
             "phases" if circle else "columns",
             values.size,
             space.bits,
-            tuple(about) or seat.contributors,
+            tuple(about) or context.contributors,
             octets=octets,
         )
     )
@@ -106,13 +106,13 @@ def part_of_sum(
 # leak `columns`; `securevfl.disclosure.exposure` says from when on). Contributors learn nothing.
 
 
-class Part(Telling, frozen=True):
+class Part(DisclosingMessage, frozen=True):
     """The message with one party's part H_k (n x c), as it is."""
 
     values: Numbers
 
 
-class PhasePart(Telling, frozen=True):
+class PhasePart(DisclosingMessage, frozen=True):
     """The message with one party's phases of random features, as they are, in words of as many bits."""
 
     values: NDArray[np.uint32 | np.uint16]
@@ -123,8 +123,8 @@ class DirectSum(SumProtocol):
 
     name: ClassVar[str] = "direct"
 
-    def role(self, seat: Seat) -> SumRole:
-        return DirectSumRole(seat)
+    def role(self, context: PartyContext) -> SumRole:
+        return DirectSumRole(context)
 
     def declares(self, contributors: Sequence[str]) -> list[Declared]:
         part = Reveal(
@@ -149,22 +149,22 @@ class DirectSum(SumProtocol):
 
 
 class DirectSumRole(SumRole):
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
+    def __init__(self, context: PartyContext) -> None:
+        self._context = context
 
     def contribute(self, values: Floats | Phases, space: Space) -> None:
         if isinstance(space, Reals):
             message: Part | PhasePart = Part(carried(values, space.bits))
         else:
             message = PhasePart(values.astype(np.uint16 if space.bits == 16 else np.uint32))
-        told = part_of_sum(self._seat, values, space, (self._seat.me,))
-        self._seat.channel.send(self._seat.collector, message, self._seat.lane, told=told)  # 1
+        permit = part_of_sum(self._context, values, space, (self._context.me,))
+        self._context.channel.send(self._context.collector, message, self._context.subchannel, permit=permit)  # 1
 
     def collect(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
         kind: type[Part] | type[PhasePart] = Part if isinstance(space, Reals) else PhasePart
         total: NDArray[Any] = np.zeros(shape, np.float64 if isinstance(space, Reals) else np.uint32)
-        for passive in self._seat.contributors:
-            values = self._seat.channel.recv(passive, kind, self._seat.lane).values  # 1
+        for passive in self._context.contributors:
+            values = self._context.channel.recv(passive, kind, self._context.subchannel).values  # 1
             check_shape(passive, values, shape)
             check_bits(passive, values, space.bits)
             total += values

@@ -28,9 +28,9 @@ from securevfl.crypto.sum_trees import SumTree
 from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Circle, Declared, Phases, Reveal, Space
 from securevfl.protocols.engines import ENGINES, AnyEngine, Ckks, Encrypted
-from securevfl.protocols.seat import Seat
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.sums.base import TOTAL, SumProtocol, SumRole, one_pass, part_of_sum
-from securevfl.runtime.channel import Telling
+from securevfl.runtime.channel import DisclosingMessage
 from securevfl.runtime.codec import Message
 
 
@@ -40,7 +40,7 @@ class SumKey(Message, frozen=True):
     key: bytes
 
 
-class PartialSum(Telling, frozen=True):
+class PartialSum(DisclosingMessage, frozen=True):
     """[[sum of the parts below the sender, its own included]]."""
 
     ciphertext: bytes
@@ -60,10 +60,14 @@ class CipherSum(Encrypted, SumProtocol):
         by_engine = {f"cipher {name}": cls(engine=kind()) for name, kind in ENGINES.items()}
         return by_engine | {"cipher star": cls(topology="star")}
 
-    def role(self, seat: Seat) -> SumRole:
-        scheme = seat.meter.additive(self.engine.sums())
-        tree = self.tree(len(seat.contributors))
-        return CipherHolder(seat, scheme, tree) if seat.me == seat.collector else CipherAdder(seat, scheme, tree)
+    def role(self, context: PartyContext) -> SumRole:
+        scheme = context.meter.additive(self.engine.sums())
+        tree = self.tree(len(context.contributors))
+        return (
+            CipherHolder(context, scheme, tree)
+            if context.me == context.collector
+            else CipherAdder(context, scheme, tree)
+        )
 
     def tree(self, passives: int) -> SumTree:
         """Return the tree of passive parties 0..passives-1 along which the sum is made; its root is the head."""
@@ -88,15 +92,15 @@ class CipherSum(Encrypted, SumProtocol):
 
 
 class CipherHolder(SumRole):
-    def __init__(self, seat: Seat, scheme: AdditiveScheme, tree: SumTree) -> None:
-        self._channel, self._lane = seat.channel, seat.lane
-        self._head = seat.contributors[tree.root]
+    def __init__(self, context: PartyContext, scheme: AdditiveScheme, tree: SumTree) -> None:
+        self._channel, self._subchannel = context.channel, context.subchannel
+        self._head = context.contributors[tree.root]
         self._holder: SumHolder = scheme.sum_keygen()
-        for passive in seat.contributors:
-            self._channel.send(passive, SumKey(self._holder.public), self._lane)  # 0
+        for passive in context.contributors:
+            self._channel.send(passive, SumKey(self._holder.public), self._subchannel)  # 0
 
     def collect(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
-        total = self._holder.decrypt(self._channel.recv(self._head, PartialSum, self._lane).ciphertext)  # 2
+        total = self._holder.decrypt(self._channel.recv(self._head, PartialSum, self._subchannel).ciphertext)  # 2
         if total.size != np.prod(shape, dtype=int):
             raise ProtocolError(f"{self._head} was expected to send a sum of shape {shape}, {total.size} values came")
         if isinstance(space, Circle):
@@ -106,24 +110,24 @@ class CipherHolder(SumRole):
 
 
 class CipherAdder(SumRole):
-    def __init__(self, seat: Seat, scheme: AdditiveScheme, tree: SumTree) -> None:
-        own = seat.contributors.index(seat.me)
+    def __init__(self, context: PartyContext, scheme: AdditiveScheme, tree: SumTree) -> None:
+        own = context.contributors.index(context.me)
         target = tree.target(own)
-        self._seat, self._channel, self._lane = seat, seat.channel, seat.lane
-        self._terms = len(seat.contributors)
-        self._below = [seat.contributors[child] for child in tree.sources(own)]
-        self._above = seat.collector if target is None else seat.contributors[target]
-        self._adder: Adder = scheme.adder(self._channel.recv(seat.collector, SumKey, seat.lane).key)  # 0
+        self._context, self._channel, self._subchannel = context, context.channel, context.subchannel
+        self._terms = len(context.contributors)
+        self._below = [context.contributors[child] for child in tree.sources(own)]
+        self._above = context.collector if target is None else context.contributors[target]
+        self._adder: Adder = scheme.adder(self._channel.recv(context.collector, SumKey, context.subchannel).key)  # 0
 
     def contribute(self, values: Floats | Phases, space: Space) -> None:
         octets = self._adder.size(values.size, terms=self._terms)
-        told = part_of_sum(self._seat, values, space, octets=octets)
+        permit = part_of_sum(self._context, values, space, octets=octets)
         if isinstance(space, Circle):
             steps = np.asarray(values).astype(np.int32 if space.bits == 32 else np.int16)  # wraps to [-pi, pi)
             v, bound = steps.astype(np.float64), 2.0 ** (space.bits - 1)
         else:
             v, bound = np.asarray(values, np.float64), space.bound
         own = self._adder.encrypt(v.ravel(), bound=bound, terms=self._terms)
-        received = [self._channel.recv(child, PartialSum, self._lane).ciphertext for child in self._below]  # 1
+        received = [self._channel.recv(child, PartialSum, self._subchannel).ciphertext for child in self._below]  # 1
         total = self._adder.add(own, *received) if received else own
-        self._channel.send(self._above, PartialSum(total), self._lane, told=told)  # 1, 2
+        self._channel.send(self._above, PartialSum(total), self._subchannel, permit=permit)  # 1, 2

@@ -29,7 +29,7 @@ from securevfl.crypto.key_agreement import KeyPair
 from securevfl.crypto.prg import Prg
 from securevfl.errors import ConfigError, ProtocolError
 from securevfl.protocols.declared import Declared, Phases, Reveal, Space
-from securevfl.protocols.seat import Seat
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.sums.base import TOTAL, SumProtocol, SumRole, part_of_sum
 from securevfl.protocols.sums.sum_masks import (
     Residues,
@@ -41,10 +41,10 @@ from securevfl.protocols.sums.sum_masks import (
     to_residues,
     unpack,
 )
-from securevfl.runtime.channel import Telling
+from securevfl.runtime.channel import DisclosingMessage
 
 
-class PairMasked(Telling, frozen=True):
+class PairMasked(DisclosingMessage, frozen=True):
     """The sender's part under its masks of exchange `round`, as residues."""
 
     round: int
@@ -60,14 +60,14 @@ class PairwiseSum(SumProtocol):
     def strength(self) -> str:
         return "X25519 (computational Diffie-Hellman), HKDF, ChaCha20 as a pseudorandom generator"
 
-    def role(self, seat: Seat) -> SumRole:
-        passives = len(seat.contributors)
+    def role(self, context: PartyContext) -> SumRole:
+        passives = len(context.contributors)
         if passives < 2:
             raise ConfigError(
                 f"pairwise sum: expected at least two passive parties, got {passives}; a sum of one part is that part, "
                 'use sum = "direct"'
             )
-        return PairwiseCollector(seat) if seat.me == seat.collector else PairwiseMember(seat)
+        return PairwiseCollector(context) if context.me == context.collector else PairwiseMember(context)
 
     def declares(self, contributors: Sequence[str]) -> list[Declared]:
         return [
@@ -80,14 +80,14 @@ class PairwiseSum(SumProtocol):
 
 
 class PairwiseCollector(SumRole):
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
+    def __init__(self, context: PartyContext) -> None:
+        self._context = context
         self._round = 0
 
     def collect(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
         total = np.zeros(shape, residue_type(space))
-        for sender in self._seat.contributors:
-            message = self._seat.channel.recv(sender, PairMasked, self._seat.lane)  # 1
+        for sender in self._context.contributors:
+            message = self._context.channel.recv(sender, PairMasked, self._context.subchannel)  # 1
             if message.round != self._round:
                 raise ProtocolError(
                     f"{sender} was expected in exchange {self._round} of the pairwise sum, it is in {message.round}; "
@@ -95,27 +95,27 @@ class PairwiseCollector(SumRole):
                 )
             total += unpack(message.residues, shape, space, sender)
         self._round += 1
-        return from_residues(total, space, len(self._seat.contributors))  # 2
+        return from_residues(total, space, len(self._context.contributors))  # 2
 
 
 class PairwiseMember(SumRole):
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
+    def __init__(self, context: PartyContext) -> None:
+        self._context = context
         self._round = 0
-        self._pairs = pair_generators(seat)  # 0
+        self._pairs = pair_generators(context)  # 0
 
     def contribute(self, values: Floats | Phases, space: Space) -> None:
-        told = part_of_sum(self._seat, values, space)
-        masked = to_residues(values, space, len(self._seat.contributors))
-        add_pair_masks(masked, self._seat.me, self._pairs, self._round)
+        permit = part_of_sum(self._context, values, space)
+        masked = to_residues(values, space, len(self._context.contributors))
+        add_pair_masks(masked, self._context.me, self._pairs, self._round)
         message = PairMasked(self._round, pack(masked))
-        self._seat.channel.send(self._seat.collector, message, self._seat.lane, told=told)  # 1
+        self._context.channel.send(self._context.collector, message, self._context.subchannel, permit=permit)  # 1
         self._round += 1
 
 
-def pair_generators(seat: Seat) -> dict[str, Prg]:
+def pair_generators(context: PartyContext) -> dict[str, Prg]:
     """Return, by peer, the generators from which each two contributors draw their masks."""
-    keys = exchange_keys(seat, KeyPair(), seat.contributors, domain="pairwise sum")
+    keys = exchange_keys(context, KeyPair(), context.contributors, domain="pairwise sum")
     return {peer: Prg(key, "pair mask") for peer, key in keys.items()}
 
 

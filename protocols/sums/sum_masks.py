@@ -24,8 +24,8 @@ from securevfl.crypto.key_derivation import KEY_BYTES, derive_key
 from securevfl.crypto.wrapping import unwrap, wrap
 from securevfl.errors import PartiesError, ProtocolError
 from securevfl.protocols.declared import Declared, Phases, Reals, Reveal, Space
-from securevfl.protocols.seat import Seat
-from securevfl.runtime.channel import Entry, Telling
+from securevfl.protocols.party_context import PartyContext
+from securevfl.runtime.channel import DisclosingMessage, DisclosureRecord
 from securevfl.runtime.codec import Message
 
 
@@ -35,7 +35,7 @@ class SumPublic(Message, frozen=True):
     key: bytes
 
 
-class OwnKey(Telling, frozen=True):
+class OwnKey(DisclosingMessage, frozen=True):
     """The sender's key of this session, sealed for the receiver."""
 
     sealed: bytes
@@ -48,56 +48,57 @@ KEY_MESSAGES = [
 ]
 
 
-def exchange_keys(seat: Seat, pair: KeyPair, among: Sequence[str], *, domain: str) -> dict[str, bytes]:
+def exchange_keys(context: PartyContext, pair: KeyPair, among: Sequence[str], *, domain: str) -> dict[str, bytes]:
     """Exchange public keys and return the 32-byte key with every other party of `among`, by name.
 
-    The keys serve this session, domain and lane alone. CryptoError if a peer's public key is none.
+    The keys serve this session, domain and subchannel alone. CryptoError if a peer's public key is none.
     """
-    peers = [party for party in among if party != seat.me]
+    peers = [party for party in among if party != context.me]
     for peer in peers:
-        seat.channel.send(peer, SumPublic(pair.public), seat.lane)
-    publics = {peer: seat.channel.recv(peer, SumPublic, seat.lane).key for peer in peers}
+        context.channel.send(peer, SumPublic(pair.public), context.subchannel)
+    publics = {peer: context.channel.recv(peer, SumPublic, context.subchannel).key for peer in peers}
     return {
-        peer: pair.agree(public, session=session(seat), own=seat.me, peer=peer, domain=domain)
+        peer: pair.agree(public, session=session(context), own=context.me, peer=peer, domain=domain)
         for peer, public in publics.items()
     }
 
 
-def own_keys(seat: Seat, readers: Collection[str], domain: str) -> dict[str, bytes]:
+def own_keys(context: PartyContext, readers: Collection[str], domain: str) -> dict[str, bytes]:
     """Return this contributor's fresh 32-byte key, and at a reader those of all contributors, by name.
 
-    For this session, domain and lane alone. PartiesError if there are fewer than two contributors or a reader is none
+    For this session, domain and subchannel alone. PartiesError if there are fewer than two contributors or a reader is
+    none
     of them; CryptoError if a peer's key is none or does not open.
     """
-    if len(seat.contributors) < 2 or not readers or not set(readers) <= set(seat.contributors):
+    if len(context.contributors) < 2 or not readers or not set(readers) <= set(context.contributors):
         raise PartiesError(
             f"{domain}: two workers or more were expected, with those that are told sums among them, came "
-            f"{', '.join(seat.contributors)} and {', '.join(readers) or 'nobody'}; correct the roles"
+            f"{', '.join(context.contributors)} and {', '.join(readers) or 'nobody'}; correct the roles"
         )
-    reads = seat.me in readers
-    among = [name for name in seat.contributors if reads or name in readers or name == seat.me]
-    pairs = exchange_keys(seat, KeyPair(), among, domain=domain)  # 0
-    keys = {seat.me: os.urandom(KEY_BYTES)}
+    reads = context.me in readers
+    among = [name for name in context.contributors if reads or name in readers or name == context.me]
+    pairs = exchange_keys(context, KeyPair(), among, domain=domain)  # 0
+    keys = {context.me: os.urandom(KEY_BYTES)}
 
     def sealing(peer: str, sender: str) -> bytes:
         return derive_key(pairs[peer], "own key", sender)  # a pair's key serves both ways
 
     for peer in pairs:
         if peer in readers:
-            sealed = wrap(sealing(peer, seat.me), keys[seat.me], domain.encode())
-            told = seat.channel.tell(Entry(peer, "keys", 1, 8 * KEY_BYTES))
-            seat.channel.send(peer, OwnKey(sealed), seat.lane, told=told)  # 1
+            sealed = wrap(sealing(peer, context.me), keys[context.me], domain.encode())
+            permit = context.channel.permit(DisclosureRecord(peer, "keys", 1, 8 * KEY_BYTES))
+            context.channel.send(peer, OwnKey(sealed), context.subchannel, permit=permit)  # 1
     for peer in pairs if reads else ():
-        sealed = seat.channel.recv(peer, OwnKey, seat.lane).sealed  # 1
+        sealed = context.channel.recv(peer, OwnKey, context.subchannel).sealed  # 1
         keys[peer] = unwrap(sealing(peer, peer), sealed, domain.encode())
         if len(keys[peer]) != KEY_BYTES:
             raise ProtocolError(f"{peer} was expected to send a key of {KEY_BYTES} bytes, {len(keys[peer])} came; stop")
     return keys
 
 
-def session(seat: Seat) -> str:
-    """Names this run and this seat's lane in a key's context."""
-    return f"{seat.channel.session.hex()}/{seat.lane}"
+def session(context: PartyContext) -> str:
+    """Names this run and this context's subchannel in a key's context."""
+    return f"{context.channel.session.hex()}/{context.subchannel}"
 
 
 # The parts of a masked sum as residues, in memory and in a message.

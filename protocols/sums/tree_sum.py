@@ -16,7 +16,8 @@ The trees depend only on the topology and the number of parties, so that `coalit
 The paper leaves one party out of T2; here every mask is fresh and every mask is taken off (see
 `crypto.sum_trees`).
 
-Both passes go on side by side, level by level, each on a lane of its own: a sum takes as long as the deeper tree, not
+Both passes go on side by side, level by level, each on a subchannel of its own: a sum takes as long as the deeper
+tree, not
 as both, since masks wait for no values.
 """
 
@@ -33,10 +34,10 @@ from securevfl.base.roles import COLLECTOR, CONTRIBUTOR
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.sum_trees import SumTree, smallest_coalition
 from securevfl.protocols.declared import Declared, Phases, Reveal, Space
-from securevfl.protocols.seat import Seat
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.sums.base import TOTAL, SumProtocol, SumRole, Topology, part_of_sum, two_passes
 from securevfl.protocols.sums.sum_masks import Residues, from_residues, pack, residue_type, to_residues, unpack
-from securevfl.runtime.channel import Leave, Telling
+from securevfl.runtime.channel import DisclosingMessage, DisclosurePermit
 from securevfl.runtime.codec import Message
 
 
@@ -46,7 +47,7 @@ class MaskedPartial(Message, frozen=True):
     residues: bytes
 
 
-class MaskPartial(Telling, frozen=True):
+class MaskPartial(DisclosingMessage, frozen=True):
     """Sum of r_j below the sender in T2, its own included, as residues."""
 
     residues: bytes
@@ -67,8 +68,8 @@ class TreeSum(SumProtocol):
     def strength(self) -> str:
         return "ChaCha20 as a pseudorandom generator; masks uniform over the ring"
 
-    def role(self, seat: Seat) -> SumRole:
-        return TreeSumRole(seat, *self.trees(len(seat.parties)))
+    def role(self, context: PartyContext) -> SumRole:
+        return TreeSumRole(context, *self.trees(len(context.parties)))
 
     def trees(self, parties: int) -> tuple[SumTree, SumTree]:
         """T1 and T2 over the active party 0 and passive parties 1 to parties-1. ConfigError if parties < 3."""
@@ -109,22 +110,22 @@ class TreeStep(NamedTuple):
 class TreeSumRole(SumRole):
     """Either side; the active party is the root, which adds nothing of its own."""
 
-    def __init__(self, seat: Seat, T1: SumTree, T2: SumTree) -> None:
-        self._seat = seat
-        self._terms = len(seat.contributors)
+    def __init__(self, context: PartyContext, T1: SumTree, T2: SumTree) -> None:
+        self._context = context
+        self._terms = len(context.contributors)
         self._masks = Prg.fresh("tree sum")
-        self._steps = _steps(seat, T1, T2)
+        self._steps = _steps(context, T1, T2)
 
     def contribute(self, values: Floats | Phases, space: Space) -> None:
-        if self._seat.me == self._seat.collector:
+        if self._context.me == self._context.collector:
             super().contribute(values, space)
-        told = part_of_sum(self._seat, values, space)
+        permit = part_of_sum(self._context, values, space)
         part = to_residues(values, space, self._terms)
         mask = self._mask(part)  # 1
-        self._pass_on(part + mask, mask, space, told)
+        self._pass_on(part + mask, mask, space, permit)
 
     def collect(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
-        if self._seat.me != self._seat.collector:
+        if self._context.me != self._context.collector:
             super().collect(shape, space)
         masked, masks = (np.zeros(shape, residue_type(space)) for _ in range(2))
         self._pass_on(masked, masks, space)
@@ -133,27 +134,27 @@ class TreeSumRole(SumRole):
     def _mask(self, part: Residues) -> Residues:
         return self._masks.array(part.shape, part.dtype.type)
 
-    def _pass_on(self, masked: Residues, mask: Residues, space: Space, told: Leave | None = None) -> None:
+    def _pass_on(self, masked: Residues, mask: Residues, space: Space, permit: DisclosurePermit | None = None) -> None:
         """Add what comes from below in each tree to its own, in place, and send it up."""
         held = {MaskedPartial: masked, MaskPartial: mask}
-        channel = self._seat.channel
+        channel = self._context.channel
         for message, sends, peer in self._steps:
-            lane = f"{self._seat.lane}/{message.__name__}"
+            subchannel = f"{self._context.subchannel}/{message.__name__}"
             own = held[message]
             if sends:
-                channel.send(peer, message(pack(own)), lane, told=told)  # 2, 3
+                channel.send(peer, message(pack(own)), subchannel, permit=permit)  # 2, 3
             else:
-                own += unpack(channel.recv(peer, message, lane).residues, own.shape, space, peer)  # 2, 3
+                own += unpack(channel.recv(peer, message, subchannel).residues, own.shape, space, peer)  # 2, 3
 
 
-def _steps(seat: Seat, T1: SumTree, T2: SumTree) -> list[TreeStep]:
+def _steps(context: PartyContext, T1: SumTree, T2: SumTree) -> list[TreeStep]:
     """List this party's messages of both passes, level by level; of one level, what needs no waiting first."""
-    own = seat.parties.index(seat.me)
+    own = context.parties.index(context.me)
     timed: list[tuple[int, bool, TreeStep]] = []
     for message, tree in ((MaskedPartial, T1), (MaskPartial, T2)):
         for level, sends in enumerate(tree.levels):
             for sender, to in sends:
                 if own in (sender, to):
-                    peer = seat.parties[to if own == sender else sender]
+                    peer = context.parties[to if own == sender else sender]
                     timed.append((level, own == to, TreeStep(message, own == sender, peer)))
     return [step for *_, step in sorted(timed, key=lambda item: item[:2])]

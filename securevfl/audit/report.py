@@ -19,20 +19,21 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from datetime import UTC, datetime
 
 import numpy as np
-from numpy.typing import NDArray
 
-from securevfl.audit import simulators
+from securevfl.audit import run_simulators, simulators
 from securevfl.audit.attacks import ATTACKS, load_more
 from securevfl.audit.attacks.base import Attack, By, Score
 from securevfl.audit.findings import Audit, Inference
-from securevfl.audit.recording.recorded_runs import record
-from securevfl.audit.recording.views import PartyRecord, Worlds, as_numbers, fields
-from securevfl.audit.transcripts import check_transcript
+from securevfl.audit.recording.party_record import PartyRecord
+from securevfl.audit.recording.party_view import as_numbers, fields
+from securevfl.audit.recording.real_ideal_pair import RealIdealPair
+from securevfl.audit.recording.transcript_recording import record_transcript
+from securevfl.audit.transcript_checks import check_transcript
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import Roles
 from securevfl.base.version import __version__
@@ -42,9 +43,9 @@ from securevfl.data.party import Party, check_parties
 from securevfl.errors import SecureVFLError
 from securevfl.families import leak_kinds
 from securevfl.families.base import Known
-from securevfl.families.sizes import as_prepared, known_run, prepare, roles_of
+from securevfl.families.sizes import as_prepared, known_run, roles_of
 from securevfl.job import Job
-from securevfl.runtime.channel import Entry
+from securevfl.runtime.channel import DisclosureRecord
 
 MARGIN = 0.03
 _FEW_SEEDS_MARGIN = 0.1
@@ -58,11 +59,11 @@ def run_audit(
     *,
     seeds: Sequence[int] = (0, 1, 2),
     on_step: Callable[[str], None] | None = None,
-    made_up: Sequence[str] = (),
+    noise_parties: Sequence[str] = (),
 ) -> Audit:
     """Audits the job on these tables. Raises what `simulate` raises if the job does not start at all.
 
-    made_up: parties whose columns are noise.
+    noise_parties: parties whose columns are noise.
 
     `on_step` is told what begins. Takes as long as two trainings a seed, and the protocol's own checks.
     """
@@ -77,12 +78,12 @@ def run_audit(
     roles = roles_of(job.method, job, parties)
     say("transcripts")
     short_job, short_parties = _short(job.model_copy(update={"accepts": [*leak_kinds()]}), parties)
-    outcome = check_transcript(*(record(short_job, short_parties)[0] for _ in range(2)))
+    outcome = check_transcript(*(record_transcript(short_job, short_parties)[0] for _ in range(2)))
     say("simulators")
     for protocol in job.method.protocols(job, roles):
         outcome = outcome.merge(simulators.views(protocol, parties=len(roles.cast)))
     if job.method.replayed:
-        outcome = outcome.merge(simulators.run_views(short_job, short_parties))
+        outcome = outcome.merge(run_simulators.run_views(short_job, short_parties))
     known = known_run(job, [active, *passives])
     inferences, failed = _attacks(job, known, seeds, say, (asked, brought))
     leaking = leaks(asked, known_run(asked, brought).sizes)
@@ -107,7 +108,7 @@ def run_audit(
             "tables": ", ".join(f"{each.name} ({len(each):,} rows x {len(each.columns)} columns)" for each in brought),
             "versions": f"securevfl {__version__}, Python {platform.python_version()}, numpy {np.__version__}",
         },
-        opens=_opens(job, roles, known if not {party.name for party in passives} & set(made_up) else None),
+        opens=_opens(job, roles, known if not {party.name for party in passives} & set(noise_parties) else None),
     )
 
 
@@ -170,16 +171,16 @@ def _attacks(
     failed: dict[str, str] = {}
     for seed in seeds:
         say(f"attacks, seed {seed}")
-        worlds = Worlds(job, known.parties, seed, asked=asked)
-        worlds.real_run, worlds.ideal_run  # noqa: B018  made once, before the worlds is copied for each attacker
+        pair = RealIdealPair(job, known.parties, seed, asked=asked)
+        pair.real_run, pair.ideal_run  # noqa: B018  made once, before the worlds is copied for each attacker
         if asked[0].prepare.woe is not None:
-            worlds.bins_tape  # noqa: B018  as above
-        failed |= {line: line for line in unseen(worlds)}
+            pair.bins_recording  # noqa: B018  as above
+        failed |= {line: line for line in unseen(pair)}
         for name, attack in ATTACKS.items():
             if attack.why_not(asked[0]) or name in failed:
                 continue
             for attacker in passives if attack.by is By.EACH else [known.sizes.active]:
-                own = copy(worlds)
+                own = copy(pair)
                 own.attacker = attacker
                 try:
                     score = attack.score(own)
@@ -190,12 +191,12 @@ def _attacks(
     return sorted(inferences, key=lambda each: -each.reach), list(failed.values())
 
 
-def unseen(worlds: Worlds) -> list[str]:
+def unseen(pair: RealIdealPair) -> list[str]:
     """Say of which parties the recorder has not seen what others' doors say that they were told, a line each.
 
     An attack on a view that holds nothing ends at chance, whatever the run has told.
     """
-    tape = worlds.real_run[1]
+    tape = pair.real_run[1]
     told = [(teller, entry) for teller, seen in tape.items() for entry in seen.entries if entry.group == "training"]
     lines = {
         f"{entry.to}: by its entries {teller} tells it {entry.kind} of training rows, and none was seen; a method "
@@ -206,7 +207,7 @@ def unseen(worlds: Worlds) -> list[str]:
     return list(lines)
 
 
-def _is_seen(seen: PartyRecord, entry: Entry) -> bool:
+def _is_seen(seen: PartyRecord, entry: DisclosureRecord) -> bool:
     """Whether something of the kind was noted at who was told it, or stands in a message as it is."""
     noted: dict[str, Sequence[object]] = {
         "labels": seen.openings,
@@ -255,38 +256,3 @@ def _inference(job: Job, known: Known, attack: Attack, scores: list[Score], atta
 def _standard_error(values: Floats) -> float:
     """Return the standard error of the mean over seeds; 0 for one."""
     return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0
-
-
-# Tables in the place of parties that show theirs to nobody: noise of their sizes, for one party's audit of its own.
-#
-# What the audit then says of the party's own columns is of these; what it says of labels is of labels that were made
-# up.
-
-
-def with_stand_ins(job: Job, own: Party, others: Mapping[str, int], classes: int) -> list[Party]:
-    """Place the party among others of so many columns of noise; if it has no labels, the first of the others has some.
-
-    The labels follow a few columns of every party, the party's own among them, with as much noise: in so many
-    `classes`, or as numbers where the job's loss takes these.
-    """
-    draw = np.random.default_rng(job.seed)
-    tables = {name: draw.normal(size=(len(own), d)) for name, d in others.items()}
-    ids = {"aligned": True} if own.ids is None else {"ids": own.ids}
-    y = None if own.active else _labels(job, [prepare(job, own, own.register).X, *tables.values()], classes, draw)
-    lead = own.name if own.active else next(iter(others))
-    first, *rest = (Party(name, X, y if name == lead else None, **ids) for name, X in tables.items())
-    return [own, first, *rest] if own.active else [first, own, *rest]
-
-
-def _labels(job: Job, tables: list[Floats], classes: int, draw: np.random.Generator) -> NDArray[np.float64]:
-    scores = sum(_column(X, draw) for X in tables) + draw.normal(size=len(tables[0])) * len(tables) ** 0.5
-    if not job.model.loss.classifies:
-        return job.model.loss.stand_in(np.asarray(scores, dtype=np.float64))
-    edges = np.quantile(scores, np.arange(1, classes) / classes)
-    return np.searchsorted(edges, scores).astype(np.float64)
-
-
-def _column(X: Floats, draw: np.random.Generator) -> Floats:
-    """One direction of the columns, of deviation 1 where they vary."""
-    own = (X - X.mean(axis=0)) @ draw.normal(size=X.shape[1])
-    return own / (own.std() or 1.0)

@@ -20,27 +20,23 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.audit.message_bytes import bodies, byte_fields, public_moduli
-from securevfl.audit.recording.recorded_runs import record_residual, record_sum
-from securevfl.audit.recording.transcript import COLLECTS, Transcript, Witness
-from securevfl.audit.recording.views import Tape, defence_of, replayed
-from securevfl.audit.statistics import Battery, alike, told_apart
-from securevfl.audit.transcripts import Outcome, word_bytes
+from securevfl.audit.recording.protocol_record import COLLECTS
+from securevfl.audit.recording.replayed_defence import defence_of, replayed
+from securevfl.audit.recording.transcript import Transcript
+from securevfl.audit.recording.transcript_recording import record_residual, record_sum
+from securevfl.audit.statistics import Battery, add_classifier_tests, add_two_sample_tests
+from securevfl.audit.transcript_checks import Outcome, word_bytes
 from securevfl.base.arrays import Floats
-from securevfl.data.party import Party, check_parties
 from securevfl.errors import ConfigError
-from securevfl.families.sizes import declared_of, roles_of
-from securevfl.job import Job
 from securevfl.protocols.declared import Circle, Reals, Space
 from securevfl.protocols.residuals.base import ResidualProtocol
 from securevfl.protocols.sums.base import SumProtocol
-from securevfl.training.simulate import simulate
 
 Parts = Mapping[str, NDArray[Any]]
 
@@ -87,8 +83,8 @@ def compare(real: Sequence[Transcript], simulated: Sequence[Transcript], receive
         outcome.add("simulator", receiver, "real and simulated views hold different messages")
     for name in views[0].keys() & views[1].keys():
         (own, rows), (made, other) = views[0][name], views[1][name]
-        alike(battery, f"{name} at {receiver}", own, made)
-        told_apart(battery, f"{name} at {receiver}", rows, other)
+        add_two_sample_tests(battery, f"{name} at {receiver}", own, made)
+        add_classifier_tests(battery, f"{name} at {receiver}", rows, other)
     outcome.statistics("simulator", receiver, battery)
     return outcome
 
@@ -199,7 +195,7 @@ def residual_views(protocol: ResidualProtocol, *, rows: int = 60, batches: int =
     g = [np.sign(generator.normal(size=(rows, 1))) * generator.uniform(0.3, 0.9, (rows, 1)) for _ in range(batches)]
     J = {name: [generator.normal(size=(rows, 6)) for _ in g] for name in _PASSIVES[:passives]}
     real = [record_residual(protocol, g, J, epochs=2)]
-    down = [one for one, _ in real[0].witness.residuals[COLLECTS]]
+    down = [one for one, _ in real[0].protocol_record.residuals[COLLECTS]]
     outcome = Outcome()
     for receiver in (COLLECTS, _PASSIVES[0]):
         made_g, made_J = made_up_residual(protocol, receiver, down, {name: own * 2 for name, own in J.items()})
@@ -217,53 +213,8 @@ def _errors(real: Transcript, simulated: Transcript, receiver: str) -> Outcome:
     ]
     if len(errors[0]) and np.ptp(errors[0]) > 0:
         width = 4 * float(np.std(np.concatenate(errors))) + 1e-300
-        alike(battery, f"errors of gradients at {receiver}", *(np.clip(x / width + 0.5, 0, 0.999999) for x in errors))
+        add_two_sample_tests(
+            battery, f"errors of gradients at {receiver}", *(np.clip(x / width + 0.5, 0, 0.999999) for x in errors)
+        )
     outcome.statistics("simulator", receiver, battery)
     return outcome
-
-
-# Simulators of a whole run: any role's view, from its own table, sizes and what is declared as output.
-#
-# They are for methods that open nothing but outputs, as shares do (`Method.replayed`).
-#
-# The simulator makes up tables and labels of everyone else at random, of the sizes that are public, and plays the
-# training with them. What opens an output (scores, sums of losses) it makes from the output itself, so these messages
-# are left out on both sides; so is what is declared as plain or public. What remains must not be told from the real
-# view: ciphertexts, answers, corrections, places, tables, deltas, parts, their differences in turn and with each other,
-# and what the role can make of them by its own masks: all that it knows of residuals.
-
-
-def run_views(job: Job, parties: Sequence[Party]) -> Outcome:
-    """Every role's view of a job with these tables, real against simulated."""
-    lead, others = check_parties(parties)
-    outcome, (real, seen) = Outcome(), _played(job, parties)
-    by_role = {real.roles.role(party.name): party for party in reversed([lead, *others])}
-    for party in by_role.values():
-        simulated, made = _played(job, [own if own is party else made_up(own) for own in parties])
-        outcome = outcome.merge(compare([real], [simulated], party.name))
-        if not seen[party.name].shared:
-            continue
-        known = [np.concatenate([each.values.ravel() for each in tape[party.name].shared]) for tape in (seen, made)]
-        battery, bits = Battery(), max(8, int(np.log2(max(1.0, np.abs(known[0]).max()))) + 1)
-        alike(battery, f"what {party.name} knows of residuals", *(words / 2.0**bits % 1 for words in known))
-        outcome.statistics("simulator", party.name, battery)
-    return outcome
-
-
-def made_up(party: Party) -> Party:
-    """Make a table of the same sizes, and labels of the same kinds where the party has any, that say nothing."""
-    rng = np.random.default_rng([len(party), len(party.columns)])
-    y = None if party.y is None else rng.permutation(np.resize(np.unique(np.asarray(party.y)), len(party)))
-    X, aligned = rng.normal(size=(len(party), len(party.columns))), party.ids is None
-    return Party(party.name, X, y, ids=party.ids, columns=party.columns, aligned=aligned)
-
-
-def _played(job: Job, parties: Sequence[Party]) -> tuple[Transcript, Tape]:
-    """Run the job, and return its messages without those that open an output, and all that was seen."""
-    roles, tape = roles_of(job.method, job, parties), Tape()
-    simulate(job, parties, workers=1, observe=tape)
-    events = [event for record in tape.values() for event in record.events]
-    run = Transcript(events, roles, declared_of(job.method, job, roles), Witness())
-    said = ((event, run.declaration(event)) for event in run.events)
-    others = [event for event, declared in said if declared is None or declared.reveals.kind != "output"]
-    return replace(run, events=others), tape

@@ -1,6 +1,6 @@
 """Tests of randomness with a false-alarm rate over the whole suite.
 
-Every p-value of the suite is held against LEVEL = SUITE_FALSE_ALARM / MOST_TESTS (Bonferroni): with at most MOST_TESTS
+Every p-value of the suite is held against LEVEL = SUITE_FALSE_ALARM / MAX_TESTS (Bonferroni): with at most MAX_TESTS
 p-values, all hypotheses true, the chance that any check fails is at most SUITE_FALSE_ALARM. The suite counts them
 (suite/budget.py).
 """
@@ -16,10 +16,10 @@ from scipy import stats
 from securevfl.base.arrays import Floats
 
 SUITE_FALSE_ALARM = 1e-6
-MOST_TESTS = 10_000
-LEVEL = SUITE_FALSE_ALARM / MOST_TESTS
+MAX_TESTS = 10_000
+LEVEL = SUITE_FALSE_ALARM / MAX_TESTS
 
-FEWEST = 40  # numbers below which a test would say nothing
+MIN_SAMPLES = 40  # numbers below which a test would say nothing
 _CELL = 20  # expected count of a cell of a chi-square test
 
 
@@ -41,9 +41,9 @@ class Battery:
         return self.count
 
 
-def uniform(battery: Battery, name: str, fractions: Floats, low: NDArray[np.uint8]) -> None:
+def add_uniformity_tests(battery: Battery, name: str, fractions: Floats, low: NDArray[np.uint8]) -> None:
     """Add tests that `fractions` are uniform on [0, 1) and the bytes `low` on 0..255, bit by bit too."""
-    if len(fractions) >= FEWEST:
+    if len(fractions) >= MIN_SAMPLES:
         # as scipy's kstest, which takes ten times as long for a million numbers
         ranked, steps = np.sort(fractions), np.arange(len(fractions) + 1) / len(fractions)
         distance = max((steps[1:] - ranked).max(), (ranked - steps[:-1]).max())
@@ -51,7 +51,7 @@ def uniform(battery: Battery, name: str, fractions: Floats, low: NDArray[np.uint
         cells = min(256, len(fractions) // _CELL)
         counts = np.bincount((fractions * cells).astype(int).clip(0, cells - 1), minlength=cells)
         battery.add(f"{name}: chi-square on residues", float(stats.chisquare(counts).pvalue))
-    if len(low) >= FEWEST:
+    if len(low) >= MIN_SAMPLES:
         cells = 256 if len(low) >= 256 * _CELL else 16
         if len(low) >= cells * _CELL:
             counts = np.bincount(low >> np.uint8(0 if cells == 256 else 4), minlength=cells)
@@ -61,9 +61,9 @@ def uniform(battery: Battery, name: str, fractions: Floats, low: NDArray[np.uint
         battery.add(f"{name}: chi-square on bits", float(stats.chi2.sf(squares, 8)))
 
 
-def alike(battery: Battery, name: str, real: Floats, simulated: Floats) -> None:
+def add_two_sample_tests(battery: Battery, name: str, real: Floats, simulated: Floats) -> None:
     """Add two-sample tests on fractions in [0, 1): Kolmogorov-Smirnov, and chi-square on cells and on low bits."""
-    if min(len(real), len(simulated)) < FEWEST:
+    if min(len(real), len(simulated)) < MIN_SAMPLES:
         return
     battery.add(f"{name}: KS", float(stats.ks_2samp(real, simulated, method="asymp").pvalue))
     for what, shift in (("residues", 1.0), ("low bits", 2.0**16)):
@@ -76,7 +76,7 @@ def alike(battery: Battery, name: str, real: Floats, simulated: Floats) -> None:
             battery.add(f"{name}: chi-square on {what}", float(stats.chi2_contingency(table).pvalue))
 
 
-def told_apart(battery: Battery, name: str, real: Floats, simulated: Floats, seed: int = 0) -> None:
+def add_classifier_tests(battery: Battery, name: str, real: Floats, simulated: Floats, seed: int = 0) -> None:
     """Add what trained classifiers (logistic, gradient boosting) reach on messages they have not seen.
 
     Rows are messages, columns statistics of one. Half of each kind trains; the p-value is exact over permutations of
@@ -88,7 +88,7 @@ def told_apart(battery: Battery, name: str, real: Floats, simulated: Floats, see
     from sklearn.preprocessing import StandardScaler
 
     count = min(len(real), len(simulated))
-    if count < FEWEST:
+    if count < MIN_SAMPLES:
         return
     both = np.concatenate([real, simulated])
     kind = np.repeat([1, 0], [len(real), len(simulated)])

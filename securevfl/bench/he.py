@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.bench import record
-from securevfl.bench.record import Row, Stopwatch, median_of
+from securevfl.bench import baselines, comparison
+from securevfl.bench.result_file import Row
+from securevfl.bench.stopwatch import Stopwatch, median_of
 from securevfl.crypto.scheme import Shape
 from securevfl.protocols.engines import Ckks, Engine, Paillier
 from securevfl.runtime.executor import TimedExecutor
@@ -76,8 +77,8 @@ def baseline(name: str, bits: int, n: int, d: int) -> Row:
     J, g = problem(n, d)
     row = {"engine": name, "n": n, "d": d} | EMPTY
     try:
-        figures = record.phe_product(J, g[:, 0], bits) if name == "phe" else record.tenseal_product(J, g[:, 0])
-    except record.Unable as cause:
+        figures = baselines.phe_product(J, g[:, 0], bits) if name == "phe" else baselines.tenseal_product(J, g[:, 0])
+    except baselines.BaselineUnavailable as cause:
         return row | {"error": str(cause)}
     return row | figures.row() | {"bytes_up": figures.bytes_up, "bytes_down": figures.bytes_down}
 
@@ -94,8 +95,8 @@ def run(
 
     `on_row` is told what is measured next.
     """
-    record.check_names("--against", against, BASELINES)
-    record.check_names("--engines", engines, [*ENGINES])
+    comparison.check_names("--against", against, BASELINES)
+    comparison.check_names("--engines", engines, [*ENGINES])
     baselines = {name: partial(baseline, name, bits) for name in against}
     ours = {name: partial(measure, name, ENGINES[name](bits)) for name in engines}
-    return record.rows_of(sizes, baselines, ours, on_row)
+    return comparison.rows_of(sizes, baselines, ours, on_row)

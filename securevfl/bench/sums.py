@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.bench import record
+from securevfl.bench import baselines, comparison
 from securevfl.bench.he import ENGINES
-from securevfl.bench.record import Row, Stopwatch, median_of
+from securevfl.bench.result_file import Row
+from securevfl.bench.stopwatch import Stopwatch, median_of
 from securevfl.protocols.engines import Engine
 from securevfl.runtime.executor import TimedExecutor
 
@@ -55,7 +56,7 @@ def measure(
 
 def baseline(bits: int, parties: int, size: int) -> Row:
     """phe as its users call it."""
-    figures = record.phe_sum(problem(parties, size), bits)
+    figures = baselines.phe_sum(problem(parties, size), bits)
     return {"engine": "phe", "parties": parties, "size": size, "bytes": figures.bytes_up} | figures.row()
 
 
@@ -69,8 +70,8 @@ def run(
     on_row: Callable[[str], None] = lambda _: None,
 ) -> list[Row]:
     """All rows, baselines first. ConfigError for an unknown name or a baseline that is not installed."""
-    record.check_names("--against", against, BASELINES)
-    record.check_names("--engines", engines, SUMMING)
+    comparison.check_names("--against", against, BASELINES)
+    comparison.check_names("--engines", engines, SUMMING)
     baselines = {name: partial(baseline, bits) for name in against}
     ours = {name: partial(measure, name, ENGINES[name](bits)) for name in engines}
-    return record.rows_of([(parties, size)], baselines, ours, on_row)
+    return comparison.rows_of([(parties, size)], baselines, ours, on_row)

@@ -119,10 +119,10 @@ def sizes_of(text: str) -> list[tuple[int, int]]:
 
 def write_rows(path: Path | None, schema: str, rows: Sequence[dict[str, Any]]) -> None:
     from securevfl.base.files import write_json
-    from securevfl.bench.record import record
+    from securevfl.bench.result_file import file_content
 
     if path is not None:
-        write_json(path, record(schema, rows))
+        write_json(path, file_content(schema, rows))
 
 
 @contextmanager
@@ -159,7 +159,7 @@ def _table(steps: Sequence[str], rows: Sequence[dict[str, Any]]) -> Any:
 
 
 def _footnotes(out: Any, rows: Sequence[dict[str, Any]]) -> None:
-    from securevfl.bench.record import machine
+    from securevfl.bench.result_file import machine
 
     here = machine()
     if any(row["estimated"] for row in rows):

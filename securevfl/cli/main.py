@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from securevfl.audit import noise_tables
 from securevfl.base.extensions import load, named
 from securevfl.base.files import check_writable, write_whole
 from securevfl.base.machine import one_heap
@@ -368,16 +369,18 @@ def audit(
     from securevfl.audit import page, report
     from securevfl.cli.show import console
 
-    job, made_up = _load(job_file), list[str]()
+    job, noise_parties = _load(job_file), list[str]()
     check_writable(html)
     errors = console(err=True)
     if tables.alone:
         own, others = tables.one_side(job, job_file)
-        parties, made_up = report.with_stand_ins(job, own, others, tables.classes or 2), list(others)
-        errors.print(f"audit: columns of noise and made-up labels stand in the place of {', '.join(made_up)}")
+        parties, noise_parties = noise_tables.with_noise_parties(job, own, others, tables.classes or 2), list(others)
+        errors.print(f"audit: columns of noise and made-up labels stand in the place of {', '.join(noise_parties)}")
     else:
         parties = _helped(job, tables.read(job_file)[0])
-    found = report.run_audit(job, parties, on_step=lambda step: errors.print(f"audit: {step}"), made_up=made_up)
+    found = report.run_audit(
+        job, parties, on_step=lambda step: errors.print(f"audit: {step}"), noise_parties=noise_parties
+    )
     console().print(page.text(found), soft_wrap=True)
     if html is not None:
         write_whole(html, page.html(found).encode())

@@ -23,8 +23,7 @@ from securevfl.families.sizes import verdicts
 from securevfl.job import Job
 from securevfl.protocols.declared import VERDICT
 from securevfl.protocols.residuals.defences import zcdp_epsilon
-from securevfl.runtime.channel import Door
-from securevfl.runtime.channel import Entry as Told
+from securevfl.runtime.channel import DisclosureGate, DisclosureRecord
 
 # What a job gives away beyond its protocol's declaration, and the guard that refuses what it does not accept.
 #
@@ -78,7 +77,7 @@ class Booking:
     Made before anything is told. consent: asks this party's people, once ledger and guards let the job through; it
     raises to take no part. LeakageError if the job's leaks, with those of earlier runs and sessions, are not accepted,
     or if the run would exceed a limit of the ledger; DataError if the ledger cannot be used. From then on what goes
-    through the party's door is entered before it leaves, some visits ahead.
+    through the party's gate is entered before it leaves, some visits ahead.
     """
 
     def __init__(
@@ -88,7 +87,7 @@ class Booking:
         register: Register,
         job: Job,
         sizes: Sizes,
-        door: Door,
+        gate: DisclosureGate,
         sitting: Sitting,
         consent: Callable[[], None] = lambda: None,
     ) -> None:
@@ -99,7 +98,7 @@ class Booking:
         self._register = register
         self._job = job
         self._sizes = sizes
-        self._door = door
+        self._gate = gate
         self._resumed = sitting.start is not None
         self._start = self._ahead = sitting.start or 0
         self._end = max(self._start, sizes.epochs * sizes.batches)
@@ -118,7 +117,7 @@ class Booking:
         whole = self._list_told(self._end, weights=True)
         self._reservation = ledger.reserve(register, self._sitting, whole, self._check, ahead=ahead)
         self._take(ahead)
-        door.keep(self._enter)
+        gate.keep(self._enter)
 
     def check(self, sizes: Sizes) -> None:
         """Check the job once more, by what this party knows of its columns now. LeakageError if a guard refuses it."""
@@ -128,7 +127,7 @@ class Booking:
     def dropped(self) -> None:
         """Enter that peers have broken off: where they were told nothing, that they were let through is what they have,
         and is not entered otherwise."""
-        if self._ledger is not None and not any(key[0] in KINDS for key in self._door.totals):
+        if self._ledger is not None and not any(key[0] in KINDS for key in self._gate.totals):
             self._ledger.tried({*self._sizes.columns, *self._sizes.helpers} - {self._party})
 
     def settle(self, *, silent: bool) -> None:
@@ -139,9 +138,9 @@ class Booking:
         """
         if self._ledger is None:
             return
-        self._door.keep(self._over)  # a thread that still serves others tells nothing that is not entered
+        self._gate.keep(self._over)  # a thread that still serves others tells nothing that is not entered
         told = (
-            [] if silent else self._exact(self._list_told(max(self._start + 1, self._door.visit), weights=self._opens))
+            [] if silent else self._exact(self._list_told(max(self._start + 1, self._gate.visit), weights=self._opens))
         )
         with suppress(DataError, StorageError):
             self._reservation.settle(told)
@@ -173,8 +172,8 @@ class Booking:
                 found.append(replace(left[0], count=count, of=max(1, round(count / share)) if share else 0))
         return found
 
-    def _enter(self, entry: Told, total: int) -> None:
-        """Enter ahead, as the account of the door, what is not entered yet."""
+    def _enter(self, entry: DisclosureRecord, total: int) -> None:
+        """Enter ahead, as the account of the gate, what is not entered yet."""
         if entry.kind not in KINDS or self._party not in entry.about:
             return
         key = (entry.kind, entry.to, entry.about, entry.group)
@@ -201,8 +200,8 @@ class Booking:
         self._leased = visit, now
         return int(0.5 * (visit - before) / max(now - since, 1e-3))
 
-    def _over(self, entry: Told, total: int) -> None:
-        """Refuse, as the account of the door once the session is settled, to tell anything more."""
+    def _over(self, entry: DisclosureRecord, total: int) -> None:
+        """Refuse, as the account of the gate once the session is settled, to tell anything more."""
         if entry.kind in KINDS and self._party in entry.about:
             raise ProtocolError(f"{self._party}: nothing more was expected to be told, as its part in the run is over")
 
@@ -211,11 +210,11 @@ class Booking:
 
     def _exact(self, told: Sequence[Disclosure]) -> list[Disclosure]:
         """Return the same entries with as many numbers as have left, and what nobody foresaw beside."""
-        totals = {key: n for key, n in self._door.totals.items() if key[0] in KINDS and self._party in key[2]}
+        totals = {key: n for key, n in self._gate.totals.items() if key[0] in KINDS and self._party in key[2]}
         found = [replace(item, numbers=totals.get(item.like, 0)) for item in told]
         found = [replace(e, count=VERDICT * e.numbers) if e.group == "verdicts" else e for e in found]
         return found + [
-            _unforeseen(Told(key[1], key[0], n, 64, key[2], key[3]), n)
+            _unforeseen(DisclosureRecord(key[1], key[0], n, 64, key[2], key[3]), n)
             for key, n in totals.items()
             if not any(item.like == key for item in told)
         ]
@@ -308,7 +307,7 @@ def check_together(
                 raise LeakageError("\n".join(refusals))
 
 
-def _unforeseen(entry: Told, numbers: int) -> Disclosure:
+def _unforeseen(entry: DisclosureRecord, numbers: int) -> Disclosure:
     """Return the entry for what left though no method counted on it, as it is."""
     kind = next(each for each in KINDS if each == entry.kind)
     return Disclosure(kind, entry.to, entry.about, numbers, 0, group=entry.group, numbers=numbers)

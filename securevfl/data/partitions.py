@@ -8,7 +8,7 @@ The table is one that `store_table` wrote, in a folder that every worker and the
 loads one partition of it, a stretch of the file, and keeps it. With all rows in a batch (`batch_size = "all"`) a worker
 gets its blocks of [[g]] and gives back ciphertexts, which are added up; forward outputs, moments and X^T X come back as
 they are, a block of rows or one d x d at a time. On shares it makes the products of its rows with ciphertexts and with
-shares (`securevfl.protocols.shares.placed_columns`). The process that holds the party's line to the others reads ids
+shares (`securevfl.protocols.shares.remote_columns`). The process that holds the party's line to the others reads ids
 and labels, and from the file samples of rows, and batches that are smaller than the table.
 
 No row leaves a worker: a partition that an engine moves, or puts aside, travels as where to read it.

@@ -115,7 +115,7 @@ def code_bits(columns: int, most: int) -> float:
 # A count is told as a word of log2(2n) bits (`securevfl.protocols.bin_classes`), which tells as many bits of labels at
 # most, whatever a party has multiplied these by. The n labels hold n times the entropy of one. From as many bits on as
 # they hold the words may determine all of them; integers of two values are found by lattice reduction far below as many
-# equations as unknowns (`securevfl.audit.attacks.opened_gradients`). Rows of rare bins together, or a bin of one
+# equations as unknowns (`securevfl.audit.attacks.two_values`). Rows of rare bins together, or a bin of one
 # class, are found before: this is an average.
 
 
@@ -276,7 +276,7 @@ def measure(batches: Iterable[Floats]) -> Leverage:
 # rows, logistic loss, an active party that learns five columns of its own while the attacker holds d columns of noise
 # and solves all its equations by least squares. Real columns that go with the label say more, and so do attacks that
 # use more than least squares: where g takes two known values, as it would before the first step from zero weights, see
-# `securevfl.audit.attacks.opened_gradients`.
+# `securevfl.audit.attacks.two_values`.
 
 
 SHARES = np.array([1, 2, 4, 8, 16, 32, 64, 128, 192, 240]) / 256

@@ -48,8 +48,8 @@ from securevfl.models.rounding_error import RoundedSums
 from securevfl.optim.rules import Training
 from securevfl.options import JobOptions
 from securevfl.protocols.declared import Declared
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.base import ResidualProtocol
-from securevfl.protocols.seat import Seat
 from securevfl.protocols.sums.base import SumProtocol
 
 MessageProtocol = SumProtocol | ResidualProtocol
@@ -85,7 +85,8 @@ class Method(Named, ABC, Generic[O]):
     nothing but declared outputs, so that the audit compares a run with one of made-up tables. repeats: whether all that
     a party tells of new rows follows from its part of the model and its columns of them, whatever others send, so that
     the same rows asked again tell nothing more. accounts: whether it says itself which of the rows asked about get a
-    score (`securevfl.protocols.seat.Desk.account`), row by row. leak_kinds: which leaks its jobs may have and accept by
+    score (`securevfl.protocols.party_context.LocalResources.charge_scores`), row by row. leak_kinds: which leaks its
+    jobs may have and accept by
     name; it adds its own to these.
     """
 
@@ -231,8 +232,8 @@ class Method(Named, ABC, Generic[O]):
         """Who must pool what they hold to learn more than is declared."""
 
     @abstractmethod
-    def player(self, job: O, seat: Seat, columns: int, state: State | None) -> Player:
-        """One party at its seat, with so many columns (d); going on from a state, or to predict with a model.
+    def player(self, job: O, context: PartyContext, columns: int, state: State | None) -> Player:
+        """One party at its context, with so many columns (d); going on from a state, or to predict with a model.
 
         All parties make theirs at the same point: protocols may exchange keys.
         """

@@ -43,8 +43,8 @@ from securevfl.models.row_weights import Weights, row_weights
 from securevfl.options import JobOptions
 from securevfl.protocols.link import AskedRows
 from securevfl.protocols.notes import Began
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.base import Batch
-from securevfl.protocols.seat import Seat
 
 # One party's side of the data as a player sees it: columns scaled when they are asked for, targets, and the schedule.
 #
@@ -531,12 +531,12 @@ class Player(ABC):
 class BatchPlayer(Player):
     """A player that goes through the batches of the schedule; what its optimizer sees of the party."""
 
-    def __init__(self, job: JobOptions, seat: Seat) -> None:
-        self.parties = len(seat.parties)  # K
+    def __init__(self, job: JobOptions, context: PartyContext) -> None:
+        self.parties = len(context.parties)  # K
         self.seed = job.seed
         self.start = 0  # rounds done before, where it goes on from a state
         self._job = job
-        self._channel = seat.channel
+        self._channel = context.channel
         self.loss = job.loss
         self._seals = job.protocol.seals
         self._visit: Visit | None = None
@@ -544,7 +544,7 @@ class BatchPlayer(Player):
         self._watch: Divergence | None = None
         self._round = 0  # the one that is being done, from 1
         self._secret = b""  # of the run
-        self._sends = seat.me in seat.passives
+        self._sends = context.me in context.passives
         self._rounding: RoundedOutputs | None = None
 
     @property
@@ -586,7 +586,7 @@ class BatchPlayer(Player):
         """Yield this party's side of every batch still to come, in the order that all parties share."""
         for number, visit in enumerate(islice(self._data.schedule.visits(), self.start, None), self.start + 1):
             self._round, self._visit, self._booked = number, visit, None
-            self._channel.door.began(number)
+            self._channel.gate.began(number)
             self._channel.note(Began(visit.index))
             yield self.batch(visit)
 

@@ -26,10 +26,10 @@ from securevfl.families.base import J, Known, Method
 from securevfl.models.class_labels import classes_of
 from securevfl.models.loss import check_split
 from securevfl.options import JobOptions
-from securevfl.protocols import bin_classes, seat
-from securevfl.protocols.bin_classes import LANE
+from securevfl.protocols import bin_classes, handshake
+from securevfl.protocols.bin_classes import EVIDENCE_SUBCHANNEL
 from securevfl.protocols.declared import VERDICT, Declared
-from securevfl.protocols.seat import Seat
+from securevfl.protocols.party_context import PartyContext
 from securevfl.runtime.channel import Group
 
 
@@ -156,14 +156,14 @@ def roles_of(method: Method[Any], job: JobOptions, parties: Sequence[Party]) -> 
 
 def declared_of(method: Method[Any], job: JobOptions, roles: Roles) -> list[Declared]:
     """All declarations between roles that two different parties of the run have."""
-    every = [*seat.declares(roles), *method.declares(job, roles)]
+    every = [*handshake.declares(roles), *method.declares(job, roles)]
     return [item for item in every if roles.may_pass(item.sender, item.receiver)]
 
 
 # Weights of evidence of a party's bins, before a training: told by the party with labels, or by one's own labels.
 
 
-def weigh(job: JobOptions, party: Party, train: Rows, seat: Seat) -> Party:
+def weigh(job: JobOptions, party: Party, train: Rows, context: PartyContext) -> Party:
     """Replace the numbers of the party's bins by weights of evidence, found on these training rows, which all parties
     name in the same order. The party is returned as it is where the job asks for none.
 
@@ -173,8 +173,8 @@ def weigh(job: JobOptions, party: Party, train: Rows, seat: Seat) -> Party:
     if options is None or residual is None:
         return party
     bins = _bins(party, train, options)
-    widths = {name: options.counts(seat.columns[name]) for name in seat.passives}
-    own = replace(seat, lane=LANE, outputs=1, residual_bound=1.0, parameters=widths)
+    widths = {name: options.counts(context.columns[name]) for name in context.passives}
+    own = replace(context, subchannel=EVIDENCE_SUBCHANNEL, outputs=1, residual_bound=1.0, parameters=widths)
     if party.y is not None:
         positive = positive_rows(job, party.name, party.y, train)
         bin_classes.tell(own, residual, positive)
@@ -183,7 +183,7 @@ def weigh(job: JobOptions, party: Party, train: Rows, seat: Seat) -> Party:
     found = asked.every(bin_classes.ask(own, residual, asked, asked.rows))
     if (found < 0).any() or (found > bins.rows).any():
         raise ProtocolError(
-            f"{party.name}: counts that add up to one number in every column were expected of {seat.active}, others "
+            f"{party.name}: counts that add up to one number in every column were expected of {context.active}, others "
             "came; do both hold the same rows?"
         )
     return _weighed(party, bins, found, options)

@@ -198,7 +198,7 @@ class BlockNewton(RoundsTraining):
             loss = float(party.loss.value(f, batch.labels).mean()) + model.penalty()
             flat = FINE if party.loss.estimates else FLAT
             told = memory.judge(batch.index, loss, still, OVER * party.loss.slack, flat)
-            link.tell(told, base.LANE)
+            link.tell(told, base.PACE_SUBCHANNEL)
             if told.stop:
                 return
             link.publish(g, batch)
@@ -212,7 +212,7 @@ class BlockNewton(RoundsTraining):
             at = model.theta = memory.extrapolated(theta)
             link.contribute(model.forward(batch.X), batch)
             own = P.of(batch)  # made while the active party solves its block
-            told = link.told(Pace, base.LANE)
+            told = link.told(Pace, base.PACE_SUBCHANNEL)
             if told.stop:
                 return
             most = OVER * party.loss.slack

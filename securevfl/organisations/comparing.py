@@ -25,8 +25,8 @@ from securevfl.errors import ConfigError, TransportError
 from securevfl.job import Job
 from securevfl.organisations.conversation import Venue, converse
 from securevfl.organisations.join import check_role, talk
-from securevfl.protocols.shares.score_ledger import Ledger
-from securevfl.protocols.shares.share_measures import MOST
+from securevfl.protocols.score_ledger.ledger import Ledger
+from securevfl.protocols.shares.opened_loss import MOST
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import Stage
 from securevfl.training.comparison import Comparison, alone, compared_jobs, put_together, shared_row

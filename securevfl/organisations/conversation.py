@@ -31,9 +31,9 @@ from securevfl.errors import (
     TransportError,
     stop_reason_of,
 )
-from securevfl.protocols.declared import Declared, Reveal, sizes
+from securevfl.protocols.declared import Declared, Reveal, permit_sizes
 from securevfl.runtime import eventlog
-from securevfl.runtime.channel import Channel, Telling
+from securevfl.runtime.channel import Channel, DisclosingMessage
 from securevfl.runtime.clock import Books, Kind, WallClock
 from securevfl.transport.certs import ends_soon
 from securevfl.transport.endpoint import Hall
@@ -166,10 +166,10 @@ T = TypeVar("T")
 
 _LAST_WORD = 5.0  # seconds for the reason of an early end to reach the others
 _BETWEEN = 0.1  # seconds before a party is back after it has hung up
-_END = "end"  # lane of the last message
+_END = "end"  # subchannel of the last message
 
 
-class Through(Telling, frozen=True):
+class Through(DisclosingMessage, frozen=True):
     """The sender has all it came for, on disk if the conversation resumes."""
 
 
@@ -320,7 +320,7 @@ def _part(channel: Channel, others: Sequence[str], resumes: bool) -> None:
     """Tells all others that this party is through, and hears it of them where they may begin anew."""
     for name in others:
         with nullcontext() if resumes else suppress(TransportError):  # who will not wait for it may have left
-            channel.send(name, Through(), _END, told=sizes(channel, name))
+            channel.send(name, Through(), _END, permit=permit_sizes(channel, name))
     for name in others if resumes else ():
         channel.recv(name, Through, _END)
 

@@ -2,7 +2,7 @@
 
 1. all -> all          ShownTable   rows, columns of numbers, keyed digest of the row order
 2. each                its sheet; its ledger takes what it is about to tell, or refuses
-3. each pair in turn   products of columns, of which both learn 6 bits each (`protocols/shares/column_products.py`)
+3. each pair in turn   products of columns, of which both learn 6 bits each (`protocols/shares/column_correlations.py`)
 
 Of each pair, both learn the correlations of their columns, and those of their columns made uncorrelated each by itself,
 from which variance inflation follows (`securevfl.data.correlations`): 2 d d_other numbers. The ledger counts them as so
@@ -32,9 +32,9 @@ from securevfl.organisations import looks
 from securevfl.organisations.conversation import Venue, check_among
 from securevfl.organisations.looks import ShownTable
 from securevfl.protocols.declared import Declared
-from securevfl.protocols.shares import column_products
-from securevfl.protocols.shares.column_products import BITS, FEWEST, LEVELS, NOISE, ROWS_PER_COLUMN, told_products
-from securevfl.protocols.shares.share_products import SHARE_SCHEMES
+from securevfl.protocols.shares import column_correlations
+from securevfl.protocols.shares.column_correlations import BITS, FEWEST, LEVELS, NOISE, ROWS_PER_COLUMN, told_products
+from securevfl.protocols.shares.share_schemes import SHARE_SCHEMES
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel, Observer
 from securevfl.runtime.clock import WallClock
@@ -46,7 +46,7 @@ SAMPLE = 65_536  # rows that bits are counted in
 
 def declares(roles: Roles) -> list[Declared]:
     """Declare what the messages reveal."""
-    return [*looks.declares(roles), *column_products.declares()]
+    return [*looks.declares(roles), *column_correlations.declares()]
 
 
 def correlate(
@@ -104,8 +104,8 @@ def _talk(
     for one, two in combinations(names, 2):
         if party.name in (one, two):
             other = two if one == party.name else one
-            width, seat = tables[other].count, looks.seat(channel, one, two, f"correlations {one} {two}")
-            R, K = told_products(seat, [own.standard, own.white], [width, width])  # 3
+            width, context = tables[other].count, looks.context(channel, one, two, f"correlations {one} {two}")
+            R, K = told_products(context, [own.standard, own.white], [width, width])  # 3
             correlations.append(Correlations(party.name, other, own.names, R, own.alone, own.inflation(K, NOISE)))
     return correlations
 
@@ -150,7 +150,7 @@ def _remedy(own: OwnColumns) -> str:
 def _sheet(party: Party, own: OwnColumns, told: Sequence[Disclosure], before: Sequence[LedgerEntry]) -> Sheet:
     """Write this party's sheet: what it would learn and tell, and what it has told before."""
     n, d = len(party), len(own.names)
-    strength = SHARE_SCHEMES["own"](column_products.ProductNumbers(n).bits).strength
+    strength = SHARE_SCHEMES["own"](column_correlations.ProductNumbers(n).bits).strength
     lines = [
         f"correlations of columns, for {party.name}, {n:,} rows x {d} columns of numbers: {', '.join(own.names)}",
         f"assumes: {ASSUMPTIONS}",

@@ -196,7 +196,7 @@ def _ask(party: Party, marks: NDArray[np.int64], channel: Channel, peer: str) ->
     table = _greet(party, 0, peer, channel)
     if table.count > MOST_GROUPS:
         raise TableError(f"{peer}: up to {MOST_GROUPS} groups were expected, {table.count} came; bring fewer")
-    names, counts = counted_by_group(looks.seat(channel, party.name, peer, "groups"), marks, table.count)  # 3
+    names, counts = counted_by_group(looks.context(channel, party.name, peer, "groups"), marks, table.count)  # 3
     return {name: rates_of_counts(*own) for name, own in zip(names, np.maximum(counts, 0.0).tolist(), strict=True)}
 
 
@@ -213,7 +213,7 @@ def _give(
     told = summed(peer, party.name, numbers_told(len(names)), bits_told(len(party)), _held(marks))
     remedy = f"bring fewer groups, or more rows: a first look at such groups takes some {_fewest(marks):,}"
     book_look(channel.session, party, [told], remedy, ledger, consent, partial(_sheet, party, names, told))  # 2
-    tell_groups(looks.seat(channel, peer, party.name, "groups"), marks, names)  # 3
+    tell_groups(looks.context(channel, peer, party.name, "groups"), marks, names)  # 3
 
 
 def _held(marks: NDArray[np.int64]) -> float:

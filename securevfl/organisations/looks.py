@@ -17,15 +17,15 @@ from securevfl.data.party import Party
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import IdError, TableError
 from securevfl.organisations.conversation import Venue, converse
-from securevfl.protocols.declared import Declared, Reveal, sizes
-from securevfl.protocols.seat import Seat
-from securevfl.runtime.channel import Channel, Telling
+from securevfl.protocols.declared import Declared, Reveal, permit_sizes
+from securevfl.protocols.party_context import PartyContext
+from securevfl.runtime.channel import Channel, DisclosingMessage
 from securevfl.runtime.executor import Meter
 
 T = TypeVar("T")
 
 
-class ShownTable(Telling, frozen=True):
+class ShownTable(DisclosingMessage, frozen=True):
     """What a party says of its table before a look. count: of the columns or the groups that it brings."""
 
     rows: int
@@ -61,7 +61,7 @@ def greet(party: Party, count: int, others: Sequence[str], channel: Channel) -> 
     on the same rows."""
     mine = ShownTable(len(party), count, keyed_order(party.order, channel))
     for name in others:
-        channel.send(name, mine, told=sizes(channel, name))  # 1
+        channel.send(name, mine, permit=permit_sizes(channel, name))  # 1
     tables = {name: channel.recv(name, ShownTable) for name in others}  # 1
     for name, table in tables.items():
         if table.rows != mine.rows:
@@ -70,6 +70,11 @@ def greet(party: Party, count: int, others: Sequence[str], channel: Channel) -> 
     return tables
 
 
-def seat(channel: Channel, active: str, partner: str, lane: str) -> Seat:
-    """Return a party's seat in a protocol of these two."""
-    return Seat(channel, Roles.of({active: ACTIVE, partner: PARTNER}), Meter(channel.clock, channel.books), lane=lane)
+def context(channel: Channel, active: str, partner: str, subchannel: str) -> PartyContext:
+    """Return a party's context in a protocol of these two."""
+    return PartyContext(
+        channel,
+        Roles.of({active: ACTIVE, partner: PARTNER}),
+        Meter(channel.clock, channel.books),
+        subchannel=subchannel,
+    )

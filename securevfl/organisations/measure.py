@@ -29,9 +29,9 @@ from statistics import median
 from securevfl.base.roles import Roles
 from securevfl.errors import ProtocolError, TransportError
 from securevfl.organisations.conversation import Venue, check_among, converse
-from securevfl.protocols.declared import Declared, Reveal, sizes
+from securevfl.protocols.declared import Declared, Reveal, permit_sizes
 from securevfl.runtime import eventlog
-from securevfl.runtime.channel import Channel, Telling
+from securevfl.runtime.channel import Channel, DisclosingMessage
 from securevfl.runtime.clock import Network
 from securevfl.runtime.codec import Message
 from securevfl.transport.certs import check_peer, server_name
@@ -136,7 +136,7 @@ _LONG = 0.2  # seconds of bytes in a large echo, where the largest takes that lo
 _WAIT = 10.0  # seconds for a bare round trip
 
 
-class Reached(Telling, frozen=True):
+class Reached(DisclosingMessage, frozen=True):
     """Seconds of a bare round trip to each neighbour that the sender calls."""
 
     seconds: dict[str, float]
@@ -154,7 +154,7 @@ class Probed(Message, frozen=True):
     data: bytes
 
 
-class Found(Telling, frozen=True):
+class Found(DisclosingMessage, frozen=True):
     """Seconds there and back of small data, and of `size` bytes of it."""
 
     small: float
@@ -242,7 +242,7 @@ class _Turns:
     def _tell(self, message: Message) -> None:
         for name in self._peers.parties:
             if name != self._channel.me:
-                self._channel.send(name, message, told=sizes(self._channel, name))
+                self._channel.send(name, message, permit=permit_sizes(self._channel, name))
 
     def _reach(self) -> dict[str, float]:
         """Step 1 of the party whose turn it is."""

@@ -34,12 +34,12 @@ from securevfl.organisations import reason_codes
 from securevfl.organisations.conversation import Venue, converse
 from securevfl.organisations.looks import check_order, keyed_order
 from securevfl.organisations.reason_codes import GivenCodes
-from securevfl.protocols.declared import Declared, Reveal, sizes
+from securevfl.protocols.declared import Declared, Reveal, permit_sizes
 from securevfl.protocols.link import AskedRows
-from securevfl.protocols.seat import Desk, Seat
-from securevfl.protocols.shares.score_ledger import Ledger
+from securevfl.protocols.party_context import LocalResources, PartyContext
+from securevfl.protocols.score_ledger.ledger import Ledger
 from securevfl.runtime import eventlog
-from securevfl.runtime.channel import Channel, Telling
+from securevfl.runtime.channel import Channel, DisclosingMessage
 from securevfl.runtime.executor import Meter
 from securevfl.training.model_part import ModelPart
 from securevfl.training.new_rows import NONE, NewRows, no_rows, rows_of_array
@@ -48,7 +48,7 @@ from securevfl.transport.peers import Peers
 BEYOND = "their sums are beyond what scores cover, far out of the model's range, and would read as others; left out"
 
 
-class BroughtRows(Telling, frozen=True):
+class BroughtRows(DisclosingMessage, frozen=True):
     """What a party says of its part and its rows."""
 
     run: str
@@ -312,7 +312,7 @@ class PredictionSide:
             self._told += len(X) * self._numbers_of_row
             if self._rows is None:
                 self._enter(self._told)
-        with channel.door.on("new"):
+        with channel.gate.on("new"):
             if giving is not None and self._counted is not None:
                 most = self._player.row_bits
                 barred = ~reason_codes.admit(part, giving, self._counted, ids, X, most)
@@ -377,7 +377,7 @@ class PredictionSide:
         )
         others = [name for name in part.parties if name != part.name]
         for name in others:
-            channel.send(name, own, told=sizes(channel, name))  # 1
+            channel.send(name, own, permit=permit_sizes(channel, name))  # 1
         heard = {part.name: own} | {name: channel.recv(name, BroughtRows) for name in others}  # 1
         self.count = max(each.rows for each in heard.values())
         for name in others:
@@ -390,11 +390,11 @@ class PredictionSide:
                 self._basis = _question(part, rows, ledger, giving) if job.method.repeats else ""
                 self._enter(self.count * self._numbers_of_row)
         roles = Roles.of((name, heard[name].role) for name in part.parties)
-        desk = Desk(part.run, scores=ledger.scores, account=self._account)
+        resources = LocalResources(part.run, score_ledger=ledger.scores, charge_scores=self._account)
         meter = Meter(channel.clock, channel.books)
-        seat = Seat(channel, roles, meter, outputs=part.outputs, desk=desk, model=part.model)
+        context = PartyContext(channel, roles, meter, outputs=part.outputs, resources=resources, model=part.model)
         givers = {name: heard[name].codes for name in others if heard[name].codes}
-        return job.method.player(job, seat, len(part.features), part.state), givers
+        return job.method.player(job, context, len(part.features), part.state), givers
 
 
 def predicted(part: ModelPart, f: Floats) -> Predicted:

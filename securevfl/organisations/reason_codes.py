@@ -32,8 +32,8 @@ from securevfl.disclosure.exposure import code_bits
 from securevfl.errors import ConfigError, ProtocolError
 from securevfl.job import Job
 from securevfl.protocols.declared import Declared, Reveal
-from securevfl.protocols.shares.score_ledger import Ledger
-from securevfl.runtime.channel import Channel, Entry, Telling
+from securevfl.protocols.score_ledger.ledger import Ledger
+from securevfl.runtime.channel import Channel, DisclosingMessage, DisclosureRecord
 from securevfl.training.explanations import check_single, check_weights, heaviest
 from securevfl.training.model_part import ModelPart
 
@@ -42,7 +42,7 @@ _NAME = re.compile(r"\w[\w .:/-]{0,63}")  # nothing that a spreadsheet would run
 _PLACES = np.dtype("<u2")
 
 
-class ReasonCodes(Telling, frozen=True):
+class ReasonCodes(DisclosingMessage, frozen=True):
     """Codes of the columns that cost each row of a block most: (n x k) places among the names."""
 
     names: tuple[str, ...]
@@ -117,9 +117,9 @@ def give(part: ModelPart, given: GivenCodes, channel: Channel, scaled: Floats) -
     names = given.names()
     place = np.array([names.index(given.codes[column]) for column in part.columns], _PLACES)
     each = math.ceil(given.bits(part))
-    told = channel.tell(Entry(part.asker, "codes", len(scaled), each, about=(part.name,)))
+    permit = channel.permit(DisclosureRecord(part.asker, "codes", len(scaled), each, about=(part.name,)))
     places = place[heaviest(part, scaled, given.most)].tobytes()
-    channel.send(part.asker, ReasonCodes(tuple(names), places), told=told)  # 3
+    channel.send(part.asker, ReasonCodes(tuple(names), places), permit=permit)  # 3
 
 
 def take(name: str, channel: Channel, rows: int, most: int) -> list[list[str]]:

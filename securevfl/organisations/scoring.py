@@ -52,9 +52,9 @@ from securevfl.organisations.predict import (
 )
 from securevfl.organisations.reason_codes import GivenCodes
 from securevfl.protocols.alignment.standing import StandingTable, TableAsker
-from securevfl.protocols.declared import Declared, Reveal, sizes
+from securevfl.protocols.declared import Declared, Reveal, permit_sizes
 from securevfl.runtime import eventlog
-from securevfl.runtime.channel import Channel, Telling
+from securevfl.runtime.channel import Channel, DisclosingMessage
 from securevfl.runtime.codec import Message
 from securevfl.training.model_part import ModelPart
 from securevfl.training.new_rows import BLOCK, HeldRows
@@ -62,7 +62,7 @@ from securevfl.training.new_rows import BLOCK, HeldRows
 OnBlock = Callable[[list[Any] | None, Predicted], None]
 
 
-class Wanted(Telling, frozen=True):
+class Wanted(DisclosingMessage, frozen=True):
     """How many ids the leading party asks about; with none, whether it will ask about more."""
 
     rows: int
@@ -243,7 +243,7 @@ class ScoreAsker:
 
     def _want(self, rows: int, *, more: bool = True) -> None:
         for name in self._part.parties[1:]:
-            self._channel.send(name, Wanted(rows, more), told=sizes(self._channel, name))  # 1
+            self._channel.send(name, Wanted(rows, more), permit=permit_sizes(self._channel, name))  # 1
 
 
 @dataclass(frozen=True)

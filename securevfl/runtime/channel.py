@@ -1,10 +1,12 @@
 """A party's typed line to the others: send a message to a peer, receive a message of an expected type from a peer.
 
-    send: message, with leave if it tells something (door) -> frame (codec) -> clock and books -> wire
+    send: message, with leave if it tells something (gate) -> frame (codec) -> clock and books -> wire
     recv: inbox -> frame checked (session, receiver, order) -> clock and books -> message of the expected type
 
-A *lane* separates conversations of the same two parties, so that several threads of a party can share one channel;
-each lane is in order on its own. `recv_any` serves several parties on one lane, whoever comes first. A `Wire` only
+A *subchannel* separates conversations of the same two parties, so that several threads of a party can share one
+channel;
+each subchannel is in order on its own. `recv_any` serves several parties on one subchannel, whoever comes first. A
+`Wire` only
 carries bytes: threads in one process, gRPC between organisations.
 """
 
@@ -26,13 +28,14 @@ from securevfl.errors import FrameError, PeerStopped, ProtocolError, StopReason,
 from securevfl.runtime.clock import Books, Clock, Kind, Stamp
 from securevfl.runtime.codec import Frame, M, Message, decode_frame, decode_message, encode_frame
 
-# A party's door: whatever another party may read of its data leaves under an entry that says what it tells.
+# A party's gate: whatever another party may read of its data leaves under an entry that says what it tells.
 #
-#     told = channel.tell(Entry("bank", "columns", H.size, 64, about=("shop",)))
-#     channel.send("bank", Part(H), lane, told=told)
+#     told = channel.permit(DisclosureRecord("bank", "columns", H.size, 64, about=("shop",)))
+#     channel.send("bank", Part(H), subchannel, permit=permit)
 #
-# A message that reveals more than random bits and ciphertexts is a `Telling` one, and no channel sends it without what
-# `tell` has handed out. So an entry is made before the first byte leaves: the party's account takes it, which may
+# A message that reveals more than random bits and ciphertexts is a `DisclosingMessage` one, and no channel sends it
+# without what
+# `permit` has handed out. So an entry is made before the first byte leaves: the party's account takes it, which may
 # refuse (`securevfl.consent.booking` writes it to disk), then whoever observes the party in this process is given it,
 # and only then the message goes. It has no more bits than its entry: a receiver may have chosen what each row is
 # multiplied by, so a number tells as much as it has bits. What is blinded, sealed or marked is longer than its numbers,
@@ -48,7 +51,7 @@ Group = Literal["training", "held out", "new", "bins", "weights", "correlations"
 
 
 @dataclass(frozen=True)
-class Entry:
+class DisclosureRecord:
     """What leaves at one time: `numbers` of `bits` each about the data of the parties `about`, which `to` may read.
 
     labels    numbers that follow from labels: residuals, and products of residuals with columns
@@ -77,17 +80,17 @@ class Entry:
     octets: int = 0
 
 
-class Leave:
-    """Leave to send what an entry says. Handed out by a door, and good for that door alone."""
+class DisclosurePermit:
+    """Permit to send the values that a record describes. Only the gate that issued it accepts it."""
 
-    __slots__ = ("door", "entry")
+    __slots__ = ("gate", "record")
 
-    def __init__(self, door: Door, entry: Entry) -> None:
-        self.door = door
-        self.entry = entry
+    def __init__(self, gate: DisclosureGate, record: DisclosureRecord) -> None:
+        self.gate = gate
+        self.record = record
 
 
-class Telling(Message, frozen=True):
+class DisclosingMessage(Message, frozen=True):
     """A message that reveals, to anyone it may go to, more than random bits and ciphertexts: see `Declared`.
 
     beside: how many bits it has at most beside numbers that follow from data, such as marks and keyed digests.
@@ -105,27 +108,27 @@ def _octets(value: Any) -> int:
     return value.nbytes if isinstance(value, np.ndarray) else len(value) if isinstance(value, bytes) else 0
 
 
-Account = Callable[[Entry, int], None]
+DisclosureRecorder = Callable[[DisclosureRecord, int], None]
 
 
-class Door:
+class DisclosureGate:
     """The one place where all that a party tells others leaves. Safe to use from several threads.
 
     visit: to a batch, the last that this party has begun, from 1. totals: numbers told so far by kind, receiver, whose
     data and rows.
     """
 
-    def __init__(self, me: str, note: Callable[[Entry], None] = lambda entry: None) -> None:
+    def __init__(self, me: str, note: Callable[[DisclosureRecord], None] = lambda entry: None) -> None:
         """note: is given every entry once it is made."""
         self.me = me
         self.visit = 0
         self.totals: dict[tuple[Subject, str, tuple[str, ...], Group], int] = {}
         self._note = note
-        self._account: Account | None = None
+        self._account: DisclosureRecorder | None = None
         self._where = threading.local()
         self._one = threading.Lock()
 
-    def keep(self, account: Account | None) -> None:
+    def keep(self, account: DisclosureRecorder | None) -> None:
         """Has every entry from now on taken by an account first, with the number told so far of its like; by none any
         more if None.
         """
@@ -151,7 +154,7 @@ class Door:
         """The rows that this thread tells about."""
         return getattr(self._where, "group", "training")
 
-    def tell(self, entry: Entry) -> Leave:
+    def permit(self, entry: DisclosureRecord) -> DisclosurePermit:
         """Enters it, and lets it be sent. What the account raises goes through: nothing may be sent then."""
         group = self.group if entry.group == "training" else entry.group
         entry = replace(entry, group=group, visit=self.visit)
@@ -162,20 +165,20 @@ class Door:
                 self._account(entry, total)
             self.totals[key] = total
         self._note(entry)
-        return Leave(self, entry)
+        return DisclosurePermit(self, entry)
 
-    def check(self, message: Message, told: Leave | None) -> None:
-        """ProtocolError if the message tells something, and nothing was entered for it at this door."""
-        if told is not None and told.door is not self:
-            raise ProtocolError(f"{self.me}: an entry of this party's own door was expected, {told.door.me}'s came")
-        if told is None and isinstance(message, Telling):
+    def check(self, message: Message, permit: DisclosurePermit | None) -> None:
+        """ProtocolError if the message tells something, and nothing was entered for it at this gate."""
+        if permit is not None and permit.gate is not self:
+            raise ProtocolError(f"{self.me}: an entry of this party's own gate was expected, {permit.gate.me}'s came")
+        if permit is None and isinstance(message, DisclosingMessage):
             raise ProtocolError(
                 f"{self.me}: a {type(message).__name__} tells something and was to be sent without an entry; say what "
-                "it tells: channel.send(..., told=channel.tell(Entry(...)))"
+                "it tells: channel.send(..., permit=channel.permit(DisclosureRecord(...)))"
             )
-        if told is None or not isinstance(message, Telling) or told.entry.kind not in NUMBERS:
+        if permit is None or not isinstance(message, DisclosingMessage) or permit.record.kind not in NUMBERS:
             return
-        entry = told.entry
+        entry = permit.record
         octets = entry.octets or ShareRing(min(64, entry.bits)).size(entry.numbers)
         if message.bits > message.beside + 8 * octets:
             raise ProtocolError(
@@ -208,7 +211,7 @@ class Arrival(NamedTuple):
         return (0.0 if self.stamp is None else self.stamp.start, self.number)
 
 
-class Abort(Telling, frozen=True):
+class Abort(DisclosingMessage, frozen=True):
     """The sender has stopped. Its reason is one of a closed set (`STOP_REASONS`) and no text of the error.
 
     resumes: whether its state is kept, and the same command goes on from there. party: which party is away from it, or
@@ -243,7 +246,7 @@ class Event:
     direction: Literal["send", "recv"]
     me: str
     peer: str
-    lane: str
+    subchannel: str
     message: Message
     nbytes: int
 
@@ -261,7 +264,7 @@ class Observer(ABC):
 
 
 class Inbox:
-    """Frames for one party, sorted by sender and lane. A wire delivers, the channel takes."""
+    """Frames for one party, sorted by sender and subchannel. A wire delivers, the channel takes."""
 
     def __init__(self, me: str, peers: Iterable[str], session: bytes, *, max_frame: int = MAX_FRAME) -> None:
         self.me = me
@@ -286,9 +289,9 @@ class Inbox:
             raise ProtocolError(f"{self.me}: a frame of another session came; start all parties with the same job")
         if frame.receiver != self.me or frame.sender not in self._peers or peer not in (None, frame.sender):
             raise ProtocolError(f"{self.me}: a frame came that is not addressed to this party by one of its peers")
-        place = (frame.sender, frame.lane)
+        place = (frame.sender, frame.subchannel)
         with self._changed:
-            expected = self._next.get(place, 0)  # a refused frame leaves no trace, not even of its lane's name
+            expected = self._next.get(place, 0)  # a refused frame leaves no trace, not even of its subchannel's name
             if frame.seq != expected:
                 raise FrameError(
                     f"{self.me}: frame {expected} of {frame.sender} was expected, {frame.seq} came: "
@@ -317,15 +320,18 @@ class Inbox:
         self._failure = self._failure or error
         self._changed.notify_all()
 
-    def take(self, senders: Collection[str], lane: str, timeout: float, *, awaited: Collection[str] = ()) -> Arrival:
-        """Take the first frame of any of the senders on that lane, within `timeout` seconds; what had arrived before a
+    def take(
+        self, senders: Collection[str], subchannel: str, timeout: float, *, awaited: Collection[str] = ()
+    ) -> Arrival:
+        """Take the first frame of any of the senders on that subchannel, within `timeout` seconds; what had arrived
+        before a
         failure is still handed out.
 
         awaited: no frame is taken before each of these senders has one here.
         """
         with self._changed:
-            queues = [self._queues[sender, lane] for sender in senders]
-            needed = [self._queues[sender, lane] for sender in awaited]
+            queues = [self._queues[sender, subchannel] for sender in senders]
+            needed = [self._queues[sender, subchannel] for sender in awaited]
             if not self._changed.wait_for(lambda: (all(needed) and any(queues)) or self._failure is not None, timeout):
                 names = " or ".join(sorted(senders))
                 silent = min(senders) if len(senders) == 1 else ""
@@ -337,11 +343,14 @@ class Inbox:
             assert self._failure is not None
             raise self._failure
 
-    def take_due(self, senders: Collection[str], lane: str, due: Callable[[Stamp | None, int], bool]) -> Arrival | None:
-        """Take the first frame of any of the senders on that lane that is `due`; None, without waiting, if there is
+    def take_due(
+        self, senders: Collection[str], subchannel: str, due: Callable[[Stamp | None, int], bool]
+    ) -> Arrival | None:
+        """Take the first frame of any of the senders on that subchannel that is `due`; None, without waiting, if there
+        is
         none."""
         with self._changed:
-            queues = [self._queues[sender, lane] for sender in senders]
+            queues = [self._queues[sender, subchannel] for sender in senders]
             ready = [queue for queue in queues if queue and due(queue[0].stamp, queue[0].nbytes)]
             if ready:
                 return min(ready, key=lambda queue: queue[0].order).popleft()
@@ -364,7 +373,7 @@ class InboxWire:
 
 
 class Channel:
-    """One party's end. Safe to use from several threads as long as each lane has one sender and one receiver.
+    """One party's end. Safe to use from several threads as long as each subchannel has one sender and one receiver.
 
     timeout: seconds on the wall that a message is waited for. keys: fingerprints of all parties' certificate keys by
     name; empty where parties have none, within one process.
@@ -386,7 +395,7 @@ class Channel:
         self.clock = clock
         self.books = books
         self.timeout = timeout
-        self.door = Door(self.me, self.note)
+        self.gate = DisclosureGate(self.me, self.note)
         self._wire = wire
         self._inbox = inbox
         self._observe = observe
@@ -407,43 +416,43 @@ class Channel:
         if isinstance(self._observe, Observer):
             self._observe.note(self.me, fact)
 
-    def tell(self, entry: Entry) -> Leave:
+    def permit(self, entry: DisclosureRecord) -> DisclosurePermit:
         """Enter what is to be told, which lets it be sent. LeakageError if it must not."""
-        return self.door.tell(entry)
+        return self.gate.permit(entry)
 
-    def send(self, to: str, message: Message, lane: str = "", *, told: Leave | None = None) -> None:
+    def send(self, to: str, message: Message, subchannel: str = "", *, permit: DisclosurePermit | None = None) -> None:
         """Send a message. TransportError if the peer is away, with the reason that it gave if it has stopped.
 
         told: the entry that it is sent under. ProtocolError if it tells something, and there is none.
         """
-        self.door.check(message, told)
-        seq = self._sent[to, lane]
-        frame = encode_frame(message, session=self.session, sender=self.me, receiver=to, lane=lane, seq=seq)
+        self.gate.check(message, permit)
+        seq = self._sent[to, subchannel]
+        frame = encode_frame(message, session=self.session, sender=self.me, receiver=to, subchannel=subchannel, seq=seq)
         if len(frame) > MAX_FRAME:
             raise ProtocolError(f"{self.me}: a {type(message).__name__} of {len(frame)} bytes is too large to send")
-        self._sent[to, lane] = seq + 1
+        self._sent[to, subchannel] = seq + 1
         self.clock.tick(Kind.LOCAL)
         self.books.sent(self.clock.stage, type(message).__name__, len(frame))
         if self._observe is not None:
-            self._observe(Event("send", self.me, to, lane, message, len(frame)))
+            self._observe(Event("send", self.me, to, subchannel, message, len(frame)))
         try:
             self._wire.post(to, frame, self.clock.departs(len(frame)))
         except TransportError as error:
             raise self._inbox.reason(error) from None
 
-    def recv(self, sender: str, kind: type[M], lane: str = "", *, timeout: float | None = None) -> M:
+    def recv(self, sender: str, kind: type[M], subchannel: str = "", *, timeout: float | None = None) -> M:
         """Receive the next message of `sender`. Raises ProtocolError if it is not a `kind`; TransportError if none
         comes in time.
 
         `timeout` is in seconds on the wall; the channel's own if None.
         """
-        return self.recv_any((sender,), kind, lane, timeout=timeout)[1]
+        return self.recv_any((sender,), kind, subchannel, timeout=timeout)[1]
 
     def recv_any(
         self,
         senders: Collection[str],
         kind: type[M] | tuple[type[M], ...],
-        lane: str = "",
+        subchannel: str = "",
         *,
         timeout: float | None = None,
     ) -> tuple[str, M]:
@@ -453,10 +462,12 @@ class Channel:
         Of those that are here the one that left first in virtual time is taken, or where there is none, came first.
         """
         self.clock.tick(Kind.LOCAL)
-        return self._decode_arrival(self._inbox.take(senders, lane, self.timeout if timeout is None else timeout), kind)
+        return self._decode_arrival(
+            self._inbox.take(senders, subchannel, self.timeout if timeout is None else timeout), kind
+        )
 
     def recv_first(
-        self, senders: Collection[str], kind: type[M], lane: str = "", *, awaited: Collection[str]
+        self, senders: Collection[str], kind: type[M], subchannel: str = "", *, awaited: Collection[str]
     ) -> tuple[str, M]:
         """Receive a message as `recv_any` does, in the order in which separate computers would have it.
 
@@ -465,16 +476,16 @@ class Channel:
         """
         self.clock.tick(Kind.LOCAL)
         needed = awaited if self.clock.virtual else ()
-        return self._decode_arrival(self._inbox.take(senders, lane, self.timeout, awaited=needed), kind)
+        return self._decode_arrival(self._inbox.take(senders, subchannel, self.timeout, awaited=needed), kind)
 
-    def recv_due(self, senders: Collection[str], kind: type[M], lane: str = "") -> tuple[str, M] | None:
+    def recv_due(self, senders: Collection[str], kind: type[M], subchannel: str = "") -> tuple[str, M] | None:
         """Receive the first message of any of `senders` that has arrived by now, by this party's clock; None if there
         is none.
 
         It never waits.
         """
         self.clock.tick(Kind.LOCAL)
-        arrival = self._inbox.take_due(senders, lane, self.clock.due)
+        arrival = self._inbox.take_due(senders, subchannel, self.clock.due)
         return None if arrival is None else self._decode_arrival(arrival, kind)
 
     def _decode_arrival(self, arrival: Arrival, kind: type[M] | tuple[type[M], ...]) -> tuple[str, M]:
@@ -490,7 +501,7 @@ class Channel:
             )
         message = decode_message(kinds[frame.kind], frame.payload)
         if self._observe is not None:
-            self._observe(Event("recv", self.me, frame.sender, frame.lane, message, arrival.nbytes))
+            self._observe(Event("recv", self.me, frame.sender, frame.subchannel, message, arrival.nbytes))
         return frame.sender, message
 
     def fail(self, error: BaseException) -> None:
@@ -505,6 +516,6 @@ class Channel:
         self.fail(TransportError(f"{self.me} has stopped: {error}"))
         for peer in peers:
             try:
-                self.send(peer, abort, told=self.tell(Entry(peer, "verdicts", 1, 8)))
+                self.send(peer, abort, permit=self.permit(DisclosureRecord(peer, "verdicts", 1, 8)))
             except TransportError:
                 continue

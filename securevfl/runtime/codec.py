@@ -2,7 +2,7 @@
 
 A message is a frozen struct; its class name is its tag. Arrays travel as (dtype, shape, bytes) and are checked
 against the dtype the struct declares, or both of them (`Numbers`). A frame wraps one message with who sent it to whom,
-in which session, on which lane and in which order.
+in which session, on which subchannel and in which order.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ M = TypeVar("M", bound=Message)
 
 
 class Frame(msgspec.Struct, frozen=True, tag=True, array_like=True, forbid_unknown_fields=True):
-    """One message on its way. `seq` counts from 0 for each (sender, receiver, lane)."""
+    """One message on its way. `seq` counts from 0 for each (sender, receiver, subchannel)."""
 
     format: int
     session: bytes
     sender: str
     receiver: str
-    lane: str
+    subchannel: str
     seq: int
     kind: str
     payload: msgspec.Raw
@@ -111,12 +111,12 @@ def decode_message(kind: type[M], data: bytes | memoryview | msgspec.Raw) -> M:
 
 
 def encode_frame(
-    message: Message, *, session: bytes, sender: str, receiver: str, lane: str = "", seq: int = 0
+    message: Message, *, session: bytes, sender: str, receiver: str, subchannel: str = "", seq: int = 0
 ) -> bytes:
     """Encode a message into the frame that crosses the line; the frame's length is what the books count."""
     # tag and fields of a Frame, the message among them: written in one go, as copying large ones costs
     kind = type(message).__name__
-    return _encoder.encode((Frame.__name__, FORMAT, session, sender, receiver, lane, seq, kind, message))
+    return _encoder.encode((Frame.__name__, FORMAT, session, sender, receiver, subchannel, seq, kind, message))
 
 
 def decode_frame(data: bytes | memoryview) -> Frame:

@@ -57,7 +57,7 @@ def run_threads(
 # A second thread of one party, over the same channel: its own path in time, its errors the party's.
 
 
-class Beside(Generic[T]):
+class BackgroundTask(Generic[T]):
     """Work that runs in a thread of its own from now on, beside the thread that makes this.
 
     Its time goes along a path of its own (`Clock.fork`), which `join` brings together with the caller's. Whatever it

@@ -34,8 +34,8 @@ from securevfl.models.trees import Trees
 from securevfl.optim.rules import BlockDescent
 from securevfl.options import JobOptions
 from securevfl.protocols.choice import Protocol
-from securevfl.protocols.shares.score_ledger import Ledger
-from securevfl.protocols.shares.share_measures import MOST
+from securevfl.protocols.score_ledger.ledger import Ledger
+from securevfl.protocols.shares.opened_loss import MOST
 from securevfl.runtime.clock import Network
 from securevfl.training.model_part import ModelPart
 from securevfl.training.run_page import format_table

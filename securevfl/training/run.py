@@ -24,7 +24,7 @@ from securevfl.job import Job
 from securevfl.models import metrics
 from securevfl.models.group_metrics import by_group
 from securevfl.models.shapley import Explained
-from securevfl.protocols.seat import Desk, Seat
+from securevfl.protocols.party_context import LocalResources, PartyContext
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import Network, Stage, Tally, WallClock
 from securevfl.runtime.executor import Meter
@@ -251,9 +251,9 @@ class Run:
 
     def _predict(self, name: str, X: Floats, channel: Channel) -> Floats | None:
         part = self.parts[name]
-        meter, desk = Meter(channel.clock, channel.books), Desk(together=True)
-        seat = Seat(channel, self.roles, meter, outputs=part.outputs, desk=desk, model=part.model)
-        return self.job.method.player(self.job, seat, X.shape[1], part.state).decision(X)
+        meter, resources = Meter(channel.clock, channel.books), LocalResources(simulated=True)
+        context = PartyContext(channel, self.roles, meter, outputs=part.outputs, resources=resources, model=part.model)
+        return self.job.method.player(self.job, context, X.shape[1], part.state).decision(X)
 
     def scorecard(self, points: float = 600, odds: float = 50, double: float = 20) -> Scorecard:
         """Points for each bin of each party's columns (`securevfl.training.scorecard`): `points` where the odds against

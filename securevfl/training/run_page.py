@@ -120,7 +120,7 @@ class Costs:
 def spent(path: LongestPath) -> dict[str, float]:
     """Split the seconds of a path (stage x kind) by what they went into.
 
-    Meeting and training are split by kind of work. Work that could be done before the training (`securevfl prepare`)
+    RunHello and training are split by kind of work. Work that could be done before the training (`securevfl prepare`)
     and evaluation stand by themselves, whatever they went into: which of them lie on the critical path differs from run
     to run where they are done beside the training.
     """

@@ -1,8 +1,8 @@
 """One party's whole run, whatever carries its messages and whatever its method: meet, check, count, play.
 
-1. all <-> all        Meeting    (`securevfl.protocols.seat`)
+1. all <-> all        RunHello    (`securevfl.protocols.party_context`)
 2. per round          what the method's player exchanges (`securevfl.families`)
-3. where due          joint evaluation, then leading party -> all others: Verdict, go on or stop
+3. where due          joint evaluation, then leading party -> all others: StopDecision, go on or stop
 4. at the end         joint evaluation on the held-out rows
 """
 
@@ -56,8 +56,9 @@ from securevfl.models.rounding_error import coefficients_apart, tell_apart
 from securevfl.models.separation import FAR, GROW, far_moved, separating
 from securevfl.models.standard_losses import LogisticLoss, SoftmaxLoss
 from securevfl.optim.rules import BlockDescent
-from securevfl.protocols.declared import evaluated as tell_verdict
-from securevfl.protocols.seat import Desk, Meeting, Seat, Verdict, meet
+from securevfl.protocols.declared import permit_evaluated_decision as tell_verdict
+from securevfl.protocols.handshake import RunHello, StopDecision, exchange_hellos
+from securevfl.protocols.party_context import LocalResources, PartyContext
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel, Group
 from securevfl.runtime.clock import Kind, Stage
@@ -79,7 +80,7 @@ class Trainee:
 
     job: Job
     party: Party
-    seat: Seat
+    context: PartyContext
     data: TrainingData
     run: str
     on_round: Callable[[int, int], None] | None
@@ -92,9 +93,9 @@ class Trainee:
         self._over = saved is not None and saved.over
         self._history = [] if saved is None else saved.history
         self._best = None if saved is None else saved.best
-        self._leads = self.party.name == self.seat.roles.lead
+        self._leads = self.party.name == self.context.roles.lead
         state = None if saved is None else saved.state
-        self._player = self.job.method.player(self.job, self.seat, self.data.columns, state)
+        self._player = self.job.method.player(self.job, self.context, self.data.columns, state)
 
     def train(self) -> None:
         """Plays until the rounds are over or the target is reached."""
@@ -117,27 +118,27 @@ class Trainee:
                     "lower lr, or scale the columns"
                 ) from error
             raise
-        self.seat.channel.clock.tick(Kind.LOCAL)
+        self.context.channel.clock.tick(Kind.LOCAL)
 
     def finish(self) -> ModelPart:
         """Evaluate a last time and pack what this party takes home."""
-        seat, data = self.seat, self.data
+        context, data = self.context, self.data
         exchanges = self._player.exchanges or self.rounds
         if self._best is not None and self.job.patience is not None:
-            make = partial(self.job.method.player, self.job, seat, data.columns)
+            make = partial(self.job.method.player, self.job, context, data.columns)
             self._player = self._player.going_back(self._best, make)
         measured = self._evaluate(last=True)
         self._tell_far(measured)
-        seat.channel.clock.tick(Kind.LOCAL)
+        context.channel.clock.tick(Kind.LOCAL)
         return ModelPart(
             name=self.party.name,
-            role=seat.roles.role(self.party.name),
+            role=context.roles.role(self.party.name),
             job=plain(self.job),
-            parties=list(seat.parties),
+            parties=list(context.parties),
             preparation=self.party.preparation or Prepared(self.party.columns),
             scaling=data.scaling,
             state=self._player.outcome(),
-            outputs=seat.outputs,
+            outputs=context.outputs,
             classes=data.classes,
             metrics=measured,
             calibration=self._player.calibration,
@@ -145,8 +146,8 @@ class Trainee:
             baseline=[] if self._player.scored is None else [self._player.scored],
             history=self._history,
             rounds=exchanges,
-            books=seat.channel.books,
-            path=seat.channel.clock.path(),
+            books=context.channel.books,
+            path=context.channel.clock.path(),
             run=self.run,
             trained=len(data.schedule.flow),
             held_out=len(data.schedule.test),
@@ -202,10 +203,10 @@ class Trainee:
             measured, stop = self._evaluate_and_decide()
             record |= measured
         if eventlog.LOGGER.isEnabledFor(logging.DEBUG):
-            facts = {"bytes": self.seat.channel.books.bytes_sent()} | measured
+            facts = {"bytes": self.context.channel.books.bytes_sent()} | measured
             eventlog.emit(self.party.name, "at", facts, logging.DEBUG)
         if self._leads:
-            clock = self.seat.channel.clock
+            clock = self.context.channel.clock
             clock.tick(Kind.LOCAL)
             record["seconds"] = float(clock.path()[: Stage.EVALUATE].sum())
             self._history.append(record)
@@ -217,7 +218,7 @@ class Trainee:
         return stop
 
     def _saved(self, rounds: int, *, over: bool) -> Saved:
-        player, channel, prepared = self._player, self.seat.channel, self.party.preparation
+        player, channel, prepared = self._player, self.context.channel, self.party.preparation
         steps = [] if prepared is None else prepared.plain()
         kept = player.state(), player.constant, steps, self._best
         return Saved(rounds, self.run, self._history, dict(channel.keys), *kept, channel.session.hex(), over)
@@ -225,7 +226,7 @@ class Trainee:
     def _evaluate(self, *, last: bool = False) -> dict[str, float]:
         """Metrics on the held-out rows, or without any on the training rows; empty where not for this party."""
         rows: Group = "held out" if len(self.data.schedule.test) else "training"
-        with self.seat.channel.door.on(rows):
+        with self.context.channel.gate.on(rows):
             return self._player.measure(self.job.model.loss, self.data, self.rounds, last=last)
 
     def _enough(self, measured: dict[str, float]) -> bool:
@@ -260,18 +261,18 @@ class Trainee:
 
     def _evaluate_and_decide(self) -> tuple[dict[str, float], bool]:
         """Metrics, and whether to stop, which the leading party tells the others."""
-        channel, roles = self.seat.channel, self.seat.roles
+        channel, roles = self.context.channel, self.context.roles
         channel.clock.tick(Kind.LOCAL)
         channel.clock.stage = Stage.EVALUATE
-        measured, verdict = self._evaluate(), Verdict(stop=False, best=False, back=False)
+        measured, verdict = self._evaluate(), StopDecision(stop=False, best=False, back=False)
         watched = self.job.stops_early or self._player.turns_back
         if watched and self._leads:
             back = self._player.turns_back and self._is_lost(measured)
-            verdict = Verdict(not back and self._enough(measured), not back and self._improves(measured), back)
+            verdict = StopDecision(not back and self._enough(measured), not back and self._improves(measured), back)
             for name in roles.others(roles.lead):
-                channel.send(name, verdict, told=tell_verdict(channel, name))
+                channel.send(name, verdict, permit=tell_verdict(channel, name))
         elif watched:
-            verdict = channel.recv(roles.lead, Verdict)
+            verdict = channel.recv(roles.lead, StopDecision)
         if verdict.back:
             self._player.turn_back(self._best)
         if watched and verdict.best:
@@ -348,20 +349,22 @@ def take_part(
         if checkpoints is not None and (checkpoints.due(rounds) or rounds == of):
             checkpoints.save(key, state())
 
-    booking = Booking(ledger, party.name, party.register, job, sizes, channel.door, sitting, asked)
+    booking = Booking(ledger, party.name, party.register, job, sizes, channel.gate, sitting, asked)
     if checkpoints is not None:
         _take_up(checkpoints, key, saved, channel)
     meter = Meter(channel.clock, channel.books, executor, workers)
     folder = _own_folder(ahead, party, key)
-    desk = Desk(run, folder, together=True)
+    resources = LocalResources(run, folder, simulated=True)
     if ledger is not None:
-        desk = Desk(run, folder, ledger.chunks, ledger.scores, together=False, reserved=ledger.reserved)
-    seat = _seat(job, channel, met, meter, desk)
+        resources = LocalResources(
+            run, folder, ledger.chunks, ledger.scores, simulated=False, evaluations_reserved=ledger.reserved
+        )
+    context = _party_context(job, channel, met, meter, resources)
     before = channel.books.messages_sent()
     try:
-        party = _weighed(job, met, seat, booking, saved)
+        party = _weighed(job, met, context, booking, saved)
         data = _data(job, party, schedule)
-        trainee = Trainee(job, party, seat, data, run, on_round, None if checkpoints is None else save, saved)
+        trainee = Trainee(job, party, context, data, run, on_round, None if checkpoints is None else save, saved)
         channel.clock.stage = Stage.TRAIN
         trainee.train()
         channel.clock.stage = Stage.EVALUATE
@@ -421,9 +424,9 @@ def make_ahead(
     """
     key = run_key(job, party)
     met = _met(job, party, channel, parties, key, None, None)
-    desk = Desk(channel.session.hex(), _own_folder(folder, party, key))
-    seat = _seat(job, channel, met, Meter(channel.clock, channel.books), desk)
-    player = job.method.player(job, seat, met.party.X.shape[1], None)
+    resources = LocalResources(channel.session.hex(), _own_folder(folder, party, key))
+    context = _party_context(job, channel, met, Meter(channel.clock, channel.books), resources)
+    player = job.method.player(job, context, met.party.X.shape[1], None)
     data = _data(job, met.party, met.schedule)
     for done in player.prepare(data):
         if on_round is not None:
@@ -436,7 +439,7 @@ class _Met:
 
     raw: Party
     party: Party
-    heard: Mapping[str, Meeting]
+    heard: Mapping[str, RunHello]
     roles: Roles
     schedule: Schedule
     sizes: Sizes
@@ -453,7 +456,7 @@ def _met(
 ) -> _Met:
     """Meets the others, and checks that all fit together. key: that of this run, see `run_key`."""
     party, loss = prepare(job, raw, raw.register), job.model.loss
-    own = Meeting(
+    own = RunHello(
         job=job.digest,
         role=job.method.role(party),
         rows=len(party),
@@ -465,7 +468,7 @@ def _met(
         run=checkpoints.run(key) if checkpoints is not None else "",
         content="" if ledger is None else ledger.tag(party),
     )
-    heard = meet(channel, parties, own)
+    heard = exchange_hellos(channel, parties, own)
     columns = {name: other.columns for name, other in heard.items()}
     roles = job.method.assigned(job, _check(job, channel.me, heard), {name: d for name, d in columns.items() if d})
     lead, tables = heard[roles.lead], [other for other in heard.values() if other.rows]
@@ -524,19 +527,19 @@ def _sheet(job: Job, met: _Met, ledger: DisclosureLedger | None, run: str) -> Sh
     )
 
 
-def _weighed(job: Job, met: _Met, seat: Seat, booking: Booking, saved: Saved | None) -> Party:
+def _weighed(job: Job, met: _Met, context: PartyContext, booking: Booking, saved: Saved | None) -> Party:
     """Return the party with the weights of its bins, where the job asks for them: told anew, or as they were saved."""
     if job.prepare.woe is None:
         return met.party
     if saved is not None:
         return met.party.weighed(Prepared.read(met.raw.columns, saved.preparation))
-    party = weigh(job, met.party, met.schedule.flow, seat)
+    party = weigh(job, met.party, met.schedule.flow, context)
     booking.check(replace(met.sizes, enough={party.name: enough(party.X[met.schedule.sample(ROWS)])}))
     return party
 
 
-def _seat(job: Job, channel: Channel, met: _Met, meter: Meter, desk: Desk) -> Seat:
-    return Seat(
+def _party_context(job: Job, channel: Channel, met: _Met, meter: Meter, resources: LocalResources) -> PartyContext:
+    return PartyContext(
         channel=channel,
         roles=met.roles,
         meter=meter,
@@ -545,7 +548,7 @@ def _seat(job: Job, channel: Channel, met: _Met, meter: Meter, desk: Desk) -> Se
         parameters=met.sizes.parameters,
         seed=job.seed,
         columns=met.sizes.columns,
-        desk=desk,
+        resources=resources,
         model=met.party.model,
     )
 
@@ -566,7 +569,7 @@ def _key(job: Job, table: bytes) -> bytes:
     return hashlib.sha256(job.digest + table).digest()
 
 
-def _check(job: Job, me: str, heard: Mapping[str, Meeting]) -> Roles:
+def _check(job: Job, me: str, heard: Mapping[str, RunHello]) -> Roles:
     """Check that the meetings of all parties fit together, and return the role of each."""
     own = heard[me]
     whose = me if own.rows else next((name for name, other in heard.items() if other.rows), me)
@@ -586,7 +589,7 @@ def _check(job: Job, me: str, heard: Mapping[str, Meeting]) -> Roles:
     return Roles.of((name, other.role) for name, other in heard.items())
 
 
-def _check_sizes(job: Job, peer: str, other: Meeting) -> None:
+def _check_sizes(job: Job, peer: str, other: RunHello) -> None:
     """ProtocolError unless a party's table can have the sizes that it says, from which memory is taken."""
     outputs = 1 if job.model.loss.single else max(1, other.rows)
     limits = {"rows": MOST, "columns": MOST_COLUMNS, "parameters": MOST, "outputs": outputs}

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from benchmarks.memory import MemoryHeld
-from securevfl.bench import he, record, start, sums
+from securevfl.bench import baselines, comparison, he, start, stopwatch, sums
 from securevfl.cli.main import app
 
 KEYS = {
@@ -26,7 +26,7 @@ def run(*arguments: object) -> Result:
 @pytest.fixture(autouse=True)
 def _inline(monkeypatch: pytest.MonkeyPatch) -> None:
     """No process pool and short measurements: these are tests of the rows, not of speed."""
-    monkeypatch.setattr(record, "process_pool", record.nullcontext)
+    monkeypatch.setattr(comparison, "process_pool", comparison.nullcontext)
     for module in (he, sums):
         monkeypatch.setattr(module, "median_of", lambda once, *, seconds, most: (once(), 1))
 
@@ -64,7 +64,7 @@ def test_tenseal_above_its_slots_is_a_row_with_an_error() -> None:
 def test_without_phe_there_is_no_ratio_and_asking_for_it_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = he.run([(8, 2)], ["ckks"], [], bits=2048)
     assert rows[0]["ratio_to_phe"] is None
-    monkeypatch.setattr(record, "find_spec", lambda name: None)
+    monkeypatch.setattr(comparison, "find_spec", lambda name: None)
     done = run("he", "--sizes", "8x2", "--against", "phe")
     assert done.exit_code == 2
     assert "pip install 'securevfl[phe]'" in done.stderr
@@ -73,11 +73,11 @@ def test_without_phe_there_is_no_ratio_and_asking_for_it_names_the_extra(monkeyp
 def test_a_large_phe_measurement_is_a_slice_and_says_so() -> None:
     pytest.importorskip("phe")
     J, g = he.problem(40, 3)
-    figures = record.phe_product(J, g[:, 0], 2048, seconds=0.4)
+    figures = baselines.phe_product(J, g[:, 0], 2048, seconds=0.4)
     assert figures.estimated
     assert figures.bytes_down == 40 * 512 + 3 * 8
     assert figures.max_abs_error < 1e-9
-    assert record.phe_sum(sums.problem(2, 60), 2048, seconds=0.4).estimated
+    assert baselines.phe_sum(sums.problem(2, 60), 2048, seconds=0.4).estimated
 
 
 def test_sum_writes_its_rows(tmp_path: Path) -> None:
@@ -113,12 +113,12 @@ def test_unknown_names_are_told(arguments: list[str], says: str) -> None:
 def test_the_median_repetition_is_the_one_reported() -> None:
     totals = iter([100.0, 5.0, 1.0, 9.0])
 
-    def once() -> record.Stopwatch:
-        watch = record.Stopwatch()
+    def once() -> stopwatch.Stopwatch:
+        watch = stopwatch.Stopwatch()
         watch.steps["encrypt"] = next(totals)
         return watch
 
-    watch, count = record.median_of(once, seconds=0.0, most=31)
+    watch, count = stopwatch.median_of(once, seconds=0.0, most=31)
     assert (watch.total, count) == (5.0, 3)
 
 

@@ -14,7 +14,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 import securevfl as vfl
-from securevfl.audit.report import with_stand_ins
+from securevfl.audit.noise_tables import with_noise_parties
 from securevfl.cli.main import app
 from securevfl.cli.show import agree, check_agreed, check_digest
 from securevfl.consent.consent_sheet import AgreedSheets, Sheet
@@ -23,7 +23,7 @@ from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, ConsentError
 from securevfl.families import METHODS
 from securevfl.families.sizes import declared_of, prepare
-from securevfl.protocols.seat import Meeting
+from securevfl.protocols.handshake import RunHello
 from securevfl.runtime.clock import Network, VirtualClock
 from securevfl.runtime.threads import run_threads
 from securevfl.training.session import take_part
@@ -129,7 +129,7 @@ def test_nothing_but_the_meeting_is_told_before_consent() -> None:
         run_threads(
             roles, lambda: VirtualClock(Network()), observe=lambda event: told.append(type(event.message).__name__)
         )
-    assert set(told) <= {Meeting.__name__, "Abort"}
+    assert set(told) <= {RunHello.__name__, "Abort"}
 
 
 def test_sizes_and_classes_that_are_missing_are_asked_for(kits: Path) -> None:
@@ -224,7 +224,7 @@ def _drain(terminal: int) -> None:
 @pytest.mark.parametrize("name", ["bank", "shop"])
 def test_stand_ins_have_the_sizes_and_labels_that_were_asked_for(name: str) -> None:
     own = next(each for each in vfl.datasets.breast_cancer(2) if each.name == name)
-    parties = with_stand_ins(a_job(), own, {"other": 7, "third": 2}, 2)
+    parties = with_noise_parties(a_job(), own, {"other": 7, "third": 2}, 2)
     assert [each.name for each in parties if each.active] == [parties[0].name]
     assert {each.name: len(each.columns) for each in parties} == {"other": 7, "third": 2, name: len(own.columns)}
     assert next(each for each in parties if each.name == name) is own
@@ -234,15 +234,15 @@ def test_stand_ins_have_the_sizes_and_labels_that_were_asked_for(name: str) -> N
 def test_a_party_audits_its_own_columns_alone(kits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
 
-    def run_audit(*given: Any, on_step: Any, made_up: Any) -> None:
-        seen.append((*given, made_up))
+    def run_audit(*given: Any, on_step: Any, noise_parties: Any) -> None:
+        seen.append((*given, noise_parties))
         raise typer.Exit(1)
 
     monkeypatch.setattr("securevfl.audit.report.run_audit", run_audit)
     data = f"--data=shop={kits.parent / 'shop.npz'}"
     assert run("audit", kits / "shop" / "job.toml", data, *sizes("bank", "telco")).exit_code == 1
-    ((_, parties, made_up),) = seen
-    assert made_up == ["bank", "telco"]
+    ((_, parties, noise_parties),) = seen
+    assert noise_parties == ["bank", "telco"]
     assert [each.name for each in parties] == ["bank", "shop", "telco"]
     np.testing.assert_array_equal(parties[1].X, vfl.datasets.breast_cancer(3)[1].X)
 

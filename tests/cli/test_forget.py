@@ -22,7 +22,8 @@ from securevfl.disclosure.ledger import DisclosureLedger, default_ledger
 from securevfl.families.player import State
 from securevfl.organisations import forget
 from securevfl.organisations.align import FolderJournal
-from securevfl.protocols.shares.work_ahead import OnDisk, SpentNames
+from securevfl.protocols.shares.disk_store import OnDisk
+from securevfl.protocols.shares.spent_chunks import SpentNames
 from securevfl.runtime import eventlog
 from securevfl.training.checkpoint import Checkpoints, Saved
 from securevfl.training.session import run_key

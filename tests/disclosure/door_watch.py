@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from securevfl.protocols.residuals.sealed_residual import Opened
-from securevfl.runtime.channel import Door, Entry, Leave, Telling
+from securevfl.runtime.channel import DisclosingMessage, DisclosureGate, DisclosurePermit, DisclosureRecord
 from securevfl.runtime.codec import Message
 
 NUMBERS = {"labels", "columns", "scores", "phases", "losses"}
@@ -23,7 +23,7 @@ class Said:
     giver: str
     kind: type[Message]
     bits: int
-    entry: Entry
+    entry: DisclosureRecord
 
     @property
     def short(self) -> bool:
@@ -34,16 +34,16 @@ class Said:
 
 
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[Said]:
-    """List what leaves by any door from now on, if it holds numbers that somebody reads."""
-    found, check = list[Said](), Door.check
+    """List what leaves by any gate from now on, if it holds numbers that somebody reads."""
+    found, check = list[Said](), DisclosureGate.check
 
-    def checked(self: Door, message: Message, told: Leave | None) -> None:
-        if isinstance(message, Telling) and told is not None and told.entry.kind in NUMBERS:
+    def checked(self: DisclosureGate, message: Message, permit: DisclosurePermit | None) -> None:
+        if isinstance(message, DisclosingMessage) and permit is not None and permit.record.kind in NUMBERS:
             bits = sum(_bits(getattr(message, name)) for name in message.__struct_fields__)
-            found.append(Said(self.me, type(message), bits, told.entry))
-        check(self, message, told)
+            found.append(Said(self.me, type(message), bits, permit.record))
+        check(self, message, permit)
 
-    monkeypatch.setattr(Door, "check", checked)
+    monkeypatch.setattr(DisclosureGate, "check", checked)
     return found
 
 

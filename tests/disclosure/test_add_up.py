@@ -16,7 +16,7 @@ from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry
 from securevfl.disclosure.limits import Limit, total
 from securevfl.errors import LeakageError
 from securevfl.families.sizes import known_run
-from securevfl.runtime.channel import Door, Entry
+from securevfl.runtime.channel import DisclosureGate, DisclosureRecord
 from tests.disclosure.test_account import EXAMPLES, example
 
 
@@ -82,30 +82,30 @@ def test_sessions_of_one_run_come_to_its_limit_together(tmp_path: Path) -> None:
 
 def test_threads_tell_of_rows_of_their_own() -> None:
     """While one thread tells of new rows, another that tells of training rows says so, and the first still does."""
-    door, inside, done = Door("bank"), threading.Event(), threading.Event()
-    notes = list[Entry]()
-    door._note = notes.append
+    gate, inside, done = DisclosureGate("bank"), threading.Event(), threading.Event()
+    notes = list[DisclosureRecord]()
+    gate._note = notes.append
 
     def other() -> None:
         assert inside.wait(60)
-        door.tell(Entry("shop", "columns", 1, 64, about=("bank",)))
-        with door.on("held out"):
-            door.tell(Entry("shop", "columns", 1, 64, about=("bank",)))
+        gate.permit(DisclosureRecord("shop", "columns", 1, 64, about=("bank",)))
+        with gate.on("held out"):
+            gate.permit(DisclosureRecord("shop", "columns", 1, 64, about=("bank",)))
         done.set()
 
     thread = threading.Thread(target=other)
     thread.start()
-    with door.on("new"):
+    with gate.on("new"):
         inside.set()
         assert done.wait(60)
-        door.tell(Entry("shop", "columns", 1, 64, about=("bank",)))
-        with door.on("bins"):
-            door.tell(Entry("shop", "columns", 1, 64, about=("bank",)))
-        door.tell(Entry("shop", "columns", 1, 64, about=("bank",)))
+        gate.permit(DisclosureRecord("shop", "columns", 1, 64, about=("bank",)))
+        with gate.on("bins"):
+            gate.permit(DisclosureRecord("shop", "columns", 1, 64, about=("bank",)))
+        gate.permit(DisclosureRecord("shop", "columns", 1, 64, about=("bank",)))
     thread.join(60)
-    door.tell(Entry("shop", "columns", 1, 64, about=("bank",)))
+    gate.permit(DisclosureRecord("shop", "columns", 1, 64, about=("bank",)))
     assert [entry.group for entry in notes] == ["training", "held out", "new", "bins", "new", "training"]
-    assert door.group == "training"
+    assert gate.group == "training"
 
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.audit.recording.views import Worlds
+from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.families import leak_kinds
 from securevfl.families.sizes import known_run
 from tests.disclosure.door_watch import watched
@@ -34,7 +34,7 @@ def test_every_count_is_of_all_outputs(protocol: str, optimizer: str, outputs: i
         accepts=[*leak_kinds()],
     )
     told: Counter[tuple[Any, ...]] = Counter()
-    for entries in (seen.entries for seen in Worlds(job, parties, 0).whole_run[1].values()):
+    for entries in (seen.entries for seen in RealIdealPair(job, parties, 0).evaluated_run[1].values()):
         for entry in entries:
             told[entry.to, entry.kind, entry.group] += entry.numbers
     counts = {
@@ -72,7 +72,7 @@ def test_every_count_of_three_parties_is_of_all_outputs(sums: str, mode: Any, ou
         accepts=[*leak_kinds()],
     )
     told: Counter[str] = Counter()
-    for entries in (seen.entries for seen in Worlds(job, parties, 0).whole_run[1].values()):
+    for entries in (seen.entries for seen in RealIdealPair(job, parties, 0).evaluated_run[1].values()):
         for entry in entries:
             if (entry.to, entry.kind, entry.group) == ("bank", "columns", "training"):
                 for name in entry.about:

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.audit.recording.views import fields
+from securevfl.audit.recording.party_view import fields
 from securevfl.consent import booking
 from securevfl.disclosure.ledger import DisclosureLedger, told_to
 from securevfl.disclosure.limits import KINDS
 from securevfl.protocols.shares.opened_scores import OpenedScores
-from securevfl.protocols.shares.share_measures import ShuffledWords
-from securevfl.runtime.channel import Entry, Event, Observer
+from securevfl.protocols.shares.word_shuffle import ShuffledWords
+from securevfl.runtime.channel import DisclosureRecord, Event, Observer
 from securevfl.runtime.codec import Message
 from securevfl.training.checkpoint import Checkpoints
 from tests.disclosure.test_account import EXAMPLES, WIDEST, Cut, entered, example, kept, sealed, tables
@@ -56,7 +56,7 @@ class Plain(Observer):
             self.short.append(f"{pair}: {type(event.message).__name__}, {self.sent[pair]} of {self.entered[pair]}")
 
     def note(self, me: str, fact: object) -> None:
-        if isinstance(fact, Entry):
+        if isinstance(fact, DisclosureRecord):
             self.entered[me, fact.to] += fact.numbers
             if fact.kind in KINDS and me in fact.about:
                 like = fact.kind, fact.to, fact.about, fact.group
@@ -102,7 +102,7 @@ import securevfl as vfl
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.runtime.channel import Event, Observer
 from securevfl.runtime.codec import Message
-from securevfl.runtime.channel import Entry
+from securevfl.runtime.channel import DisclosureRecord
 from securevfl.training.checkpoint import Checkpoints
 folder = Path(sys.argv[1])
 parties = [each.take(range(120)) for each in vfl.datasets.breast_cancer()]

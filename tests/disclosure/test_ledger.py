@@ -15,7 +15,7 @@ from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.disclosure.ledger import DisclosureLedger, told_to
 from securevfl.disclosure.limits import Limit, ToldTotal
 from securevfl.errors import ConsentError, LeakageError
-from securevfl.runtime.channel import Door, Event
+from securevfl.runtime.channel import DisclosureGate, Event
 from securevfl.training.checkpoint import Checkpoints
 
 EPOCHS = 4
@@ -138,7 +138,7 @@ def test_a_limit_refuses_before_anything_is_told_and_says_what_would_do(tmp_path
         "the columns) were told before, with this run it would be 8 numbers about each row (53% of the columns); run "
         "fewer epochs, or raise the limit: securevfl ledger --party shop --limit columns=8"
     )
-    assert set(sent) <= {"Meeting", "Abort"}
+    assert set(sent) <= {"RunHello", "Abort"}
     assert own["shop"].path.read_bytes() == before
     vfl.simulate(job(seed=1, epochs=2), parties, ledgers=own)
     own["shop"].set_limit("columns", Limit(10))
@@ -209,9 +209,9 @@ def test_a_second_try_never_takes_back_what_the_first_has_told(tmp_path: Path) -
     sizes = Sizes("bank", 400, 0, 4, 100, EPOCHS, 1, {"shop": 10}, {"bank": 5, "shop": 10}, enough={"shop": 99.0})
 
     def attempt(session: str, rounds: int, *, silent: bool = False) -> int:
-        door = Door("shop")
-        booking = Booking(ledger, "shop", REGISTER, job(), sizes, door, Sitting("run", session))
-        door.began(rounds)
+        gate = DisclosureGate("shop")
+        booking = Booking(ledger, "shop", REGISTER, job(), sizes, gate, Sitting("run", session))
+        gate.began(rounds)
         booking.settle(silent=silent)
         return told(ledger, "columns", "bank").count
 
@@ -231,7 +231,9 @@ def test_scores_count_on_the_table_of_a_training_whose_first_try_was_refused(tmp
 
     def attempt(session: str, consent: Callable[[], None]) -> None:
         account = states.begin(b"job", session)
-        booking = Booking(ledger, "shop", REGISTER, job(), sizes, Door("shop"), Sitting(account, session), consent)
+        booking = Booking(
+            ledger, "shop", REGISTER, job(), sizes, DisclosureGate("shop"), Sitting(account, session), consent
+        )
         booking.settle(silent=False)
 
     def refused() -> None:
@@ -261,7 +263,7 @@ def test_a_run_is_entered_before_it_tells_anything(tmp_path: Path) -> None:
 
     def observe(event: Event) -> None:
         named = type(event.message).__name__
-        if event.direction == "send" and named != "Meeting" and not own[event.me].read().entries:
+        if event.direction == "send" and named != "RunHello" and not own[event.me].read().entries:
             missing.append(f"{event.me} {named}")
 
     vfl.simulate(job(), parties, ledgers=own, observe=observe)

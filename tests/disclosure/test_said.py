@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.audit.recording.views import record
+from securevfl.audit.recording.party_recording import record_parties
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.limits import Limit
 from securevfl.errors import ConfigError, LeakageError
@@ -173,7 +173,7 @@ def test_what_bins_tell_is_seen_by_who_observes() -> None:
     """Counts of classes in bins go through the same place as gradients, whoever asks for them."""
     kinds = vfl.families.METHODS["rounds"]().examples()["evidence"]
     job = vfl.Job(**{"batch_size": 40, "epochs": 1} | kinds | {"accepts": ["columns"]})
-    _, tape = record(job, tables(120, 3))
+    _, tape = record_parties(job, tables(120, 3))
     (opened,) = tape["shop"].bins
     assert opened.J.shape[0] == 120
     assert [(entry.to, entry.numbers) for entry in tape["bank"].entries if entry.group == "bins"] == [

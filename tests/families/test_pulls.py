@@ -26,8 +26,8 @@ from securevfl.families.fdml.pulls import (
     WorkerPace,
 )
 from securevfl.families.fdml.stored_sum import StoredOpen
-from securevfl.protocols.declared import sizes
-from securevfl.protocols.seat import Seat
+from securevfl.protocols.declared import permit_sizes
+from securevfl.protocols.party_context import PartyContext
 from securevfl.runtime.channel import Channel, Event, Observer
 from securevfl.runtime.clock import Kind, VirtualClock, WallClock
 from securevfl.runtime.executor import Meter
@@ -69,8 +69,8 @@ def pace(iterations: int, tau: int, **options: int) -> WorkerPace:
     return WorkerPace(batches, EPOCH, tau, **options)
 
 
-def seat_of(channel: Channel, lead: str) -> Seat:
-    return Seat(channel, Roles.sum(lead, WORKERS), Meter(channel.clock, channel.books), lane="stored")
+def seat_of(channel: Channel, lead: str) -> PartyContext:
+    return PartyContext(channel, Roles.sum(lead, WORKERS), Meter(channel.clock, channel.books), subchannel="stored")
 
 
 def work(pulls: Pulls, pace: WorkerPace, idle: Callable[[int], None], start: int = 0) -> int:
@@ -91,15 +91,17 @@ def at_server(pace: WorkerPace, idle: Idle, clock: Any = WallClock) -> Watch:
     watch = Watch()
 
     def serve(channel: Channel) -> int:
-        seat = seat_of(channel, "server")
-        server = PullServer(seat, pace, StoredOpen().server(seat, WORKERS), lead="bank", told=WORKERS, whole=False)
+        context = seat_of(channel, "server")
+        server = PullServer(
+            context, pace, StoredOpen().server(context, WORKERS), lead="bank", told=WORKERS, whole=False
+        )
         done = list(server.serve())
         assert done == list(range(1, len(pace.batches) + 1))
         return 0
 
     def take(channel: Channel) -> int:
-        seat = seat_of(channel, "server")
-        pulls = ServerPulls(seat, pace, StoredOpen().worker(seat, WORKERS), told=WORKERS)
+        context = seat_of(channel, "server")
+        pulls = ServerPulls(context, pace, StoredOpen().worker(context, WORKERS), told=WORKERS)
         return work(pulls, pace, lambda t: idle(channel.me, t, watch))
 
     run_threads({"server": serve, **dict.fromkeys(WORKERS, take)}, clock, timeout=60, observe=watch)
@@ -201,13 +203,15 @@ def test_parts_that_are_missing_are_waited_for_where_sums_are_of_all() -> None:
         watch = Watch()
 
         def serve(channel: Channel) -> int:
-            seat = seat_of(channel, "server")
-            server = PullServer(seat, made, StoredOpen().server(seat, WORKERS), lead="bank", told=WORKERS, whole=whole)
+            context = seat_of(channel, "server")
+            server = PullServer(
+                context, made, StoredOpen().server(context, WORKERS), lead="bank", told=WORKERS, whole=whole
+            )
             return len(list(server.serve()))
 
         def take(channel: Channel) -> int:
-            seat = seat_of(channel, "server")
-            pulls = ServerPulls(seat, made, StoredOpen().worker(seat, WORKERS), told=WORKERS)
+            context = seat_of(channel, "server")
+            pulls = ServerPulls(context, made, StoredOpen().worker(context, WORKERS), told=WORKERS)
             return work(pulls, made, lambda t: late(channel.me, t, whole, watch))
 
         run_threads({"server": serve, **dict.fromkeys(WORKERS, take)}, WallClock, timeout=60, observe=watch)
@@ -264,7 +268,7 @@ def test_nobody_begins_where_the_schedule_does_not_go(crafted: list[Any]) -> Non
 
     def shop(channel: Channel) -> None:
         for message in crafted:
-            channel.send("server", message, "stored/pulls", told=sizes(channel, "server"))
+            channel.send("server", message, "stored/pulls", permit=permit_sizes(channel, "server"))
 
     with pytest.raises(ProtocolError, match="shop was expected to begin within 20 iterations"):
         run_threads({"server": serve, "shop": shop}, WallClock, timeout=60)
@@ -284,20 +288,26 @@ def test_a_server_refuses_what_no_worker_pushes(crafted: Callable[[WorkerPace], 
     made = pace(20, 2)
 
     def serve(channel: Channel) -> None:
-        seat = Seat(channel, Roles.sum("server", ("bank", "shop")), Meter(channel.clock, channel.books), lane="stored")
-        server = PullServer(seat, made, StoredOpen().server(seat, WORKERS), lead="bank", told=("bank",), whole=False)
+        context = PartyContext(
+            channel, Roles.sum("server", ("bank", "shop")), Meter(channel.clock, channel.books), subchannel="stored"
+        )
+        server = PullServer(
+            context, made, StoredOpen().server(context, WORKERS), lead="bank", told=("bank",), whole=False
+        )
         list(server.serve())
 
     def shop(channel: Channel) -> None:
-        channel.send("server", Position(0), "stored/pulls", told=sizes(channel, "server"))
+        channel.send("server", Position(0), "stored/pulls", permit=permit_sizes(channel, "server"))
         for push in crafted(made):
-            channel.send("server", push, "stored/pulls", told=sizes(channel, "server"))
+            channel.send("server", push, "stored/pulls", permit=permit_sizes(channel, "server"))
         channel.recv("server", Pulled, "stored/pulls")
         channel.recv("server", Pulled, "stored/pulls")
 
     def bank(channel: Channel) -> None:
-        channel.send("server", Position(0), "stored/pulls", told=sizes(channel, "server"))
-        channel.send("server", Push(0, made.batches[0], 0, bytes(8)), "stored/pulls", told=sizes(channel, "server"))
+        channel.send("server", Position(0), "stored/pulls", permit=permit_sizes(channel, "server"))
+        channel.send(
+            "server", Push(0, made.batches[0], 0, bytes(8)), "stored/pulls", permit=permit_sizes(channel, "server")
+        )
         for _ in range(2):
             channel.recv("server", Pulled, "stored/pulls")
 
@@ -321,11 +331,13 @@ def test_a_worker_refuses_what_no_server_answers(answer: Pulled, text: str) -> N
     def server(channel: Channel) -> None:
         for kind in (Position, Push):
             channel.recv("bank", kind, "stored/pulls")
-        channel.send("bank", answer, "stored/pulls", told=sizes(channel, "bank"))
+        channel.send("bank", answer, "stored/pulls", permit=permit_sizes(channel, "bank"))
 
     def bank(channel: Channel) -> None:
-        seat = Seat(channel, Roles.sum("server", ("bank", "shop")), Meter(channel.clock, channel.books), lane="stored")
-        pulls = ServerPulls(seat, made, StoredOpen().worker(seat, WORKERS), told=WORKERS)
+        context = PartyContext(
+            channel, Roles.sum("server", ("bank", "shop")), Meter(channel.clock, channel.books), subchannel="stored"
+        )
+        pulls = ServerPulls(context, made, StoredOpen().worker(context, WORKERS), told=WORKERS)
         pulls.begin(0, ())
         pulls.push(0, np.zeros((1, 1)), 0)
         pulls.pull((1, 1), wait=True)
@@ -338,19 +350,25 @@ def test_who_waits_for_a_worker_that_has_stopped_is_told() -> None:
     made, began = pace(100, 2), threading.Event()
 
     def serve(channel: Channel) -> None:
-        seat = Seat(channel, Roles.sum("server", ("bank", "shop")), Meter(channel.clock, channel.books), lane="stored")
+        context = PartyContext(
+            channel, Roles.sum("server", ("bank", "shop")), Meter(channel.clock, channel.books), subchannel="stored"
+        )
         list(
-            PullServer(seat, made, StoredOpen().server(seat, WORKERS), lead="bank", told=("bank",), whole=False).serve()
+            PullServer(
+                context, made, StoredOpen().server(context, WORKERS), lead="bank", told=("bank",), whole=False
+            ).serve()
         )
 
     def bank(channel: Channel) -> None:
-        seat = Seat(channel, Roles.sum("server", ("bank", "shop")), Meter(channel.clock, channel.books), lane="stored")
+        context = PartyContext(
+            channel, Roles.sum("server", ("bank", "shop")), Meter(channel.clock, channel.books), subchannel="stored"
+        )
         began.set()
         with pytest.raises(TransportError, match="shop has stopped"):
-            work(ServerPulls(seat, made, StoredOpen().worker(seat, WORKERS), told=WORKERS), made, lambda _: None)
+            work(ServerPulls(context, made, StoredOpen().worker(context, WORKERS), told=WORKERS), made, lambda _: None)
 
     def shop(channel: Channel) -> None:
-        channel.send("server", Position(0), "stored/pulls", told=sizes(channel, "server"))
+        channel.send("server", Position(0), "stored/pulls", permit=permit_sizes(channel, "server"))
         began.wait(60)
         raise ProtocolError("shop: it has had enough")
 

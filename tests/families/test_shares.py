@@ -21,10 +21,10 @@ from securevfl.families.shares.shares import measures, weights_told
 from securevfl.families.sizes import known_run
 from securevfl.models import metrics
 from securevfl.optim.rules import Updater
-from securevfl.protocols.shares.new_sums import FarCount
 from securevfl.protocols.shares.opened_scores import OpenedScores
-from securevfl.protocols.shares.share_measures import ShuffledWords
+from securevfl.protocols.shares.range_count import FarCount
 from securevfl.protocols.shares.table_transfers import TransferOffer
+from securevfl.protocols.shares.word_shuffle import ShuffledWords
 from securevfl.runtime.channel import Event
 from securevfl.runtime.clock import Kind, Stage
 

@@ -36,9 +36,9 @@ from securevfl.data.scaling import Scaling
 from securevfl.data.store import open_table, store_table
 from securevfl.errors import ConfigError, TableError, TransportError
 from securevfl.families.shares import shares_player
-from securevfl.protocols.shares import share_products, work_ahead
-from securevfl.protocols.shares.score_ledger import Ledger
-from securevfl.protocols.shares.work_ahead import Terms
+from securevfl.protocols.score_ledger.ledger import Ledger
+from securevfl.protocols.shares import offline_phase, product_work
+from securevfl.protocols.shares.shares_params import Terms
 from securevfl.runtime import placing
 from securevfl.runtime.placing import DaskPlaced, DaskPlacing
 from tests.data.test_partitions import Rooms
@@ -67,8 +67,8 @@ def client() -> Iterator[Any]:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several blocks, some of which lie at two workers, in several groups, and nothing drawn by threads of a pool."""
     monkeypatch.setattr(shares_player, "Terms", partial(Terms, block=BLOCK))
-    monkeypatch.setattr(work_ahead, "_AT_ONCE", 10_000)
-    monkeypatch.setattr(share_products, "_WORTH_THREADS", np.inf)
+    monkeypatch.setattr(offline_phase, "_AT_ONCE", 10_000)
+    monkeypatch.setattr(product_work, "_WORTH_THREADS", np.inf)
 
 
 @pytest.fixture
@@ -316,7 +316,7 @@ def test_what_cannot_be_is_refused_before_anything_is_sent(tables: Path) -> None
     with pytest.raises(TableError, match=r"stored in another one; store it by store_table\(..., job=job\)"):
         vfl.simulate(small, [bank, shop], observe=events.append)
     sent = {type(event.message).__name__ for event in events if event.me == "shop" and event.direction == "send"}
-    assert sent == {"Meeting", "Abort"}
+    assert sent == {"RunHello", "Abort"}
 
 
 def test_a_ledger_notes_rows_at_workers_as_those_of_a_table(tables: Path, tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from selfcheck.whole_weights import whole_weights
 
 import securevfl as vfl
 from securevfl.families.shares import shares_player
-from securevfl.protocols.shares import work_ahead
-from securevfl.protocols.shares.work_ahead import Terms
+from securevfl.protocols.shares import offline_phase
+from securevfl.protocols.shares.shares_params import Terms
 from securevfl.runtime.channel import Event
 
 ROWS, BLOCK, VISITS, STEP, RATE = 260, 48, 3, 2.0**-4, 0.3
@@ -71,7 +71,7 @@ def test_several_blocks_give_the_weights_of_one(name: str, count: int, monkeypat
     whole, one = trained(MODELS[name], own)
     with monkeypatch.context() as patch:
         patch.setattr(shares_player, "Terms", partial(Terms, block=BLOCK))
-        patch.setattr(work_ahead, "_AT_ONCE", 150)  # so that blocks come in several groups
+        patch.setattr(offline_phase, "_AT_ONCE", 150)  # so that blocks come in several groups
         parted, several = trained(MODELS[name], own)
     slope = 2.0 if name in ("poisson", "gamma", "tweedie", "negative_binomial") else 1.0
     noise = slope * STEP / 2 * RATE * np.sqrt(2 * VISITS / ROWS)

@@ -10,7 +10,7 @@ import pytest
 
 import securevfl as vfl
 from securevfl.families.sizes import known_run
-from securevfl.protocols.shares.work_ahead import InMemory
+from securevfl.protocols.shares.preprocessing_store import InMemory
 
 ROWS = 12_000
 

@@ -15,12 +15,13 @@ from securevfl.crypto.share_ring import ShareRing, Words
 from securevfl.data.id_keys import id_digest
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.families import leak_kinds
+from securevfl.protocols.score_ledger.ledger import Ledger
 from securevfl.protocols.shares import table_transfers
-from securevfl.protocols.shares.new_sums import MaskedEntries
-from securevfl.protocols.shares.score_ledger import Ledger
-from securevfl.protocols.shares.share_measures import MeasuredSum, ShuffledWords
-from securevfl.protocols.shares.visits import Tables
-from securevfl.protocols.shares.work_ahead import Ahead, VisitAhead
+from securevfl.protocols.shares.iteration import Tables
+from securevfl.protocols.shares.offline_phase import Ahead, VisitAhead
+from securevfl.protocols.shares.opened_loss import MeasuredSum
+from securevfl.protocols.shares.table_lookup import MaskedEntries
+from securevfl.protocols.shares.word_shuffle import ShuffledWords
 from securevfl.runtime.channel import Event
 
 ROWS, BATCH = 120, 45

@@ -13,9 +13,9 @@ import securevfl as vfl
 from securevfl.cli.main import app
 from securevfl.errors import DivergenceError
 from securevfl.families.shares.shares_player import Measures
-from securevfl.protocols.seat import Desk
-from securevfl.protocols.shares.new_sums import BITS, FarCount
-from securevfl.protocols.shares.score_ledger import Ledger
+from securevfl.protocols.party_context import LocalResources
+from securevfl.protocols.score_ledger.ledger import Ledger
+from securevfl.protocols.shares.range_count import BITS, FarCount
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Event
 from securevfl.training import session
@@ -115,8 +115,8 @@ def test_rows_are_counted_as_often_as_the_partner_s_ledger_lets_them(
     accepts: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     """398 training rows are counted three times, of five chunks, and in no later run; the training goes on."""
-    apart = lambda *given, together, **keys: Desk(*given, **keys)  # noqa: E731
-    monkeypatch.setattr(session, "Desk", apart)  # as between organisations
+    apart = lambda *given, simulated, **keys: LocalResources(*given, **keys)  # noqa: E731
+    monkeypatch.setattr(session, "LocalResources", apart)  # as between organisations
     ledger = Ledger(tmp_path / "scores")
     monkeypatch.setattr(Measures, "check", lambda *_: None)
     monkeypatch.setattr(Measures, "_note_measure", lambda *_: None)

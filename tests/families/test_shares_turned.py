@@ -12,7 +12,7 @@ from selfcheck.whole_weights import whole_weights
 
 import securevfl as vfl
 from securevfl.families.shares.shares_plan import on_shares, plan
-from securevfl.protocols.seat import Verdict
+from securevfl.protocols.handshake import StopDecision
 from securevfl.protocols.shares.share_products import Products
 from securevfl.runtime.channel import Event
 from securevfl.training.checkpoint import Checkpoints
@@ -52,7 +52,7 @@ def test_a_training_that_swings_begins_again_with_half_the_step(count: int, monk
     own, events, made, keys = alike(count), list[Event](), list[tuple[str, int, tuple[str, ...]]](), Products.keys
 
     def noted(self: Products, number: int, purposes: Sequence[str]) -> Any:
-        made.append((self.seat.me + self.seat.lane, number, tuple(purposes)))
+        made.append((self.context.me + self.context.subchannel, number, tuple(purposes)))
         return keys(self, number, purposes)
 
     monkeypatch.setattr(Products, "keys", noted)
@@ -61,7 +61,7 @@ def test_a_training_that_swings_begins_again_with_half_the_step(count: int, monk
     assert losses[0] > np.log(2) > losses[1] == run.metrics["loss"]
     assert [part.state["sizes"]["turned"] for part in run.parts.values()] == [[[6, 0]]] * count
     received = [event for event in events if event.direction == "recv"]
-    verdicts = [event.message for event in received if isinstance(event.message, Verdict)]
+    verdicts = [event.message for event in received if isinstance(event.message, StopDecision)]
     assert [each.back for each in verdicts] == [True] * (count - 1) + [False] * (count - 1)
     assert not verdicts[0].best
     assert len(set(made)) == len(made) >= 2 * 4

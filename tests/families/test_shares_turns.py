@@ -11,7 +11,8 @@ import pytest
 import securevfl as vfl
 from securevfl.errors import ProtocolError, SecureVFLError, TransportError
 from securevfl.families.shares.shares_plan import Turns
-from securevfl.protocols.shares.work_ahead import NAME_BYTES, Ahead, InMemory
+from securevfl.protocols.shares.offline_phase import Ahead
+from securevfl.protocols.shares.preprocessing_store import NAME_BYTES, InMemory
 from securevfl.runtime.clock import Network, VirtualClock
 from securevfl.runtime.threads import run_threads
 
@@ -65,7 +66,7 @@ def test_what_fails_beside_the_visits_fails_the_party():
             with Turns(channel, [0, 1], make, lambda k: True) as turns:
                 for _ in turns:
                     with pytest.raises(ProtocolError, match="cannot be made"):
-                        channel.recv("b", vfl.protocols.shares.visits.Tables)
+                        channel.recv("b", vfl.protocols.shares.iteration.Tables)
 
         with pytest.raises(ProtocolError, match="cannot be made"):
             training()
@@ -83,7 +84,7 @@ def test_a_training_that_ends_leaves_no_thread_behind(error):
 
         def make(k):
             if k and error:
-                channel.recv("b", vfl.protocols.shares.visits.Tables)
+                channel.recv("b", vfl.protocols.shares.iteration.Tables)
             time.sleep(0.05)
             finished.append(k)
 

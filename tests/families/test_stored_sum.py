@@ -19,7 +19,7 @@ from securevfl.errors import (
     SecureVFLError,
 )
 from securevfl.families.fdml.stored_sum import SPACE, STORED, StoredServer, StoredSum, StoredWorker
-from securevfl.protocols.seat import Seat
+from securevfl.protocols.party_context import PartyContext
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import VirtualClock
 from securevfl.runtime.executor import Meter
@@ -38,15 +38,15 @@ SHAPE = (5, 2)
 Sides = tuple[StoredServer, dict[str, StoredWorker]]
 
 
-def seat(channel: Channel, workers: tuple[str, ...]) -> Seat:
-    return Seat(channel, Roles.sum("server", workers), Meter(channel.clock, channel.books), lane="stored")
+def context(channel: Channel, workers: tuple[str, ...]) -> PartyContext:
+    return PartyContext(channel, Roles.sum("server", workers), Meter(channel.clock, channel.books), subchannel="stored")
 
 
 def met(sums: StoredSum, workers: tuple[str, ...] = WORKERS, readers: tuple[str, ...] = ()) -> Sides:
     """All sides of one session, which has exchanged its keys; all workers read unless told otherwise."""
 
     def play(channel: Channel) -> StoredServer | StoredWorker:
-        own = seat(channel, workers)
+        own = context(channel, workers)
         told = readers or workers
         return sums.server(own, told) if channel.me == "server" else sums.worker(own, told)
 

@@ -22,7 +22,7 @@ from securevfl.families.shares.shares_plan import plan
 from securevfl.models import metrics
 from securevfl.models.log_link_losses import CAP, LogLinkLoss
 from securevfl.models.losses import LOSSES
-from securevfl.protocols.shares.share_numbers import LookUp
+from securevfl.protocols.shares.residual_tables import LookUp
 
 N = 1500
 DRAW = np.random.default_rng(7)

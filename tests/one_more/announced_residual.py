@@ -17,10 +17,10 @@ from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PASSIVE
 from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Declared, Release, Reveal
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.base import ActiveResidual, Agreement, PassiveResidual, Reply, ResidualProtocol
 from securevfl.protocols.residuals.open_residual import OpenReply
-from securevfl.protocols.seat import Seat
-from securevfl.runtime.channel import Telling
+from securevfl.runtime.channel import DisclosingMessage
 from securevfl.runtime.codec import Message
 
 
@@ -31,7 +31,7 @@ class Announced(Message, frozen=True):
     rows: int
 
 
-class AnnouncedG(Telling, frozen=True):
+class AnnouncedG(DisclosingMessage, frozen=True):
     """g (n x c)."""
 
     g: NDArray[np.float64]
@@ -46,11 +46,11 @@ class AnnouncedResidual(ResidualProtocol):
     def strength(self) -> str:
         return "none: g is sent in the clear"
 
-    def active(self, seat: Seat, agreement: Agreement) -> ActiveResidual:
-        return AnnouncedActive(seat, agreement)
+    def active(self, context: PartyContext, agreement: Agreement) -> ActiveResidual:
+        return AnnouncedActive(context, agreement)
 
-    def passive(self, seat: Seat, agreement: Agreement) -> PassiveResidual:
-        return AnnouncedPassive(seat)
+    def passive(self, context: PartyContext, agreement: Agreement) -> PassiveResidual:
+        return AnnouncedPassive(context)
 
     def declares(self) -> list[Declared]:
         return [
@@ -62,16 +62,16 @@ class AnnouncedResidual(ResidualProtocol):
 class AnnouncedActive(ActiveResidual):
     """The side that has g."""
 
-    def __init__(self, seat: Seat, agreement: Agreement) -> None:
-        self._seat, self._agreement = seat, agreement
+    def __init__(self, context: PartyContext, agreement: Agreement) -> None:
+        self._context, self._agreement = context, agreement
         self._exchange = 0
 
     def publish(self, g: Floats, *, epoch: int, to: Collection[str], again: Release | None = None) -> None:
-        channel, lane = self._seat.channel, self._seat.lane + "/residual"
+        channel, subchannel = self._context.channel, self._context.subchannel + "/residual"
         for passive in to:
-            channel.send(passive, Announced(self._exchange, len(g)), lane)  # 1
-            told = channel.tell(self._agreement.entry(passive, g.size, channel.me))
-            channel.send(passive, AnnouncedG(g), lane, told=told)  # 2
+            channel.send(passive, Announced(self._exchange, len(g)), subchannel)  # 1
+            permit = channel.permit(self._agreement.record(passive, g.size, channel.me))
+            channel.send(passive, AnnouncedG(g), subchannel, permit=permit)  # 2
         self._exchange += 1
 
 
@@ -79,9 +79,9 @@ class AnnouncedPassive(PassiveResidual):
     """The side that multiplies g by its own J."""
 
     def receive(self) -> Reply:
-        channel, lane, active = self.seat.channel, self.seat.lane + "/residual", self.seat.active
-        announced = channel.recv(active, Announced, lane)  # 1
-        g = channel.recv(active, AnnouncedG, lane).g  # 2
+        channel, subchannel, active = self.context.channel, self.context.subchannel + "/residual", self.context.active
+        announced = channel.recv(active, Announced, subchannel)  # 1
+        g = channel.recv(active, AnnouncedG, subchannel).g  # 2
         if len(g) != announced.rows:
             raise ProtocolError(f"{active}: {announced.rows} rows of g were announced, {len(g)} came")
-        return OpenReply(announced.exchange, g, self.seat)
+        return OpenReply(announced.exchange, g, self.context)

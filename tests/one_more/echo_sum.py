@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import COLLECTOR, CONTRIBUTOR
 from securevfl.protocols.declared import Declared, Phases, Reveal, Space
-from securevfl.protocols.seat import Seat
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.sums.base import SumProtocol, SumRole, part_of_sum
 from securevfl.protocols.sums.sum_masks import from_residues, pack, residue_type, to_residues, unpack
-from securevfl.runtime.channel import Telling
+from securevfl.runtime.channel import DisclosingMessage
 from securevfl.runtime.codec import Message
 
 
-class EchoPart(Telling, frozen=True):
+class EchoPart(DisclosingMessage, frozen=True):
     """A part as residues, in the clear."""
 
     residues: bytes
@@ -39,8 +39,8 @@ class EchoSum(SumProtocol):
     def strength(self) -> str:
         return "none: parts are sent in the clear, in another form"
 
-    def role(self, seat: Seat) -> SumRole:
-        return EchoRole(seat)
+    def role(self, context: PartyContext) -> SumRole:
+        return EchoRole(context)
 
     def declares(self, contributors: Sequence[str]) -> list[Declared]:
         return [
@@ -59,20 +59,22 @@ class EchoSum(SumProtocol):
 class EchoRole(SumRole):
     """Either side."""
 
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
+    def __init__(self, context: PartyContext) -> None:
+        self._context = context
 
     def contribute(self, values: Floats | Phases, space: Space) -> None:
-        told = part_of_sum(self._seat, values, space, (self._seat.me,))
-        part = to_residues(values, space, len(self._seat.contributors))
-        self._seat.channel.send(self._seat.collector, EchoPart(pack(part)), self._seat.lane, told=told)
-        self._seat.channel.recv(self._seat.collector, Heard, self._seat.lane)
+        permit = part_of_sum(self._context, values, space, (self._context.me,))
+        part = to_residues(values, space, len(self._context.contributors))
+        self._context.channel.send(
+            self._context.collector, EchoPart(pack(part)), self._context.subchannel, permit=permit
+        )
+        self._context.channel.recv(self._context.collector, Heard, self._context.subchannel)
 
     def collect(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
-        channel, names = self._seat.channel, self._seat.contributors
+        channel, names = self._context.channel, self._context.contributors
         total = np.zeros(shape, residue_type(space))
         for name in names:
-            total += unpack(channel.recv(name, EchoPart, self._seat.lane).residues, shape, space, name)
+            total += unpack(channel.recv(name, EchoPart, self._context.subchannel).residues, shape, space, name)
         for name in names:
-            channel.send(name, Heard(len(names)), self._seat.lane)
+            channel.send(name, Heard(len(names)), self._context.subchannel)
         return from_residues(total, space, len(names))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from securevfl.audit.attacks.base import LabelAttack
-from securevfl.audit.recording.views import View, Worlds
+from securevfl.audit.recording.party_view import PartyView
+from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
 from securevfl.families.base import Known
 from securevfl.job import Job
@@ -13,7 +14,7 @@ class FirstColumn(LabelAttack):
     name = "first_column"
     paper = "no paper: chance, or one's own column"
 
-    def guess(self, view: View, stage: Worlds) -> Floats:
+    def guess(self, view: PartyView, stage: RealIdealPair) -> Floats:
         return view.X[:, :1]
 
     def remedy(self, job: Job, known: Known, attacker: str) -> str:

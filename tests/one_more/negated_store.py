@@ -8,7 +8,7 @@ from typing import ClassVar
 from securevfl.base.arrays import Floats
 from securevfl.families.fdml.stored_sum import OpenWorker, StoredOpen, StoredWorker
 from securevfl.protocols.declared import Reveal
-from securevfl.protocols.seat import Seat
+from securevfl.protocols.party_context import PartyContext
 
 
 class NegatedWorker(OpenWorker):
@@ -23,5 +23,5 @@ class NegatedStore(StoredOpen):
     name: ClassVar[str] = "negated"
     pushed: ClassVar[Reveal] = Reveal("plain", "the sender's forward outputs, negated")
 
-    def worker(self, seat: Seat, readers: Collection[str]) -> StoredWorker:
-        return NegatedWorker(seat, whole=False)
+    def worker(self, context: PartyContext, readers: Collection[str]) -> StoredWorker:
+        return NegatedWorker(context, whole=False)

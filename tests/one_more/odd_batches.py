@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from securevfl.audit.transcripts import Outcome
+from securevfl.audit.transcript_checks import Outcome
 from securevfl.data.schedule import Schedule
 
 

@@ -31,13 +31,13 @@ from securevfl.protocols.choice import Protocol
 from securevfl.protocols.declared import Declared, Reals, Reveal, recast
 from securevfl.protocols.link import AskedRows
 from securevfl.protocols.notes import Summed
-from securevfl.protocols.seat import Seat
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.sums.base import DirectSum
 from securevfl.protocols.sums.tree_sum import TreeSum
-from securevfl.runtime.channel import Entry, Telling
+from securevfl.runtime.channel import DisclosingMessage, DisclosureRecord
 
 
-class Total(Telling, frozen=True):
+class Total(DisclosingMessage, frozen=True):
     """The sum of the parts (n x 1)."""
 
     values: NDArray[np.float64]
@@ -127,8 +127,8 @@ class Relayed(Method[RelayedJob]):
         passives = roles.having(PASSIVE)
         return job.protocol.sum_for(len(passives)).coalition(passives, "the server")
 
-    def player(self, job: RelayedJob, seat: Seat, columns: int, state: State | None) -> Player:
-        return RelayedPlayer(job, seat, state)
+    def player(self, job: RelayedJob, context: PartyContext, columns: int, state: State | None) -> Player:
+        return RelayedPlayer(job, context, state)
 
     def ideal(self, job: J) -> J:
         return job.model_copy(update={"protocol": Protocol(sum=DirectSum())})
@@ -137,25 +137,27 @@ class Relayed(Method[RelayedJob]):
 class RelayedPlayer(BatchPlayer):
     """Any of the three roles."""
 
-    def __init__(self, job: RelayedJob, seat: Seat, state: State | None) -> None:
-        super().__init__(job, seat)
-        self._seat = seat
-        self._role = seat.roles.role(seat.me)
-        self._server, passives = seat.roles.the(SERVER), seat.passives
+    def __init__(self, job: RelayedJob, context: PartyContext, state: State | None) -> None:
+        super().__init__(job, context)
+        self._context = context
+        self._role = context.roles.role(context.me)
+        self._server, passives = context.roles.the(SERVER), context.passives
         self._eta = job.optimizer.first
         self.weights: Floats = np.array([0.0, 1.0]) if state is None else state["weights"]
         if self._role != ACTIVE:
-            self._sums = job.protocol.sum_for(len(passives)).role(seat.sum_to(self._server, passives))
+            self._sums = job.protocol.sum_for(len(passives)).role(context.sum_to(self._server, passives))
 
     def _exchange(self, X: Floats) -> Floats | None:
         """Take part in a sum; return that of the others' parts (n x 1) at the party with labels, None elsewhere."""
-        channel = self._seat.channel
+        channel = self._context.channel
         if self._role == PASSIVE:
             self._sums.contribute(X.mean(axis=1, keepdims=True), Reals())  # 1
         elif self._role == SERVER:
             total: Floats = self._sums.collect((len(X), 1), Reals())  # 1
-            told = channel.tell(Entry(self._seat.active, "columns", total.size, 64, about=self._seat.passives))
-            channel.send(self._seat.active, Total(total), told=told)  # 2
+            permit = channel.permit(
+                DisclosureRecord(self._context.active, "columns", total.size, 64, about=self._context.passives)
+            )
+            channel.send(self._context.active, Total(total), permit=permit)  # 2
         else:
             return np.array(channel.recv(self._server, Total).values)  # 2
         return None

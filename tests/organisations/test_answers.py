@@ -16,9 +16,9 @@ from securevfl.organisations.predict import BroughtRows, answer_rows
 from securevfl.organisations.reason_codes import GivenCodes, ReasonCodes
 from securevfl.organisations.scoring import ScoreAsker, ServedTable, Serves, answer_requests
 from securevfl.protocols.alignment.standing import TableTags
-from securevfl.protocols.shares.score_ledger import Ledger
+from securevfl.protocols.score_ledger.ledger import Ledger
 from securevfl.protocols.sums.base import Part
-from securevfl.runtime.channel import Channel, Event, Telling
+from securevfl.runtime.channel import Channel, DisclosingMessage, Event
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.threads import run_threads
 from securevfl.training.model_part import ModelPart
@@ -59,7 +59,7 @@ def in_blocks(X: Any) -> NewRows:
 class Sent:
     """Notes what the shop has entered whenever it sends something of this kind."""
 
-    def __init__(self, ledger: DisclosureLedger, *kinds: type[Telling]) -> None:
+    def __init__(self, ledger: DisclosureLedger, *kinds: type[DisclosingMessage]) -> None:
         self.ledger, self.kinds, self.entered = ledger, kinds, list[tuple[int, int]]()
 
     def coded(self) -> int:

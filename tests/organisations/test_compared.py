@@ -144,7 +144,7 @@ def test_a_query_of_other_vectors_than_were_agreed_is_not_answered(
     """Fewer as well as more: each vector more would be one product more of this party's columns."""
     products, sent = Products.__new__(Products), list[Any]()
     monkeypatch.setattr(Products, "_products", lambda *_: iter([(b"", np.zeros((5, vectors), np.uint64))]))
-    monkeypatch.setattr(Products, "send", lambda self, name, message, told=None: sent.append(message))
+    monkeypatch.setattr(Products, "send", lambda self, name, message, permit=None: sent.append(message))
     evaluators: Any = {"shop": None}
     with pytest.raises(ProtocolError, match=f"a query of 3 vectors about batch 7 was expected, one of {vectors} came"):
         products.answer(SimpleNamespace(), evaluators, {7: 3}, lambda batch: None)  # type: ignore[arg-type]

@@ -22,9 +22,9 @@ from securevfl.errors import IdError, LeakageError, TableError
 from securevfl.organisations import correlate as module
 from securevfl.organisations.correlate import correlate, correlate_with
 from securevfl.protocols.declared import Declared
-from securevfl.protocols.shares import column_products, summed_products
-from securevfl.protocols.shares.column_products import LEVELS, ProductNumbers, RoundedProducts
-from securevfl.runtime.channel import Entry, Event, Observer
+from securevfl.protocols.shares import column_correlations, summed_products
+from securevfl.protocols.shares.column_correlations import LEVELS, ProductNumbers, RoundedProducts
+from securevfl.runtime.channel import DisclosureRecord, Event, Observer
 from tests.transport.at_once import each
 from tests.transport.conftest import meet as meet
 
@@ -52,13 +52,13 @@ class Seen(Observer):
 
     def __init__(self) -> None:
         self.events: list[Event] = []
-        self.entries: list[tuple[str, Entry]] = []
+        self.entries: list[tuple[str, DisclosureRecord]] = []
 
     def __call__(self, event: Event) -> None:
         self.events.append(event)
 
     def note(self, me: str, fact: object) -> None:
-        if isinstance(fact, Entry):
+        if isinstance(fact, DisclosureRecord):
             self.entries.append((me, fact))
 
 
@@ -119,7 +119,7 @@ def test_all_that_passes_is_declared_and_entered() -> None:
     correlate(parties(pooled(1200)), observe=seen)
     known = {item.message for item in module.declares(Roles.of((("bank", ACTIVE), ("shop", PARTNER))))}
     assert {type(event.message) for event in seen.events} <= known
-    assert all(isinstance(item, Declared) for item in column_products.declares())
+    assert all(isinstance(item, Declared) for item in column_correlations.declares())
     told = [(me, entry) for me, entry in seen.entries if entry.kind == "columns"]
     assert sorted((me, entry.to, entry.numbers, entry.bits, entry.about, entry.group) for me, entry in told) == [
         ("bank", "shop", 40, 6, ("bank",), "correlations"),
@@ -172,9 +172,9 @@ def test_weights_in_place_of_columns_read_no_more_than_the_ledger_counts(tmp_pat
     low, high = np.unique(numbers.answering(OwnColumns.of("shop", shop.table).standard)).tolist()
     asked = module.told_products
 
-    def telling(seat: Any, *words: Any) -> Any:
-        found = asked(seat, *words)
-        raw.extend(found if seat.me == "bank" else [])
+    def telling(context: Any, *words: Any) -> Any:
+        found = asked(context, *words)
+        raw.extend(found if context.me == "bank" else [])
         return found
 
     def look() -> None:
@@ -276,10 +276,10 @@ def test_numbers_are_rounded_at_random_and_a_fixed_rounding_is_found() -> None:
     share = np.full(10_000, int(17.3 * 2**numbers.shift), np.uint64)
 
     def mean() -> float:
-        return float(column_products._rounded(numbers, share).mean())
+        return float(column_correlations._rounded(numbers, share).mean())
 
     assert abs(mean() - 17.3) < 0.03
-    with mock.patch.object(column_products.Prg, "array", lambda self, shape, kind: np.zeros(shape, kind)):
+    with mock.patch.object(column_correlations.Prg, "array", lambda self, shape, kind: np.zeros(shape, kind)):
         assert mean() == 17.0
 
 

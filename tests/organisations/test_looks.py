@@ -19,8 +19,8 @@ from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry
 from securevfl.disclosure.summed_bits import MOST, check_looks, summed
 from securevfl.errors import LeakageError, TableError
 from securevfl.organisations import correlate, fairness_by_group
-from securevfl.protocols.shares import column_products, group_counts
-from securevfl.protocols.shares.column_products import RoundedProducts
+from securevfl.protocols.shares import column_correlations, group_counts
+from securevfl.protocols.shares.column_correlations import RoundedProducts
 from securevfl.protocols.shares.group_counts import GroupCounts
 from securevfl.runtime.channel import Event, Observer
 from securevfl.runtime.clock import WallClock
@@ -55,7 +55,7 @@ def groups(rows: int, ledgers: Ledgers, observe: Observer | None = None) -> None
     run_threads(roles, WallClock, observe=observe)
 
 
-LOOKS = {"columns": (columns, 1000, column_products), "groups": (groups, 400, group_counts)}
+LOOKS = {"columns": (columns, 1000, column_correlations), "groups": (groups, 400, group_counts)}
 
 
 def kept(folder: Path) -> Ledgers:

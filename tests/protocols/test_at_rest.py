@@ -19,7 +19,8 @@ from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.limits import Limit
 from securevfl.errors import ConfigError, DataError, SecureVFLError
-from securevfl.protocols.shares.score_ledger import NEW, AtRest, Ledger
+from securevfl.protocols.score_ledger.ledger import NEW, Ledger
+from securevfl.protocols.score_ledger.sealed_file import AtRest
 
 MODEL = b"m" * 16
 IDS = [b"%d" % each for each in range(40)]

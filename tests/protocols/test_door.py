@@ -13,8 +13,8 @@ from securevfl.data.party import Helper
 from securevfl.errors import LeakageError, ProtocolError
 from securevfl.families import METHODS, leak_kinds
 from securevfl.protocols.declared import Declared
-from securevfl.protocols.seat import Verdict
-from securevfl.runtime.channel import Channel, Door, Entry, Event, Observer, Telling
+from securevfl.protocols.handshake import StopDecision
+from securevfl.runtime.channel import Channel, DisclosingMessage, DisclosureGate, DisclosureRecord, Event, Observer
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.codec import Message
 from securevfl.runtime.threads import run_threads
@@ -56,8 +56,8 @@ IN_NUMBERS = {  # counted one by one, of 64 bits at most: some 14 labels each; s
     "Push", "Residual", "Restored", "SecondMoments",
 }  # fmt: skip
 NOT_OF_ROWS = {  # sizes, keys, digests, verdicts: nothing of a row that a receiver could weigh
-    "Abort", "AlignmentHello", "Begin", "BroughtRows", "Committed", "Found", "Meeting", "OwnKey",
-    "Pace", "Position", "Question", "Reached", "ShownTable", "Through", "Verdict", "Wanted",
+    "Abort", "AlignmentHello", "Begin", "BroughtRows", "Committed", "Found", "RunHello", "OwnKey",
+    "Pace", "Position", "Question", "Reached", "ShownTable", "Through", "StopDecision", "Wanted",
 }  # fmt: skip
 
 
@@ -81,7 +81,7 @@ def _empty(hint: Any) -> Any:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_a_kind_that_tells_something_says_so_by_its_type(kind: type[Message]) -> None:
-    assert issubclass(kind, Telling) == (kind in TELLS)
+    assert issubclass(kind, DisclosingMessage) == (kind in TELLS)
 
 
 def test_every_kind_that_tells_something_says_how_its_bits_are_counted() -> None:
@@ -114,15 +114,15 @@ def test_none_goes_with_more_bits_than_were_entered(kind: type[Message]) -> None
             | ({arrays[0]: np.zeros(octets // 8 * 8, np.uint8).view(dtype)} if arrays else {field: bytes(octets)})
         )
 
-    door = Door("shop")
-    told = door.tell(Entry("bank", "labels", 10, 9, about=("shop",)))
-    door.check(of(8), told)
+    gate = DisclosureGate("shop")
+    permit = gate.permit(DisclosureRecord("bank", "labels", 10, 9, about=("shop",)))
+    gate.check(of(8), permit)
     with pytest.raises(ProtocolError, match="more bits than its entry"):
-        door.check(of(12 + kind.beside // 8 + 100), told)
-    sealed = door.tell(Entry("bank", "labels", 10, 9, about=("shop",), octets=2000))
-    door.check(of(2000), sealed)
+        gate.check(of(12 + kind.beside // 8 + 100), permit)
+    sealed = gate.permit(DisclosureRecord("bank", "labels", 10, 9, about=("shop",), octets=2000))
+    gate.check(of(2000), sealed)
     with pytest.raises(ProtocolError, match="more bits than its entry"):
-        door.check(of(2008 + kind.beside // 8), sealed)
+        gate.check(of(2008 + kind.beside // 8), sealed)
 
 
 @pytest.mark.parametrize("kind", sorted(TELLS, key=lambda kind: kind.__name__), ids=lambda kind: kind.__name__)
@@ -133,7 +133,7 @@ def test_no_channel_sends_one_without_an_entry(kind: type[Message]) -> None:
         with pytest.raises(ProtocolError, match="without an entry"):
             channel.send("bank", empty(kind))
         if kind.__name__ != "Abort":
-            channel.send("bank", empty(kind), told=channel.tell(Entry("bank", "sizes", 1, 64)))
+            channel.send("bank", empty(kind), permit=channel.permit(DisclosureRecord("bank", "sizes", 1, 64)))
 
     def bank(channel: Channel) -> None:
         if kind.__name__ != "Abort":
@@ -146,11 +146,11 @@ def test_the_entry_of_another_door_is_none() -> None:
     leaves = {}
 
     def shop(channel: Channel) -> None:
-        leaves["shop"] = channel.tell(Entry("bank", "columns", 3, 64, about=("shop",)))
+        leaves["shop"] = channel.permit(DisclosureRecord("bank", "columns", 3, 64, about=("shop",)))
 
     def bank(channel: Channel) -> None:
-        with pytest.raises(ProtocolError, match="own door"):
-            channel.send("shop", empty(Verdict), told=leaves["shop"])
+        with pytest.raises(ProtocolError, match="own gate"):
+            channel.send("shop", empty(StopDecision), permit=leaves["shop"])
 
     run_threads({"shop": shop}, WallClock)
     run_threads({"bank": bank, "shop": lambda channel: None}, WallClock)
@@ -158,12 +158,12 @@ def test_the_entry_of_another_door_is_none() -> None:
 
 def test_what_the_account_refuses_is_not_sent_and_not_counted() -> None:
     def shop(channel: Channel) -> None:
-        channel.door.keep(refuse)
+        channel.gate.keep(refuse)
         with pytest.raises(LeakageError):
-            channel.tell(Entry("bank", "columns", 3, 64, about=("shop",)))
-        assert not channel.door.totals
+            channel.permit(DisclosureRecord("bank", "columns", 3, 64, about=("shop",)))
+        assert not channel.gate.totals
 
-    def refuse(entry: Entry, total: int) -> None:
+    def refuse(entry: DisclosureRecord, total: int) -> None:
         raise LeakageError("no more")
 
     run_threads({"shop": shop, "bank": lambda channel: None}, WallClock)
@@ -177,7 +177,7 @@ class Listening(Observer):
 
     def __call__(self, event: Event) -> None:
         if event.direction == "send":
-            place = event.me, event.peer, event.lane, type(event.message).__name__
+            place = event.me, event.peer, event.subchannel, type(event.message).__name__
             self.sent.setdefault(place, []).append(event.message)
 
     def note(self, me: str, fact: object) -> None:

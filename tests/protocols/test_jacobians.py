@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.audit.recording.recorded_runs import record
-from securevfl.audit.transcripts import check_transcript
+from securevfl.audit.recording.transcript_recording import record_transcript
+from securevfl.audit.transcript_checks import check_transcript
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import Roles
 from securevfl.errors import ProtocolError
@@ -17,10 +17,10 @@ from securevfl.models.linear import LinearModel
 from securevfl.models.linear_block import Linear
 from securevfl.models.loss import Loss
 from securevfl.protocols.differentiable import Jacobian
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.base import Agreement, Batch, ResidualProtocol
 from securevfl.protocols.residuals.open_residual import OpenResidual
 from securevfl.protocols.residuals.sealed_residual import Blinded, SealedResidual
-from securevfl.protocols.seat import Seat
 from securevfl.runtime.channel import Channel, Event
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.executor import Meter
@@ -117,9 +117,9 @@ def test_a_jacobian_that_outputs_share_is_the_long_one_in_short() -> None:
     np.testing.assert_allclose(long.vjp(g), Jacobian(X).vjp(g).ravel())
 
 
-def seats(channel: Channel, c: int, parameters: int) -> Seat:
+def context_of(channel: Channel, c: int, parameters: int) -> PartyContext:
     meter, roles = Meter(channel.clock, channel.books), Roles.labelled("bank", ["shop"])
-    return Seat(channel=channel, roles=roles, meter=meter, outputs=c, parameters={"shop": parameters})
+    return PartyContext(channel=channel, roles=roles, meter=meter, outputs=c, parameters={"shop": parameters})
 
 
 @pytest.mark.parametrize("c", [1, 3], ids=["one output", "three outputs"])
@@ -132,13 +132,13 @@ def test_every_local_step_opens_the_analytic_gradient(residual: ResidualProtocol
     agreement = Agreement(openings=Q, shares_outputs=False)
 
     def bank(ch: Channel) -> None:
-        role = residual.active(seats(ch, c, model.parameters), agreement)
+        role = residual.active(context_of(ch, c, model.parameters), agreement)
         for t, g in enumerate(gs):
             role.publish(g, epoch=t, to=["shop"])
         role.close()
 
     def shop(ch: Channel) -> None:
-        role = residual.passive(seats(ch, c, model.parameters), agreement)
+        role = residual.passive(context_of(ch, c, model.parameters), agreement)
         for t, g in enumerate(gs):
             reply = role.reply()
             for _ in range(Q):
@@ -162,12 +162,12 @@ def test_a_model_of_another_kind_than_agreed_is_refused(agreed: bool) -> None:
     model = TwoLayer(2, 1) if agreed else Linear(np.zeros((2, 1)), l2=0.0, intercept=False)
 
     def bank(ch: Channel) -> None:
-        role = RESIDUALS[1].active(seats(ch, 1, 2), agreement)
+        role = RESIDUALS[1].active(context_of(ch, 1, 2), agreement)
         role.publish(np.zeros((8, 1)), epoch=0, to=["shop"])
         role.close()
 
     def shop(ch: Channel) -> None:
-        RESIDUALS[1].passive(seats(ch, 1, 2), agreement).reply().gradient(model, Batch(0, 0, X))
+        RESIDUALS[1].passive(context_of(ch, 1, 2), agreement).reply().gradient(model, Batch(0, 0, X))
 
     with pytest.raises(ProtocolError, match=r"shop: a Jacobian .* was agreed, the model has one"):
         run_threads({"bank": bank, "shop": shop}, WallClock, timeout=60)
@@ -229,9 +229,9 @@ def test_a_network_trains_sealed_as_in_the_open(residual: SealedResidual, partie
 
 
 def test_the_checker_follows_each_opening_of_a_jacobian_that_moves(parties: list[vfl.Party]) -> None:
-    transcript, run = record(job_of(vfl.Ckks()), parties)
+    transcript, run = record_transcript(job_of(vfl.Ckks()), parties)
     assert not [str(finding) for finding in check_transcript(transcript).findings]
-    learned = transcript.witness.gradients["shop"]
+    learned = transcript.protocol_record.gradients["shop"]
     assert len(learned) == 3 * run.costs.rounds
     assert {one.exchange for one in learned} == set(range(run.costs.rounds))
     learned[4] = learned[4]._replace(gradient=learned[3].gradient)

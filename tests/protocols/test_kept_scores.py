@@ -16,8 +16,10 @@ import numpy as np
 import pytest
 
 from securevfl.errors import ConfigError, LeakageError, StorageError
-from securevfl.protocols.shares import score_ledger
-from securevfl.protocols.shares.score_ledger import COMMITMENT, KEPT, NEW, REFUSED, Ledger, LedgerFile
+from securevfl.protocols.score_ledger import ledger as ledger_module
+from securevfl.protocols.score_ledger.database import LedgerFile
+from securevfl.protocols.score_ledger.ledger import KEPT, NEW, REFUSED, Ledger
+from securevfl.protocols.score_ledger.row_digests import COMMITMENT
 from tests.protocols.test_shares_predict import Model, Open, admit, names
 
 
@@ -74,7 +76,7 @@ def test_a_row_that_another_scores_is_waited_for_and_not_longer_than_it_lives(
     Ledger(path).trained(b"m", 20, names(2))
     with Ledger(path).claiming() as claim:
         admit(Ledger(path), b"m", "bank", names(3, 10), claim=claim)  # type: ignore[no-untyped-call]
-        monkeypatch.setattr(score_ledger, "PATIENCE", 0.05)
+        monkeypatch.setattr(ledger_module, "PATIENCE", 0.05)
         assert states(Ledger(path), b"m", "bank", names(4, 10)) == [REFUSED] * 3 + [NEW]
         monkeypatch.undo()
         with ThreadPoolExecutor(4) as pool:

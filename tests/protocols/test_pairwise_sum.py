@@ -12,7 +12,7 @@ import securevfl as vfl
 from securevfl.base.roles import Roles
 from securevfl.errors import ProtocolError, TransportError
 from securevfl.protocols.declared import Circle, Space
-from securevfl.protocols.seat import Seat
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.sums.pairwise_sum import PairwiseMember, PairwiseSum
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import VirtualClock
@@ -26,7 +26,7 @@ def run_sums(sums: PairwiseSum, parts: dict[str, list[np.ndarray]], space: Space
     shape, exchanges = next(iter(parts.values()))[0].shape, len(next(iter(parts.values())))
 
     def play(channel: Channel) -> list[np.ndarray]:
-        role = sums.role(Seat(channel, Roles.sum("a", names[1:]), Meter(channel.clock, channel.books)))
+        role = sums.role(PartyContext(channel, Roles.sum("a", names[1:]), Meter(channel.clock, channel.books)))
         if channel.me == "a":
             return [role.collect(shape, space) for _ in range(exchanges)]
         for values in parts[channel.me]:
@@ -57,7 +57,7 @@ def test_a_silent_party_ends_the_sum(until_silent: Any) -> None:
     names = ("a", "b", "c", "d")
 
     def play(channel: Channel) -> None:
-        role = PairwiseSum().role(Seat(channel, Roles.sum("a", names[1:]), Meter(channel.clock, channel.books)))
+        role = PairwiseSum().role(PartyContext(channel, Roles.sum("a", names[1:]), Meter(channel.clock, channel.books)))
         if channel.me == "a":
             until_silent(channel, {"c"})
             role.collect((2,), Circle())
@@ -71,14 +71,14 @@ def test_a_silent_party_ends_the_sum(until_silent: Any) -> None:
 def test_parties_in_different_exchanges_are_refused() -> None:
     class Ahead(PairwiseMember):
         def contribute(self, values, space):
-            self._round += seat_of.get(self._seat.me, 0)
+            self._round += seat_of.get(self._context.me, 0)
             super().contribute(values, space)
 
     seat_of = {"c": 1}
 
     class Skips(PairwiseSum):
-        def role(self, seat):
-            role = super().role(seat)
+        def role(self, context):
+            role = super().role(context)
             if isinstance(role, PairwiseMember):
                 role.__class__ = Ahead
             return role

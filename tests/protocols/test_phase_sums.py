@@ -11,7 +11,7 @@ from securevfl.base.roles import Roles
 from securevfl.families.fdskl import phase_sums
 from securevfl.families.fdskl.phase_sums import PhaseSums
 from securevfl.protocols.declared import Phases
-from securevfl.protocols.seat import Seat
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.sums.base import DirectSum, SumProtocol
 from securevfl.protocols.sums.pairwise_sum import PairwiseSum
 from securevfl.protocols.sums.tree_sum import TreeSum
@@ -43,8 +43,8 @@ def role(
     channel: Channel, *, lead: Lead, chosen: SumProtocol, workers: list[str], slow: str
 ) -> list[tuple[str, int, int, Phases]]:
     others = tuple(name for name in NAMES if name != workers[0])
-    seat = Seat(channel, Roles.labelled(workers[0], others), Meter(channel.clock, channel.books))
-    sums, found = PhaseSums(chosen, seat, workers), []
+    context = PartyContext(channel, Roles.labelled(workers[0], others), Meter(channel.clock, channel.books))
+    sums, found = PhaseSums(chosen, context, workers), []
     for batch in range(BATCHES):
         for worker in workers:
 

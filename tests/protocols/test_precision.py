@@ -10,8 +10,8 @@ import securevfl as vfl
 from securevfl.base.roles import Roles
 from securevfl.errors import ConfigError, FrameError, ProtocolError
 from securevfl.protocols.declared import Reals
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.open_residual import Residual
-from securevfl.protocols.seat import Seat
 from securevfl.protocols.sums.base import Part, SumProtocol
 from securevfl.protocols.sums.pairwise_sum import PairMasked
 from securevfl.protocols.sums.tree_sum import MaskedPartial
@@ -28,7 +28,7 @@ def total(sums: SumProtocol, spaces: dict[str, Reals], observe: Any = None) -> N
     """What the first of NAMES collects of the parts of the others, each in a space of its own."""
 
     def play(channel: Channel) -> Any:
-        role = sums.role(Seat(channel, Roles.sum(NAMES[0], NAMES[1:]), Meter(channel.clock, channel.books)))
+        role = sums.role(PartyContext(channel, Roles.sum(NAMES[0], NAMES[1:]), Meter(channel.clock, channel.books)))
         if channel.me == NAMES[0]:
             return role.collect((300, 2), spaces[NAMES[0]])
         return role.contribute(part(channel.me), spaces[channel.me])

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from securevfl.models.loss import LogisticLoss, SmoothHingeLoss, SquareLoss
-from securevfl.models.losses import GammaLoss, HuberLoss, PoissonLoss, QuantileLoss
+from securevfl.models.log_link_losses import GammaLoss, PoissonLoss
+from securevfl.models.robust_losses import HuberLoss, QuantileLoss
+from securevfl.models.standard_losses import LogisticLoss, SmoothHingeLoss, SquareLoss
+from securevfl.protocols.shares.fixed_point import Numbers
 from securevfl.protocols.shares.projection import MARGIN, projected
-from securevfl.protocols.shares.share_numbers import LookUp, Numbers
+from securevfl.protocols.shares.residual_tables import LookUp
 
 SMOOTH = [(LogisticLoss(), 1.0, -1.0), (LogisticLoss(), 0.5, 1.0), (PoissonLoss(), 0.25, 2.0), (GammaLoss(), 0.25, 0.7)]
 

@@ -17,7 +17,7 @@ from securevfl.data.party import check_parties
 from securevfl.errors import IdError, PartiesError
 from securevfl.organisations.align import align_privately
 from securevfl.protocols.alignment import psi, psi_many, psi_points, psi_transfers, psi_work
-from securevfl.runtime.channel import Abort, Channel, Event, Leave
+from securevfl.runtime.channel import Abort, Channel, DisclosurePermit, Event
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.codec import Message
 from securevfl.runtime.threads import run_threads
@@ -49,8 +49,10 @@ def play(
         if change is not None:
             send = channel.send
 
-            def twisted(to: str, message: Message, lane: str = "", told: Leave | None = None) -> None:
-                send(to, message if isinstance(message, Abort) else change(message), lane, told=told)
+            def twisted(
+                to: str, message: Message, subchannel: str = "", permit: DisclosurePermit | None = None
+            ) -> None:
+                send(to, message if isinstance(message, Abort) else change(message), subchannel, permit=permit)
 
             channel.send = twisted  # type: ignore[method-assign]
         return align_privately(

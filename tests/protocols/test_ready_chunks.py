@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 
 from securevfl.crypto.share_ring import ShareRing
-from securevfl.protocols.shares.work_ahead import Ahead, ChunkName, InMemory, SpentNames, _Record, is_ready
+from securevfl.protocols.shares.chunk_agreement import ChunkName, is_ready
+from securevfl.protocols.shares.offline_phase import Ahead, _Record
+from securevfl.protocols.shares.preprocessing_store import InMemory
+from securevfl.protocols.shares.spent_chunks import SpentNames
 
 PARTIES = ("a", "b", "c", "d")
 NAME, OTHER = b"n" * 16, b"o" * 16
@@ -23,17 +26,17 @@ class Line:
     def __init__(self, names: dict[str, bytes]) -> None:
         self.names, self.sent = names, dict[str, bytes]()
 
-    def send(self, to: str, message: ChunkName, lane: str) -> None:
+    def send(self, to: str, message: ChunkName, subchannel: str) -> None:
         self.sent[to] = message.name
 
-    def recv(self, sender: str, kind: type[ChunkName], lane: str) -> ChunkName:
+    def recv(self, sender: str, kind: type[ChunkName], subchannel: str) -> ChunkName:
         return kind(self.names[sender])
 
 
 def ahead(visits: int = 0, r: dict[str, Any] | None = None) -> Ahead:
     """A party that goes on from this state."""
     own = Ahead.__new__(Ahead)
-    own._seat = SimpleNamespace(me="a")  # type: ignore[assignment]
+    own._context = SimpleNamespace(me="a")  # type: ignore[assignment]
     own._names, own.store = SpentNames(), InMemory()
     own.go_on(visits, state() if r is None else r)
     return own
@@ -56,16 +59,16 @@ def made(own: Ahead, number: int = 0) -> Ahead:
 @pytest.mark.parametrize("names", [(NAME, NAME, OTHER), (NAME, OTHER, NAME), (OTHER, NAME, NAME), (NAME, NAME, b"")])
 def test_a_chunk_that_one_of_all_has_not_is_thrown_away(names: tuple[bytes, ...]) -> None:
     line, own = Line(dict(zip("bcd", names, strict=True))), made(made(ahead()), 1)
-    seat: Any = SimpleNamespace(me="a", parties=PARTIES, channel=line, lane="")
-    assert not is_ready(seat, own, 0, VISITS)
+    context: Any = SimpleNamespace(me="a", parties=PARTIES, channel=line, subchannel="")
+    assert not is_ready(context, own, 0, VISITS)
     assert line.sent == dict.fromkeys("bcd", NAME)
     assert own.store.numbers == ()  # nor what rests on it
 
 
 def test_a_chunk_that_all_have_is_ready() -> None:
     line, own = Line(dict.fromkeys("bcd", NAME)), made(ahead())
-    seat: Any = SimpleNamespace(me="a", parties=PARTIES, channel=line, lane="")
-    assert is_ready(seat, own, 0, VISITS)
+    context: Any = SimpleNamespace(me="a", parties=PARTIES, channel=line, subchannel="")
+    assert is_ready(context, own, 0, VISITS)
     assert own.store.numbers == (0,)
 
 

@@ -13,6 +13,7 @@ from securevfl.base.arrays import Floats
 from securevfl.base.roles import Roles
 from securevfl.errors import LimitError
 from securevfl.protocols.differentiable import Jacobian
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.base import (
     ActiveResidual,
     Agreement,
@@ -23,11 +24,10 @@ from securevfl.protocols.residuals.base import (
 )
 from securevfl.protocols.residuals.open_residual import OpenResidual
 from securevfl.protocols.residuals.sealed_residual import Blinded, Closed, SealedActive, SealedResidual
-from securevfl.protocols.seat import Seat
 from securevfl.runtime.channel import Channel, Event
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.executor import Meter
-from securevfl.runtime.threads import Beside, run_threads
+from securevfl.runtime.threads import BackgroundTask, run_threads
 from tests.small_keys import SMALL
 
 RESIDUALS = [
@@ -72,8 +72,8 @@ def play(
 ) -> list[Event]:
     """The active party's and each passive party's script, over one channel; all messages."""
 
-    def seat(channel: Channel) -> Seat:
-        return Seat(
+    def context(channel: Channel) -> PartyContext:
+        return PartyContext(
             channel=channel,
             roles=Roles.labelled("bank", ask),
             meter=Meter(channel.clock, channel.books),
@@ -81,12 +81,12 @@ def play(
         )
 
     def active(channel: Channel) -> None:
-        role = residual.active(seat(channel), agreement)
+        role = residual.active(context(channel), agreement)
         publish(role, channel)
         role.close()
 
     def passive(channel: Channel) -> None:
-        role = residual.passive(seat(channel), agreement)
+        role = residual.passive(context(channel), agreement)
         ask[channel.me](role, channel)
         role.close()
 
@@ -166,7 +166,7 @@ def test_another_thread_asks_while_exchanges_and_keys_go_on(residual: ResidualPr
             assert late.wait(SOON)
             check(first, Js[6], gs[0], static=False)
 
-        other = Beside(channel, local, "local steps")
+        other = BackgroundTask(channel, local, "local steps")
         for t in range(1, len(gs)):
             check(role.reply(), Js[t], gs[t])
         late.set()

@@ -81,13 +81,13 @@ def test_bytes_are_those_of_the_frames(parties: list[vfl.Party]) -> None:
     order: dict[tuple[str, str, str], int] = defaultdict(int)
     for event in events:
         if event.direction == "send":
-            place = (event.me, event.peer, event.lane)
+            place = (event.me, event.peer, event.subchannel)
             frame = encode_frame(
                 event.message,
                 session=bytes(16),
                 sender=event.me,
                 receiver=event.peer,
-                lane=event.lane,
+                subchannel=event.subchannel,
                 seq=order[place],
             )
             order[place] += 1
@@ -172,6 +172,6 @@ def test_no_round_of_many_is_hidden_by_the_mask_of_another(sums: SumProtocol) ->
             octets = [each.tobytes() if isinstance(each, np.ndarray) else each for each in held]
             found = b"".join(each for each in octets if isinstance(each, bytes))
             if len(found) >= 64:  # less may come again by chance
-                sent[event.me, event.peer, event.lane, type(event.message)].append(found)
+                sent[event.me, event.peer, event.subchannel, type(event.message)].append(found)
     assert any(len(messages) >= 14 for messages in sent.values())
     assert all(len(set(messages)) == len(messages) for messages in sent.values())

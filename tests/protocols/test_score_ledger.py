@@ -11,15 +11,9 @@ import pytest
 
 from securevfl.base.arrays import Floats
 from securevfl.errors import LeakageError
-from securevfl.protocols.shares.score_ledger import (
-    COMMITMENT,
-    FEWEST_VISITS,
-    NEW,
-    REFUSED,
-    ROWS_PER_MEASURE,
-    Ledger,
-    ScoreQuestion,
-)
+from securevfl.protocols.score_ledger.ledger import NEW, REFUSED, Ledger, ScoreQuestion
+from securevfl.protocols.score_ledger.limits import FEWEST_VISITS, ROWS_PER_MEASURE
+from securevfl.protocols.score_ledger.row_digests import COMMITMENT
 
 D = 12  # columns: 2 models a row
 OTHERS = ("one", "two")

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from selfcheck.checks import draws
 
+from securevfl.protocols.score_ledger.ledger import Ledger
+from securevfl.protocols.score_ledger.limits import FEWEST_VISITS
 from securevfl.protocols.shares.opened_scores import OpenedScores, ScoreShare, ShareKept
-from securevfl.protocols.shares.score_ledger import FEWEST_VISITS, Ledger
 from securevfl.protocols.shares.share_products import Products
-from securevfl.runtime.channel import Leave
+from securevfl.runtime.channel import DisclosurePermit
 from securevfl.runtime.codec import Message
 from tests.disclosure.door_watch import watched
 from tests.protocols.test_shares_predict import HALVES, Model, names
@@ -61,12 +62,12 @@ def test_a_part_is_on_disk_before_anything_is_said_of_it(
     for own in ledgers.values():
         own.trained(b"model", FEWEST_VISITS, [b"trained"])
 
-    def noted(self: Products, name: str, message: Message, told: Leave | None = None) -> None:
+    def noted(self: Products, name: str, message: Message, permit: DisclosurePermit | None = None) -> None:
         if isinstance(message, ShareKept | OpenedScores | ScoreShare):
-            own = ledgers[self.seat.me]._file._connection
+            own = ledgers[self.context.me]._file._connection
             (kept,) = own.execute("SELECT count(*) FROM scored WHERE part IS NOT NULL").fetchone()
             sent.append((type(message).__name__, kept // 6))
-        send(self, name, message, told)
+        send(self, name, message, permit)
 
     monkeypatch.setattr(Products, "send", noted)
     blocks = [model.columns(6, seed) for seed in (1, 2)]

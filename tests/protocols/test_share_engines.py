@@ -10,8 +10,8 @@ import securevfl as vfl
 from securevfl.crypto.kernel import blas_check
 from securevfl.errors import ConfigError, ProtocolError
 from securevfl.protocols import engines
-from securevfl.protocols.shares.share_products import SHARE_SCHEMES as LIBRARIES
 from securevfl.protocols.shares.share_products import Products, Query
+from securevfl.protocols.shares.share_schemes import SHARE_SCHEMES as LIBRARIES
 from securevfl.runtime.channel import Event
 
 
@@ -73,7 +73,7 @@ def test_a_holder_that_asks_with_other_vectors_than_agreed_is_refused(game, monk
     ask = Products.ask
 
     def more(self, work, names, holder, vectors, **keys):
-        own = {batch: np.hstack([V] * times) for batch, V in vectors.items()} if self.seat.me == "bank" else vectors
+        own = {batch: np.hstack([V] * times) for batch, V in vectors.items()} if self.context.me == "bank" else vectors
         ask(self, work, names, holder, own, **keys)
 
     monkeypatch.setattr(Products, "ask", more)

@@ -17,11 +17,12 @@ from securevfl.crypto.lattice.lattice_shares import LatticeShares
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.errors import SecureVFLError
 from securevfl.models.losses import LOSSES
-from securevfl.protocols.seat import Desk, Seat
-from securevfl.protocols.shares import visits as shares
-from securevfl.protocols.shares import work_ahead
-from securevfl.protocols.shares.share_numbers import Descent, LookUp, Numbers
-from securevfl.protocols.shares.visits import (
+from securevfl.protocols.party_context import LocalResources, PartyContext
+from securevfl.protocols.shares import iteration as shares
+from securevfl.protocols.shares import offline_phase
+from securevfl.protocols.shares.column_blocks import VisitColumns
+from securevfl.protocols.shares.fixed_point import Numbers
+from securevfl.protocols.shares.iteration import (
     Delta,
     MaskedPart,
     SharesActive,
@@ -29,9 +30,12 @@ from securevfl.protocols.shares.visits import (
     SharesPassive,
     Tables,
     Turn,
-    VisitColumns,
 )
-from securevfl.protocols.shares.work_ahead import BLOCK, Ahead, InMemory, Terms
+from securevfl.protocols.shares.offline_phase import Ahead
+from securevfl.protocols.shares.preprocessing_store import InMemory
+from securevfl.protocols.shares.residual_tables import LookUp
+from securevfl.protocols.shares.shares_params import BLOCK, Terms
+from securevfl.protocols.shares.update_rules import Descent
 from securevfl.runtime.channel import Event
 from securevfl.runtime.clock import Network, VirtualClock
 from securevfl.runtime.executor import Meter
@@ -128,7 +132,7 @@ class Run:
         train=True,
         desks=None,
     ):
-        self.desks = desks or defaultdict(Desk)
+        self.desks = desks or defaultdict(LocalResources)
         self.case, self.chunks, self.stop, self.given = case, chunks, stop, states or {}
         self.ready = ready or {name: InMemory() for name in case.names}
         self.repeat, self.kinds, self.make, self.train = repeat, kinds, make, train
@@ -145,11 +149,11 @@ class Run:
         def play(channel):
             case = self.case
             meter = Meter(channel.clock, channel.books)
-            seat = Seat(channel, Roles.labelled("a", case.names[1:]), meter, desk=self.desks[name])
+            context = PartyContext(channel, Roles.labelled("a", case.names[1:]), meter, resources=self.desks[name])
             columns = case.columns(name)
-            ahead = Ahead(seat, case.terms, case.scheme, columns.integers, self.ready[name])
+            ahead = Ahead(context, case.terms, case.scheme, columns.integers, self.ready[name])
             extra = (case.tables,) if name == "a" else ()
-            side = self.kinds[name](seat, case.terms, columns, ahead, *extra, self.given.get(name))
+            side = self.kinds[name](context, case.terms, columns, ahead, *extra, self.given.get(name))
             side.seen = self.seen[name]
             self.states[name].append(side.state)
             for number, visits in enumerate(self.chunks):
@@ -235,7 +239,7 @@ SHAPES = {
 def run(request, monkeypatch_module):
     widths, block = request.param
     if block < BLOCK:
-        monkeypatch_module.setattr(work_ahead, "_AT_ONCE", 500)  # so that blocks come in several groups
+        monkeypatch_module.setattr(offline_phase, "_AT_ONCE", 500)  # so that blocks come in several groups
     case = Case(*breast(*widths), 120, block=block)
     visits = 4 if len(widths) == 2 else 1
     found = Run(case, [case.order * visits, case.order[::-1] * 3]).go()
@@ -360,7 +364,7 @@ def test_every_message_is_declared(run):
     present = [roles[name] for name in run.case.names]
     declared = {
         (d.message, d.sender, d.receiver)
-        for d in [*shares.declares(), *work_ahead.declares()]
+        for d in [*shares.declares(), *offline_phase.declares()]
         if {d.sender, d.receiver} <= set(present) and (d.sender != d.receiver or present.count(d.sender) > 1)
     }
     assert {(type(e.message), roles[e.peer], roles[e.me]) for e in run.events if e.direction == "recv"} == declared

@@ -15,17 +15,16 @@ from securevfl.crypto.share_ring import ShareRing
 from securevfl.data.schedule import parts_of
 from securevfl.errors import ConfigError, ProtocolError
 from securevfl.families.shares.shares_plan import on_shares, plan
-from securevfl.protocols.seat import Desk
-from securevfl.protocols.shares import visits, work_ahead
-from securevfl.protocols.shares.share_numbers import Numbers
-from securevfl.protocols.shares.visits import (
-    Delta,
-    MaskedPart,
-    Tables,
-    Turn,
-    VisitColumns,
-)
-from securevfl.protocols.shares.work_ahead import InMemory, OnDisk, Ready, RowBlock, SpentNames
+from securevfl.protocols.party_context import LocalResources
+from securevfl.protocols.shares import column_blocks, offline_phase
+from securevfl.protocols.shares import iteration as iteration
+from securevfl.protocols.shares.column_blocks import VisitColumns
+from securevfl.protocols.shares.disk_store import OnDisk
+from securevfl.protocols.shares.fixed_point import Numbers
+from securevfl.protocols.shares.iteration import Delta, MaskedPart, Tables, Turn
+from securevfl.protocols.shares.preprocessing_store import InMemory, Ready
+from securevfl.protocols.shares.shares_params import RowBlock
+from securevfl.protocols.shares.spent_chunks import SpentNames
 from tests.protocols.test_shares import (
     RATE,
     Case,
@@ -76,7 +75,7 @@ def test_a_keystream_used_again_after_a_break_tells_every_sum_and_ours_is_new(mo
     """delta - delta' is g - g' where psi and gamma are the same; g of the first visit is known up to the label."""
     case = Case(*breast(rows=200), 200, rate=3.0)
     assert abs(sums_read(case)) < 0.45  # of 200 rows: six standard errors of .071
-    own = work_ahead.Prg
+    own = offline_phase.Prg
     fixed = {name: bytes([number] * 32) for number, name in enumerate("ab")}
     monkeypatch.setattr(own, "fresh", lambda label: own(fixed[threading.current_thread().name], label))
     assert sums_read(case) > 0.95
@@ -155,7 +154,7 @@ def test_work_ahead_put_back_at_all_parties_is_gone_through_by_nobody(tmp_path: 
     """An attack: folders are put back with their old inodes and times, as no file system lets them be."""
     case = Case(*breast(rows=100), 100)
     monkeypatch.setattr(OnDisk, "_is_bound", lambda *_: True)
-    desks = {name: Desk(chunks=tmp_path / f"{name}.chunks") for name in case.names}
+    desks = {name: LocalResources(spent_chunks=tmp_path / f"{name}.chunks") for name in case.names}
 
     def stores():
         return {name: OnDisk(tmp_path / name) for name in case.names}
@@ -179,7 +178,7 @@ def test_a_record_is_marked_spent_before_it_is_handed_out(tmp_path: Path, monkey
         raise OSError
 
     with monkeypatch.context() as patch:
-        patch.setattr("securevfl.protocols.shares.work_ahead.write_whole", crash)
+        patch.setattr("securevfl.protocols.shares.disk_store.write_whole", crash)
         with pytest.raises(OSError):
             store.take(0, 0)
     assert (tmp_path / "chunk-0.ready").exists()
@@ -337,7 +336,7 @@ def test_columns_of_one_batch_become_integers_once(tmp_path, spooled, monkeypatc
     """W is a product of n x d with d x d under a preconditioner: products ahead and visits take the same one."""
     read = []
     if spooled:
-        monkeypatch.setattr(visits, "_KEPT_BY_SPOOL", 0)
+        monkeypatch.setattr(column_blocks, "_KEPT_BY_SPOOL", 0)
     folder, numbers = (tmp_path if spooled else None), Numbers(50, RATE)
     columns = VisitColumns(numbers, RATE, lambda k: read.append(k) or np.eye(50, 3) - 1, np.eye(3), folder)
     piece = RowBlock(0, 0, 50)

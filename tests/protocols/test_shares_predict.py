@@ -20,17 +20,20 @@ from securevfl.errors import LeakageError, ProtocolError
 from securevfl.families.shares.shares_plan import on_shares, plan
 from securevfl.models import MODELS
 from securevfl.protocols.link import AskedRows
-from securevfl.protocols.seat import Seat
-from securevfl.protocols.shares import opened_scores, share_measures
-from securevfl.protocols.shares.new_sums import SumPart
+from securevfl.protocols.party_context import PartyContext
+from securevfl.protocols.score_ledger.ledger import KEPT, NEW, REFUSED, Ledger
+from securevfl.protocols.score_ledger.row_digests import COMMITMENT
+from securevfl.protocols.shares import opened_loss, opened_scores
+from securevfl.protocols.shares.fixed_point import Numbers
+from securevfl.protocols.shares.forward_sums import SumPart
+from securevfl.protocols.shares.iteration import SharedState
+from securevfl.protocols.shares.opened_loss import LossTable
 from securevfl.protocols.shares.opened_scores import Asking, Committed, OpenedScores, Scores, ShareKept
-from securevfl.protocols.shares.score_ledger import COMMITMENT, KEPT, NEW, REFUSED, Ledger
-from securevfl.protocols.shares.share_measures import LossTable
-from securevfl.protocols.shares.share_numbers import Descent, Levels, Numbers
-from securevfl.protocols.shares.table_transfers import Met
-from securevfl.protocols.shares.visits import SharedState
-from securevfl.protocols.shares.work_ahead import Terms
-from securevfl.runtime.channel import Entry, Event, Observer
+from securevfl.protocols.shares.quantizer import Levels
+from securevfl.protocols.shares.shares_params import Terms
+from securevfl.protocols.shares.shares_session import Met
+from securevfl.protocols.shares.update_rules import Descent
+from securevfl.runtime.channel import DisclosureRecord, Event, Observer
 from securevfl.runtime.clock import Network, VirtualClock
 from securevfl.runtime.executor import Meter
 from securevfl.runtime.threads import run_threads
@@ -91,15 +94,17 @@ class Model:
         """Scores of each block: A's columns, and the others', by name; at the party that asks. cut: the kind of message
         at whose coming a party dies."""
         self.events: list[Event] = []
-        self.entries: list[Entry] = []
+        self.entries: list[DisclosureRecord] = []
         lock = threading.Lock()
         ledgers = ledgers or {name: Open() for name in self.names}
 
         def role(name):
             def play(channel):
-                seat = Seat(channel, Roles.labelled("a", self.names[1:]), Meter(channel.clock, channel.books))
+                context = PartyContext(
+                    channel, Roles.labelled("a", self.names[1:]), Meter(channel.clock, channel.books)
+                )
                 asking = Asking(model, ledgers.get(name) or Open(), levels, to, most, rounded)
-                met, rows = Met(seat, "b", SCHEME, NUMBERS), max(len(block["a"]) for block in blocks)
+                met, rows = Met(context, "b", SCHEME, NUMBERS), max(len(block["a"]) for block in blocks)
                 tops = None if levels.step == EXACT.step else lambda: met.tops
                 side = Scores(met.products, self.terms, self.states[name], asking, tops=tops, rows=rows)
                 return [
@@ -119,7 +124,7 @@ class Model:
                     raise Killed
 
             def note(self, me, fact):
-                if isinstance(fact, Entry):
+                if isinstance(fact, DisclosureRecord):
                     with lock:
                         seen.entries.append(fact)
 
@@ -212,11 +217,11 @@ def test_a_row_with_an_output_beyond_what_levels_cover_is_not_kept_as_known(tmp_
 
 def test_rows_far_out_on_either_side_are_counted_beside_the_loss():
     targets = np.zeros((2, 1))
-    entries = share_measures._entries(NUMBERS, LossTable(vfl.Logistic().loss.value, targets, targets))
+    entries = opened_loss._entries(NUMBERS, LossTable(vfl.Logistic().loss.value, targets, targets))
     far = np.abs(NUMBERS.knots) > NUMBERS.reach / 2
     assert far[NUMBERS.knots > 0].any()
     assert far[NUMBERS.knots < 0].any()
-    np.testing.assert_array_equal(entries >> np.uint64(share_measures._LOSS_BITS), np.stack([far, far], axis=1))
+    np.testing.assert_array_equal(entries >> np.uint64(opened_loss._LOSS_BITS), np.stack([far, far], axis=1))
 
 
 def test_each_party_asks_its_own_ledger_about_whoever_asks():
@@ -339,7 +344,7 @@ def test_each_score_has_a_dither_of_its_own():
     moved = Scores._moved
 
     def watched(self, *given):
-        held[self._seat.me] = found = moved(self, *given)
+        held[self._context.me] = found = moved(self, *given)
         return found
 
     model = Model(4, 4, outputs=2)

@@ -8,8 +8,9 @@ from sklearn.metrics import roc_auc_score
 
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.errors import ConfigError
-from securevfl.protocols.shares.share_numbers import FixedCoefficients, Numbers
-from securevfl.protocols.shares.work_ahead import Terms
+from securevfl.protocols.shares.fixed_point import Numbers
+from securevfl.protocols.shares.shares_params import Terms
+from securevfl.protocols.shares.update_rules import FixedCoefficients
 from tests.protocols.test_shares import LOSS, Case, Run, breast
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from securevfl.base.files import write_whole
 from securevfl.errors import ConfigError, ProtocolError, StorageError
-from securevfl.protocols.shares.work_ahead import SpentNames
+from securevfl.protocols.shares.spent_chunks import SpentNames
 from tests.forked import run_forked
 
 NAMES = [bytes([k]) * 16 for k in range(1, 6)]
@@ -19,7 +19,7 @@ FULL = """
 import resource, sys
 from pathlib import Path
 from securevfl.errors import StorageError
-from securevfl.protocols.shares.work_ahead import SpentNames
+from securevfl.protocols.shares.spent_chunks import SpentNames
 path, room = Path(sys.argv[1]), int(sys.argv[2])
 names = SpentNames(path)
 names.spend(bytes(16))

@@ -80,7 +80,9 @@ def other_rows(side: TableAsker, channel: Channel, ids: Sequence[str]) -> None:
     channel.recv("b", EvaluatedPoints)
     high, low = (each[:1] for each in side._known)
     proof = np.array([high[0], low[0]], ">u8").tobytes()
-    channel.send("b", NamedRows(proof), told=channel.tell(standing.Entry("b", "ids", 1, 1, about=("a",))))
+    channel.send(
+        "b", NamedRows(proof), permit=channel.permit(standing.DisclosureRecord("b", "ids", 1, 1, about=("a",)))
+    )
 
 
 def channel_points(ids: Sequence[str]) -> bytes:
@@ -92,7 +94,9 @@ def one_row_twice(side: TableAsker, channel: Channel, ids: Sequence[str]) -> Non
     channel.send("b", AskedPoints(blinder.blind(standing.hash_to_group(standing.canonical_ids(ids)))))
     points = channel.recv("b", EvaluatedPoints).points
     tag = standing._tags(standing.canonical_ids(ids), blinder.unblind(points))[0, 1].tobytes()
-    channel.send("b", NamedRows(tag + tag), told=channel.tell(standing.Entry("b", "ids", 1, 1, about=("a",))))
+    channel.send(
+        "b", NamedRows(tag + tag), permit=channel.permit(standing.DisclosureRecord("b", "ids", 1, 1, about=("a",)))
+    )
 
 
 @pytest.mark.parametrize(

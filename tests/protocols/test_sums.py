@@ -12,7 +12,7 @@ from securevfl.base.roles import Roles
 from securevfl.errors import ConfigError, LeakageError, ProtocolError
 from securevfl.protocols.choice import auto_sum
 from securevfl.protocols.declared import Circle, Reals, Space
-from securevfl.protocols.seat import Seat
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.sums.base import SumProtocol
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import VirtualClock
@@ -33,11 +33,11 @@ SUMS: list[SumProtocol] = [
 NAMES = ["a", "b", "c", "d", "e"]
 
 
-def seat_of(channel: Channel, names: list[str]) -> Seat:
-    return Seat(channel, Roles.sum(names[0], tuple(names[1:])), Meter(channel.clock, channel.books))
+def seat_of(channel: Channel, names: list[str]) -> PartyContext:
+    return PartyContext(channel, Roles.sum(names[0], tuple(names[1:])), Meter(channel.clock, channel.books))
 
 
-def together(names: list[str], play: Callable[[Seat], Any]) -> dict[str, Any]:
+def together(names: list[str], play: Callable[[PartyContext], Any]) -> dict[str, Any]:
     roles = {name: lambda channel: play(seat_of(channel, names)) for name in names}
     return run_threads(roles, lambda: VirtualClock(vfl.Network()), timeout=30)
 
@@ -72,12 +72,12 @@ def slack(sums: SumProtocol, space: Circle) -> int:
 @pytest.mark.parametrize("space", [Reals(), Reals(1e-3), Circle(), Circle(16)], ids=str)
 @pytest.mark.parametrize("sums", SUMS, ids=repr)
 def test_a_sum_is_that_of_the_parts(sums: SumProtocol, space: Space) -> None:
-    def play(seat: Seat) -> list[np.ndarray]:
-        role = sums.role(seat)
-        if seat.me == seat.collector:
+    def play(context: PartyContext) -> list[np.ndarray]:
+        role = sums.role(context)
+        if context.me == context.collector:
             return [role.collect((6, 2), space) for _ in range(3)]
         for exchange in range(3):
-            role.contribute(part_of(seat.me, exchange, space), space)
+            role.contribute(part_of(context.me, exchange, space), space)
         return []
 
     for exchange, got in enumerate(together(NAMES, play)["a"]):
@@ -91,21 +91,21 @@ def test_a_sum_is_that_of_the_parts(sums: SumProtocol, space: Space) -> None:
 
 @pytest.mark.parametrize("sums", SUMS, ids=repr)
 def test_every_party_collects_at_once_over_one_channel(sums: SumProtocol) -> None:
-    """A party holds one seat for each of the others as active party, and plays each in a thread of its own."""
+    """A party holds one context for each of the others as active party, and plays each in a thread of its own."""
     names, space = NAMES[:4], Circle()
 
-    def play(seat: Seat) -> list[np.ndarray]:
+    def play(context: PartyContext) -> list[np.ndarray]:
         collected: list[np.ndarray] = []
         failures: list[BaseException] = []
 
         def sit(active: str) -> None:
             try:
-                role = sums.role(seat.sum_to(active, lane=active))
+                role = sums.role(context.sum_to(active, subchannel=active))
                 for exchange in range(2):
-                    if active == seat.me:
+                    if active == context.me:
                         collected.append(role.collect((6, 2), space))
                     else:
-                        role.contribute(part_of(seat.me, exchange, space), space)
+                        role.contribute(part_of(context.me, exchange, space), space)
             except BaseException as error:
                 failures.append(error)
 
@@ -126,9 +126,9 @@ def test_every_party_collects_at_once_over_one_channel(sums: SumProtocol) -> Non
 
 @pytest.mark.parametrize("sums", SUMS[1:], ids=repr)
 def test_only_the_active_party_collects(sums: SumProtocol) -> None:
-    def play(seat: Seat) -> None:
-        role = sums.role(seat)
-        wrong = role.contribute if seat.me == seat.collector else role.collect
+    def play(context: PartyContext) -> None:
+        role = sums.role(context)
+        wrong = role.contribute if context.me == context.collector else role.collect
         with pytest.raises(ProtocolError, match="collect"):
             wrong((2,), Reals())
 

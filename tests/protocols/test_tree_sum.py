@@ -11,7 +11,7 @@ from securevfl.crypto.fixed_point_ring import scale_bits
 from securevfl.crypto.sum_trees import SumTree, star
 from securevfl.errors import ConfigError, ProtocolError, RangeError
 from securevfl.protocols.declared import Circle, Reals, Space
-from securevfl.protocols.seat import Seat
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.sums.base import Topology, one_pass, protects, two_passes
 from securevfl.protocols.sums.sum_masks import unpack
 from securevfl.runtime.channel import Channel, Event
@@ -30,8 +30,8 @@ def one_sum(
     events: list[Event] = []
 
     def play(channel: Channel) -> tuple[np.ndarray | None, float]:
-        seat = Seat(channel, Roles.sum(names[0], tuple(names[1:])), Meter(channel.clock, channel.books))
-        role = sums.role(seat)
+        context = PartyContext(channel, Roles.sum(names[0], tuple(names[1:])), Meter(channel.clock, channel.books))
+        role = sums.role(context)
         channel.clock.stage = Stage.TRAIN
         if channel.me == "active":
             total = role.collect(parts[0].shape, space)

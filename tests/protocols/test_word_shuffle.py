@@ -22,9 +22,11 @@ from securevfl.crypto.share_ring import ShareRing
 from securevfl.errors import ProtocolError
 from securevfl.families.sizes import prepare_all
 from securevfl.models import metrics, pair_metrics
-from securevfl.protocols.seat import Seat
-from securevfl.protocols.shares import share_measures
-from securevfl.protocols.shares.share_measures import (
+from securevfl.protocols.party_context import PartyContext
+from securevfl.protocols.shares import word_shuffle
+from securevfl.protocols.shares.fixed_point import Numbers
+from securevfl.protocols.shares.table_transfers import BaseTransfers
+from securevfl.protocols.shares.word_shuffle import (
     MaskedWords,
     Shuffle,
     ShuffledWords,
@@ -33,8 +35,6 @@ from securevfl.protocols.shares.share_measures import (
     prepared,
     shuffled,
 )
-from securevfl.protocols.shares.share_numbers import Numbers
-from securevfl.protocols.shares.table_transfers import BaseTransfers
 from securevfl.runtime.channel import Event
 from securevfl.runtime.clock import Network, VirtualClock
 from securevfl.runtime.executor import Meter
@@ -61,16 +61,18 @@ class Two:
     def play(self, name: str) -> Callable[[Any], list[Any]]:
         def role(channel: Any) -> list[Any]:
             send = channel.send
-            channel.send = lambda to, message, *lane, **told: send(to, self.shortened(message), *lane, **told)
+            channel.send = lambda to, message, *subchannel, **told: send(
+                to, self.shortened(message), *subchannel, **told
+            )
             roles = Roles.of((("a", "active"), ("b", PARTNER)))
-            seat = Seat(channel, roles, Meter(channel.clock, channel.books))
+            context = PartyContext(channel, roles, Meter(channel.clock, channel.books))
             place, peer = (0, "b") if name == "a" else (1, "a")
-            ends, found = BaseTransfers(seat, peer).transfers(seat, "switches", COIN, 1), []
+            ends, found = BaseTransfers(context, peer).transfers(context, "switches", COIN, 1), []
             for own in self.words:
                 rows = len(own[place]) // self.blocks
-                ready = prepared(seat, peer, ends, rows, self.bits, blocks=self.blocks)
+                ready = prepared(context, peer, ends, rows, self.bits, blocks=self.blocks)
                 self.ready[name].append(ready)
-                found += [shuffled(seat, peer, ready, own[place]) for _ in range(1 + self.again)]
+                found += [shuffled(context, peer, ready, own[place]) for _ in range(1 + self.again)]
             return found
 
         return role
@@ -176,7 +178,7 @@ def test_every_message_is_declared() -> None:
     session.outcomes()
     role = {"a": "active", "b": PARTNER}
     seen = {(type(e.message), role[e.peer], role[e.me]) for e in session.events if e.direction == "recv"}
-    assert seen == {(d.message, d.sender, d.receiver) for d in share_measures.declares_shuffle("")}
+    assert seen == {(d.message, d.sender, d.receiver) for d in word_shuffle.declares_shuffle("")}
 
 
 DATA = Path(__file__).parents[3] / "shared" / "data"

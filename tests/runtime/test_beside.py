@@ -9,7 +9,7 @@ from securevfl.errors import CryptoError, ProtocolError, TransportError
 from securevfl.runtime.channel import Channel, Inbox
 from securevfl.runtime.clock import Books, Kind, Network, Stamp, VirtualClock, WallClock
 from securevfl.runtime.codec import Message, encode_frame
-from securevfl.runtime.threads import Beside, run_threads
+from securevfl.runtime.threads import BackgroundTask, run_threads
 
 pytestmark = pytest.mark.usefixtures("no_collection")  # which would count as work of a party
 
@@ -34,8 +34,10 @@ class Nowhere:
         raise TransportError(f"{to} is away")
 
 
-def frame(sender: str, number: int, lane: str = "") -> bytes:
-    return encode_frame(Ping(number), session=SESSION, sender=sender, receiver="bank", lane=lane, seq=number)
+def frame(sender: str, number: int, subchannel: str = "") -> bytes:
+    return encode_frame(
+        Ping(number), session=SESSION, sender=sender, receiver="bank", subchannel=subchannel, seq=number
+    )
 
 
 def alone(timeout: float = 0.05) -> tuple[Inbox, Channel]:
@@ -47,7 +49,7 @@ def test_whoever_came_first_is_taken_first() -> None:
     inbox, channel = alone()
     for sender, number in (("telco", 0), ("shop", 0), ("telco", 1), ("gym", 0)):
         inbox.deliver(frame(sender, number))
-    inbox.deliver(frame("shop", 0, lane="other"))
+    inbox.deliver(frame("shop", 0, subchannel="other"))
     taken = [channel.recv_any(["shop", "telco"], Ping) for _ in range(3)]
     assert taken == [("telco", Ping(0)), ("shop", Ping(0)), ("telco", Ping(1))]
     assert channel.recv("gym", Ping) == Ping(0)
@@ -139,7 +141,7 @@ def test_an_error_of_the_second_thread_is_the_partys_at_once() -> None:
         def broken() -> None:
             raise CryptoError("bank: a key that cannot be used")
 
-        Beside(ch, broken, "second")
+        BackgroundTask(ch, broken, "second")
         ch.recv("shop", Ping)
 
     def shop(ch: Channel) -> None:
@@ -154,7 +156,7 @@ def test_an_error_of_the_second_thread_is_the_partys_at_once() -> None:
 def test_joining_raises_what_the_second_thread_raised_and_says_whether_it_is_through() -> None:
     _, channel = alone(timeout=3600)
     go = threading.Event()
-    slow = Beside(channel, lambda: go.wait(SOON), "slow")
+    slow = BackgroundTask(channel, lambda: go.wait(SOON), "slow")
     assert not slow.join(0.01)
     go.set()
     assert slow.join(SOON)
@@ -162,16 +164,16 @@ def test_joining_raises_what_the_second_thread_raised_and_says_whether_it_is_thr
     def broken() -> None:
         raise ValueError("second")
 
-    failing = Beside(channel, broken, "failing")
+    failing = BackgroundTask(channel, broken, "failing")
     with pytest.raises(ValueError, match="second"):
         failing.join(SOON)
 
 
 def test_a_party_that_stops_takes_its_second_thread_along() -> None:
-    threads: list[Beside] = []
+    threads: list[BackgroundTask] = []
 
     def bank(ch: Channel) -> None:
-        threads.append(Beside(ch, lambda: ch.recv("shop", Ping, "own"), "second"))
+        threads.append(BackgroundTask(ch, lambda: ch.recv("shop", Ping, "own"), "second"))
         raise ProtocolError("bank: the first thread stops")
 
     def shop(ch: Channel) -> None:

@@ -38,13 +38,13 @@ def channel(inbox: Inbox) -> Channel:
     return Channel(Nowhere(), inbox, VirtualClock(Network()), Books(), timeout=0.05)
 
 
-def test_frames_come_in_order_lane_by_lane() -> None:
+def test_frames_come_in_order_by_subchannel() -> None:
     inbox = Inbox("bank", ["shop"], SESSION)
     for seq in range(2):
         inbox.deliver(ping(seq), STAMP)
-        inbox.deliver(ping(seq, lane="b"), STAMP)
+        inbox.deliver(ping(seq, subchannel="b"), STAMP)
     own = channel(inbox)
-    assert [own.recv("shop", Ping, lane).data for lane in ("", "b", "b", "")] == [b"hello"] * 4
+    assert [own.recv("shop", Ping, subchannel).data for subchannel in ("", "b", "b", "")] == [b"hello"] * 4
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import Kind, Network, Path, Pauses, Stage, VirtualClock, WallClock
 from securevfl.runtime.codec import Message
-from securevfl.runtime.threads import Beside, run_threads
+from securevfl.runtime.threads import BackgroundTask, run_threads
 
 pytestmark = pytest.mark.usefixtures("no_collection")  # which would count as work of a party
 
@@ -39,7 +39,7 @@ def overlapping(computing: float, answering: float) -> tuple[Path, int]:
             ch.clock.offloaded(Kind.LOCAL, 0.1)
 
         ch.clock.offloaded(Kind.LOCAL, 0.2)
-        other = Beside(ch, exchange, "exchange")
+        other = BackgroundTask(ch, exchange, "exchange")
         ch.clock.offloaded(Kind.LOCAL, computing)
         assert other.join(60)
         paths["bank"], sizes["bank"] = ch.clock.path(), ch.books.bytes_sent()
@@ -86,7 +86,7 @@ def test_a_pipeline_takes_as_long_as_its_slower_stage() -> None:
                 came.append(ch.clock.path())
                 here.release()
 
-        other = Beside(ch, exchange, "exchange")
+        other = BackgroundTask(ch, exchange, "exchange")
         now = 0.0
         for t in range(rounds):
             here.acquire()

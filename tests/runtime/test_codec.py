@@ -33,8 +33,8 @@ def frame_of(message: Message, **changes: object) -> bytes:
 
 @given(hnp.arrays(np.float64, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5)), st.text())
 def test_a_message_comes_back_as_it_went(values: NDArray[np.float64], note: str) -> None:
-    frame = decode_frame(frame_of(Vector(values, note), lane="a", seq=7))
-    assert (frame.sender, frame.receiver, frame.lane, frame.seq, frame.kind) == ("bank", "shop", "a", 7, "Vector")
+    frame = decode_frame(frame_of(Vector(values, note), subchannel="a", seq=7))
+    assert (frame.sender, frame.receiver, frame.subchannel, frame.seq, frame.kind) == ("bank", "shop", "a", 7, "Vector")
     back = decode_message(Vector, frame.payload)
     assert back.values.shape == values.shape
     np.testing.assert_array_equal(back.values, values)

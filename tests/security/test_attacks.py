@@ -15,19 +15,19 @@ from threadpoolctl import threadpool_limits
 import securevfl as vfl
 from securevfl.audit.attacks import ATTACKS, LabelAttack
 from securevfl.audit.attacks.base import Score, auc_noise, by_row, label_auc
-from securevfl.audit.attacks.masked_sums import recovered
-from securevfl.audit.attacks.opened_gradients import lonely_rows
-from securevfl.audit.recording.views import Worlds
+from securevfl.audit.attacks.collusion import recovered
+from securevfl.audit.attacks.rare_values import lonely_rows
+from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
 from securevfl.crypto.sum_trees import SumTree, star
 from securevfl.disclosure.exposure import expected_label_auc, leverage, measure
 from securevfl.optim.rules import Optimizer
 from securevfl.protocols.declared import Declared, Release, Reveal
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.base import ActiveResidual, Agreement, PassiveResidual, Reply, ResidualProtocol
 from securevfl.protocols.residuals.defences import Defence, Gaussian, Marvell, MaxNorm, Rounding
 from securevfl.protocols.residuals.open_residual import OpenReply
 from securevfl.protocols.residuals.sealed_residual import SealedG
-from securevfl.protocols.seat import Seat
 from tests.small_keys import SMALL
 
 LABEL_ATTACKS = [  # but the one that reads a forest (test_trees_leaks.py)
@@ -67,31 +67,33 @@ def job(residual: object = "open", sums: object = "auto", **keys: object) -> vfl
 
 
 @pytest.fixture(scope="module")
-def opened() -> Worlds:
-    return Worlds(job(), table(), 1)
+def opened() -> RealIdealPair:
+    return RealIdealPair(job(), table(), 1)
 
 
 @pytest.mark.parametrize("name", FROM_RESIDUALS)
-def test_on_open_residuals_label_attacks_succeed_as_published(name: str, opened: Worlds) -> None:
+def test_on_open_residuals_label_attacks_succeed_as_published(name: str, opened: RealIdealPair) -> None:
     score = ATTACKS[name].score(opened)
     assert score.real >= 0.95
     assert score.simulated < 0.85  # the gradient alone, even with columns that go with the label
 
 
 def test_the_norm_tells_the_rare_class() -> None:
-    score = ATTACKS["residual_norm"].score(Worlds(job(epochs=10), table(positive=0.15), 1))
+    score = ATTACKS["residual_norm"].score(RealIdealPair(job(epochs=10), table(positive=0.15), 1))
     assert score.real >= 0.9  # short of 1 as the active party's first weights spread the residuals
     assert score.simulated < 0.65
 
 
 def test_softmax_residuals_show_the_class() -> None:
-    worlds = Worlds(job(model=vfl.Softmax()), vfl.datasets.digits(), 0)
+    pair = RealIdealPair(job(model=vfl.Softmax()), vfl.datasets.digits(), 0)
     for name in ("residual_sign", "residual_direction"):
-        assert ATTACKS[name].score(worlds).real >= 0.95
+        assert ATTACKS[name].score(pair).real >= 0.95
 
 
-def test_model_completion_beats_chance_and_no_protocol_changes_it(opened: Worlds) -> None:
-    score = ATTACKS["model_completion"].score(Worlds(job(vfl.Ckks(), batch_size=569), vfl.datasets.breast_cancer(), 0))
+def test_model_completion_beats_chance_and_no_protocol_changes_it(opened: RealIdealPair) -> None:
+    score = ATTACKS["model_completion"].score(
+        RealIdealPair(job(vfl.Ckks(), batch_size=569), vfl.datasets.breast_cancer(), 0)
+    )
     assert score.real >= 0.95
     assert score.real == pytest.approx(score.simulated, abs=1e-3)
 
@@ -100,9 +102,9 @@ def differences(protocol: vfl.Protocol, names: Sequence[str], k: int, seeds: Col
     """real - simulated of each attack and seed, on other data and another schedule each time."""
     found: dict[str, list[float]] = {name: [] for name in names}
     for seed in seeds:
-        worlds = Worlds(job(protocol=protocol), table(k, seed=seed), seed)
+        pair = RealIdealPair(job(protocol=protocol), table(k, seed=seed), seed)
         for name in names:
-            found[name].append(ATTACKS[name].score(worlds).excess)
+            found[name].append(ATTACKS[name].score(pair).excess)
     return found
 
 
@@ -142,11 +144,11 @@ class UnderASealedName(ResidualProtocol):
     name: ClassVar[str] = "sealed"
     mask: str = "none"
 
-    def active(self, seat: Seat, agreement: Agreement) -> ActiveResidual:
-        return MutantActive(seat, self.mask)
+    def active(self, context: PartyContext, agreement: Agreement) -> ActiveResidual:
+        return MutantActive(context, self.mask)
 
-    def passive(self, seat: Seat, agreement: Agreement) -> PassiveResidual:
-        return MutantPassive(seat, self.mask)
+    def passive(self, context: PartyContext, agreement: Agreement) -> PassiveResidual:
+        return MutantPassive(context, self.mask)
 
     def declares(self) -> list[Declared]:
         return [Declared(SealedG, "active", "passive", Reveal("ciphertext", "active"))]
@@ -161,24 +163,24 @@ class UnderASealedName(ResidualProtocol):
 
 
 class MutantActive(ActiveResidual):
-    def __init__(self, seat: Seat, mask: str) -> None:
-        self._seat, self._mask = seat, mask
+    def __init__(self, context: PartyContext, mask: str) -> None:
+        self._context, self._mask = context, mask
 
     def publish(self, g: Floats, *, epoch: int, to: Collection[str], again: Release | None = None) -> None:
         for passive in to:
-            self._seat.channel.send(passive, SealedG(0, disguise(g, self._mask)))
+            self._context.channel.send(passive, SealedG(0, disguise(g, self._mask)))
 
 
 class MutantPassive(PassiveResidual):
-    def __init__(self, seat: Seat, mask: str) -> None:
-        super().__init__(seat)
+    def __init__(self, context: PartyContext, mask: str) -> None:
+        super().__init__(context)
         self._mask = mask
 
     def receive(self) -> Reply:
-        data = self.seat.channel.recv(self.seat.active, SealedG).ciphertext
+        data = self.context.channel.recv(self.context.active, SealedG).ciphertext
         if self._mask == "none":
-            return OpenReply(0, np.frombuffer(data[8:]).reshape(-1, 1), self.seat)
-        return OpenReply(0, (np.frombuffer(data, np.int64) - CONSTANT)[:, None] / 2.0**40, self.seat)
+            return OpenReply(0, np.frombuffer(data[8:]).reshape(-1, 1), self.context)
+        return OpenReply(0, (np.frombuffer(data, np.int64) - CONSTANT)[:, None] / 2.0**40, self.context)
 
 
 CONSTANT = np.int64(0x1234567890123456)  # one mask for all rows and rounds
@@ -201,8 +203,8 @@ def test_attacks_catch_what_is_no_ciphertext(mask: str) -> None:
 
 
 def test_a_gradient_of_full_rank_gives_the_labels_away_whatever_seals_it() -> None:
-    worlds = Worlds(job(vfl.Ckks(), batch_size=10, epochs=1, accepts=["rank"]), table(n=200), 0)
-    score = ATTACKS["batch_inversion"].score(worlds)
+    pair = RealIdealPair(job(vfl.Ckks(), batch_size=10, epochs=1, accepts=["rank"]), table(n=200), 0)
+    score = ATTACKS["batch_inversion"].score(pair)
     assert score.real == 1.0
     assert score.simulated == 1.0
 
@@ -245,11 +247,11 @@ def test_a_coalition_recovers_a_part_exactly_if_it_holds_its_neighbours() -> Non
     sums = vfl.TreeSum()
     parties = table(6, n=60)
     names = [party.name for party in parties]
-    worlds = Worlds(job("open", sums, epochs=2), parties, 0)
+    pair = RealIdealPair(job("open", sums, epochs=2), parties, 0)
     expected = sums.coalitions(names)
     for size in (1, 2, 3, 4):
         for members in combinations(names, size):
-            found = recovered(worlds.real_run[1], sums.trees(len(names)), names, members)
+            found = recovered(pair.real_run[1], sums.trees(len(names)), names, members)
             assert found == {name for name in names[1:] if name not in members and expected[name] <= set(members)}
 
 
@@ -321,10 +323,10 @@ def test_attacks_say_themselves_which_jobs_they_fit() -> None:
         job(vfl.Ckks(), epochs=1, max_label_auc=0.9),
     ]
     for own in jobs:
-        worlds = Worlds(own, parties, 0)
+        pair = RealIdealPair(own, parties, 0)
         for attack in ATTACKS.values():
             if not attack.why_not(own):
-                score = attack.score(worlds)
+                score = attack.score(pair)
                 assert 0 <= score.real <= 1
                 assert 0 <= score.simulated <= 1
 
@@ -345,14 +347,14 @@ def test_rare_values_open_the_labels_of_their_rows_and_few_others() -> None:
     for j in range(8):
         rare[rows[j], j] = 1  # eight rows with each value, in four batches
     parties = [bank, vfl.Party("shop", np.column_stack([rare, generator.normal(size=(500, 2))]), aligned=True)]
-    worlds = Worlds(job(vfl.Ckks(), batch_size=50, test_fraction=0.0), parties, 0)
-    lonely = lonely_rows(worlds.real())
+    pair = RealIdealPair(job(vfl.Ckks(), batch_size=50, test_fraction=0.0), parties, 0)
+    lonely = lonely_rows(pair.real())
     assert len(lonely) >= 10
-    score = ATTACKS["rare_values"].score(worlds)
+    score = ATTACKS["rare_values"].score(pair)
     assert score.real >= 0.95 > score.chance
     assert score.simulated >= 0.95
-    assert ATTACKS["cross_round"].score(worlds).real < 0.75
-    sheet = vfl.explain(worlds.job, parties)
+    assert ATTACKS["cross_round"].score(pair).real < 0.75
+    sheet = vfl.explain(pair.job, parties)
     assert f"{len(lonely)} rows of 500 stand nearly alone" in sheet
 
 
@@ -361,9 +363,9 @@ def test_rare_values_open_the_labels_of_their_rows_and_few_others() -> None:
 )
 def test_defences_of_open_residuals_lower_the_attacks_at_a_small_cost(defence: Defence, reached: float) -> None:
     protocol = vfl.Protocol(residual=vfl.OpenResidual(defence=defence))
-    worlds = Worlds(job(protocol=protocol, batch_size=128, epochs=10), vfl.datasets.breast_cancer(), 0)
-    assert max(ATTACKS[name].score(worlds).real for name in ("residual_sign", "residual_direction")) < reached
-    assert worlds.real_run[0].metrics["auc"] > 0.9
+    pair = RealIdealPair(job(protocol=protocol, batch_size=128, epochs=10), vfl.datasets.breast_cancer(), 0)
+    assert max(ATTACKS[name].score(pair).real for name in ("residual_sign", "residual_direction")) < reached
+    assert pair.real_run[0].metrics["auc"] > 0.9
 
 
 def test_coarse_rounding_still_shows_the_sign_of_what_is_not_rounded_to_zero() -> None:

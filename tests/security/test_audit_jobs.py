@@ -8,10 +8,10 @@ from selfcheck.mutants import protocol_mutants
 
 import securevfl as vfl
 from securevfl.audit.page import html, text
-from securevfl.audit.recording.recorded_runs import record
-from securevfl.audit.recording.views import Worlds
+from securevfl.audit.recording.real_ideal_pair import RealIdealPair
+from securevfl.audit.recording.transcript_recording import record_transcript
 from securevfl.audit.report import run_audit
-from securevfl.audit.transcripts import check_transcript
+from securevfl.audit.transcript_checks import check_transcript
 from securevfl.protocols.residuals.defences import Gaussian, Marvell, MaxNorm, Rounding
 
 MUTANT = {each.name: each for each in protocol_mutants.MUTANTS}
@@ -39,20 +39,20 @@ def parties() -> list[vfl.Party]:
 
 @pytest.mark.parametrize("name", DEFENDED)
 def test_what_goes_down_is_what_the_defence_has_made_of_it(name: str, parties: list[vfl.Party]) -> None:
-    transcript, _ = record(job(DEFENDED[name]), parties)
+    transcript, _ = record_transcript(job(DEFENDED[name]), parties)
     assert not check_transcript(transcript).findings
-    clear, blurred = transcript.witness.clear["bank"], transcript.witness.residuals["bank"]
+    clear, blurred = transcript.protocol_record.clear["bank"], transcript.protocol_record.residuals["bank"]
     assert len(clear) == len(blurred) == 4
     assert all(np.abs(g - own).max() > 1e-3 for g, (own, _) in zip(clear, blurred, strict=True))
 
 
 @pytest.mark.parametrize("name", ["open, gaussian", "sealed, rounding"])
 def test_the_ideal_run_has_the_noise_of_the_real_one(name: str, parties: list[vfl.Party]) -> None:
-    worlds = Worlds(job(DEFENDED[name]), parties, 0)
-    real, ideal = worlds.real().openings, worlds.ideal().openings
+    pair = RealIdealPair(job(DEFENDED[name]), parties, 0)
+    real, ideal = pair.real().openings, pair.ideal().openings
     assert len(real) == len(ideal) == 4
     assert all(np.abs(a.gradient - b.gradient).max() < 1e-2 for a, b in zip(real, ideal, strict=True))
-    assert worlds.real_run[1].blurred
+    assert pair.real_run[1].blurred
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_job_with_a_defence_ends_with_zero(name: str, parties: list[vfl.Party]
 
 def test_a_defence_that_is_left_out_ends_with_one(parties: list[vfl.Party]) -> None:
     with MUTANT["open: defence forgotten"].apply():
-        transcript, _ = record(job(DEFENDED["open, gaussian"]), parties)
+        transcript, _ = record_transcript(job(DEFENDED["open, gaussian"]), parties)
     assert [finding.check for finding in check_transcript(transcript).findings] == ["output"]
 
 
@@ -104,11 +104,12 @@ def test_a_job_of_several_label_holders_is_audited(sums: object, holders: int) -
 
 
 def test_sums_of_several_label_holders_are_told_apart() -> None:
-    """Each worker's sums are held against the parts that went to it, each message against the roles on its lane."""
-    transcript, _ = record(kernel("tree"), with_labels(2))
+    """Each worker's sums are held against the parts that went to it, each message against the roles on its
+    subchannel."""
+    transcript, _ = record_transcript(kernel("tree"), with_labels(2))
     assert not check_transcript(transcript).findings
-    assert set(transcript.witness.sums) == {"bank", "shop"}
-    transcript.witness.sums["shop"].totals[0] = transcript.witness.sums["bank"].totals[0]
+    assert set(transcript.protocol_record.sums) == {"bank", "shop"}
+    transcript.protocol_record.sums["shop"].totals[0] = transcript.protocol_record.sums["bank"].totals[0]
     (finding,) = check_transcript(transcript).findings
     assert (finding.check, finding.who) == ("output", "shop")
     assert transcript.role("bank", "to shop/MaskPartial") == "contributor"

@@ -13,12 +13,16 @@ import pytest
 
 import securevfl as vfl
 from securevfl.audit.attacks import ATTACKS
-from securevfl.audit.attacks.measured import EvaluatedRows, certain, gained, linked_apart, linked_together, told_of
-from securevfl.audit.attacks.told_scores import added, explained, rounded
-from securevfl.audit.recording.views import Worlds
-from securevfl.audit.report import with_stand_ins
+from securevfl.audit.attacks.evaluated_rows import EvaluatedRows
+from securevfl.audit.attacks.linked_outputs import linked_apart, linked_together
+from securevfl.audit.attacks.marked_pairs import certain, told_of
+from securevfl.audit.attacks.new_row_scores import explained, rounded
+from securevfl.audit.attacks.rank_matching import gained
+from securevfl.audit.attacks.score_columns import added
+from securevfl.audit.noise_tables import with_noise_parties
+from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.families import leak_kinds
-from securevfl.protocols.shares.share_numbers import Levels
+from securevfl.protocols.shares.quantizer import Levels
 from tests.small_keys import SMALL
 
 HALVES, SIXTEENTHS = Levels(-1, 7), Levels(-4, 9)
@@ -183,8 +187,8 @@ def test_every_attack_runs_on_stand_ins_in_every_mode(mode: str) -> None:
     job = vfl.Job(**(own | {"test_fraction": 0.4, "accepts": [*leak_kinds()]} | MODES[mode]))
     rng, several = drawn(7), 3 if mode == "classes" else 2
     bank = vfl.Party("bank", rng.normal(size=(150, 3)), rng.integers(0, several, 150), aligned=True)
-    worlds = Worlds(job, with_stand_ins(job, bank, {"shop": 4, "telco": 3}, several), 0)
-    ran = {name: attack.score(worlds) for name, attack in ATTACKS.items() if not attack.why_not(job)}
+    pair = RealIdealPair(job, with_noise_parties(job, bank, {"shop": 4, "telco": 3}, several), 0)
+    ran = {name: attack.score(pair) for name, attack in ATTACKS.items() if not attack.why_not(job)}
     assert all(np.isfinite([score.real, score.simulated, score.chance]).all() for score in ran.values())
     told = (ASKED if mode != "none" else set()) | (PAIRS if job.protocol.shares is not None else set())
     assert told | ({"linked_outputs"} if mode == "classes" else set()) == ran.keys() & (

@@ -7,8 +7,10 @@ import pytest
 
 import securevfl as vfl
 from securevfl.audit.attacks import ATTACKS
-from securevfl.audit.attacks.told_scores import added, agree, asked, split
-from securevfl.audit.recording.views import Worlds
+from securevfl.audit.attacks.new_row_scores import query_scores
+from securevfl.audit.attacks.score_bits import agree, split
+from securevfl.audit.attacks.score_columns import added
+from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.audit.report import run_audit
 from securevfl.data.woe import Woe
 from securevfl.families import METHODS, leak_kinds
@@ -61,8 +63,8 @@ def test_every_column_of_two_values_is_read_from_one_score(mode: str) -> None:
     others = [shop]
     if mode == "pairwise":
         others = [vfl.Party(name, X, aligned=True) for name, X in (("shop", shop.X[:, :4]), ("telco", shop.X[:, 4:]))]
-    worlds = Worlds(job(mode), [bank, *others, *helpers(mode)], 0)
-    found = ATTACKS["score_bits"].score(worlds)
+    pair = RealIdealPair(job(mode), [bank, *others, *helpers(mode)], 0)
+    found = ATTACKS["score_bits"].score(pair)
     assert found.real == 1.0
     assert f"bank reads {6 if mode in ('open', 'sealed', 'fdml') else 4} of" in found.detail
 
@@ -70,12 +72,12 @@ def test_every_column_of_two_values_is_read_from_one_score(mode: str) -> None:
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "pairwise"])
 def test_a_single_column_is_read_from_few_known_rows(mode: str) -> None:
     column = np.random.default_rng(1).normal(size=(600, 1))
-    worlds = Worlds(job(mode), [*parties(column), *helpers(mode)], 0)
-    found = asked(worlds)
+    pair = RealIdealPair(job(mode), [*parties(column), *helpers(mode)], 0)
+    found = query_scores(pair)
     for known in (12, 200):
         assert added(found.own, found.scores, found.others["shop"][0], known)[0] > 0.999
     assert added(found.own, found.constant, found.others["shop"][0], 5)[0] > 0.999
-    assert ATTACKS["score_columns"].score(worlds).real > 0.999
+    assert ATTACKS["score_columns"].score(pair).real > 0.999
 
 
 def test_several_classes_give_as_many_columns() -> None:
@@ -83,8 +85,8 @@ def test_several_classes_give_as_many_columns() -> None:
     X, own = generator.normal(size=(900, 3)), generator.normal(size=(900, 2))
     y = np.argmax(np.column_stack([own, X, np.zeros(900)]) + generator.gumbel(size=(900, 6)), axis=1)
     table = [vfl.Party("bank", own, y, aligned=True), vfl.Party("shop", X, aligned=True)]
-    worlds = Worlds(job("shares", model=vfl.GeneralLinear(loss="one_vs_rest")), table, 0)
-    found = asked(worlds)
+    pair = RealIdealPair(job("shares", model=vfl.GeneralLinear(loss="one_vs_rest")), table, 0)
+    found = query_scores(pair)
     assert found.scores.shape[1] == 6
     assert (added(found.own, found.scores, X[found.rows], 30) > 0.999).all()
 
@@ -93,7 +95,9 @@ def test_several_classes_give_as_many_columns() -> None:
 def test_other_families_are_asked_too(name: str) -> None:
     """Random features and networks leave no exact map; the attack runs to its end on each."""
     own = vfl.Job(**{"batch_size": 60, "epochs": 1, "accepts": [*leak_kinds()]} | EXAMPLES[name])
-    score = ATTACKS["score_columns"].score(Worlds(own, [each.take(ROWS) for each in vfl.datasets.breast_cancer(2)], 0))
+    score = ATTACKS["score_columns"].score(
+        RealIdealPair(own, [each.take(ROWS) for each in vfl.datasets.breast_cancer(2)], 0)
+    )
     assert 0 <= score.real <= 1
     assert "weight for each column" in ATTACKS["score_bits"].why_not(own)
 
@@ -162,7 +166,7 @@ def test_labels_are_attacked_from_classes_in_bins(residual: Any) -> None:
     )
     attack = ATTACKS["bin_counts"]
     assert not attack.why_not(own)
-    score = attack.score(Worlds(own, table, 0, asked=(own, table)))
+    score = attack.score(RealIdealPair(own, table, 0, asked=(own, table)))
     assert score.real == score.simulated
     assert score.real > (0.99 if residual == "open" else 0.7)
     assert "no weights of evidence" in attack.why_not(job("open"))

@@ -12,12 +12,12 @@ from scipy import stats
 import securevfl as vfl
 from securevfl import errors
 from securevfl.audit.attacks import ATTACKS, LabelAttack, label_auc
-from securevfl.audit.recording.views import Worlds
+from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.audit.report import run_audit
 from securevfl.consent.booking import guard
 from securevfl.families.sizes import known_run
 
-BLIND = ("shared_residual", "own_part", "residual_sign", "residual_norm", "residual_direction", "batch_inversion")
+BLIND = ("shared_residual", "partial_score", "residual_sign", "residual_norm", "residual_direction", "batch_inversion")
 
 
 def job(**keys: Any) -> vfl.Job:
@@ -41,7 +41,7 @@ def test_nothing_exceeds_what_is_declared() -> None:
 def test_weights_in_the_clear_would_rank_labels() -> None:
     """The same attack on the same job with an open residual: what shares hide, and chance is not all it can find."""
     opened = job(protocol=vfl.Protocol(residual="open"), accepts=["columns"])
-    assert ATTACKS["own_part"](opened, vfl.datasets.breast_cancer(2), 0).real > 0.9
+    assert ATTACKS["partial_score"](opened, vfl.datasets.breast_cancer(2), 0).real > 0.9
 
 
 @pytest.mark.slow
@@ -51,20 +51,20 @@ def test_attacks_are_at_chance_over_twenty_seeds() -> None:
     parties, found = vfl.datasets.breast_cancer(3), defaultdict[tuple[str, str], list[float]](list)
     drawn = defaultdict[str, list[float]](list)
     for seed in range(20):
-        worlds = Worlds(job(), parties, seed)
+        pair = RealIdealPair(job(), parties, seed)
         for attacker in ("shop", "telco"):
             for name in BLIND:
                 attack = ATTACKS[name]
                 assert isinstance(attack, LabelAttack)
-                found[name, attacker].append(label_auc(attack.guess(worlds.real(attacker), worlds), worlds.labels))
-            view, rng = worlds.real(attacker), np.random.default_rng([seed, 7])
+                found[name, attacker].append(label_auc(attack.guess(pair.real(attacker), pair), pair.labels))
+            view, rng = pair.real(attacker), np.random.default_rng([seed, 7])
             for _ in range(25):
                 direction = view.X @ rng.uniform(-1, 1, view.theta.shape)
-                drawn[attacker].append(label_auc(direction, worlds.labels))
+                drawn[attacker].append(label_auc(direction, pair.labels))
     for (name, attacker), aucs in found.items():
         mean, error = float(np.mean(aucs)), float(np.std(aucs)) / 20**0.5
         print(f"{attacker}: {name} {mean:.3f} +- {error:.3f}")
-        if name == "own_part":
+        if name == "partial_score":
             assert stats.ks_2samp(aucs, drawn[attacker]).pvalue > 1e-9, attacker
             assert np.std(drawn[attacker]) > 0.1  # so that a mean of 20 may well be .03 off
         else:

@@ -12,7 +12,8 @@ import securevfl as vfl
 from securevfl.audit.attacks import ATTACKS
 from securevfl.audit.findings import FOUND, Audit, Inference
 from securevfl.audit.page import html, summary, text
-from securevfl.audit.recording.views import Worlds, complete, received
+from securevfl.audit.recording.column_numbers import complete, received
+from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.audit.report import run_audit, unseen
 from securevfl.families import METHODS
 from securevfl.models.losses import LOSSES
@@ -126,18 +127,18 @@ def test_residuals_of_every_loss_are_turned_into_columns(loss: str) -> None:
             y = np.where(scores > 0.8, y, 0)
         bank = vfl.Party("bank", bank.X, y, aligned=True)
     own = job(model=model, **STEPS.get(loss, {}))
-    worlds = Worlds(own, [bank, shop], 0)
-    found = [each for each in received(worlds, worlds.real_run[1]) if each.learner == "shop"]
+    pair = RealIdealPair(own, [bank, shop], 0)
+    found = [each for each in received(pair, pair.real_run[1]) if each.learner == "shop"]
     assert found
     assert all(np.isfinite(each.numbers).all() and len(each.rows) == len(each.numbers) for each in found)
-    assert ATTACKS["column_space"].score(worlds).detail.count("shop about bank: 3 of 3 columns within") == 1
+    assert ATTACKS["column_space"].score(pair).detail.count("shop about bank: 3 of 3 columns within") == 1
 
 
 def test_weights_of_rows_hide_sums_and_no_labels() -> None:
     own = job(weights={"classes": "balanced"})
-    worlds = Worlds(own, table(), 0)
-    assert not [each for each in received(worlds, worlds.real_run[1]) if each.learner == "shop"]
-    assert ATTACKS["residual_sign"].score(worlds).real > 0.99
+    pair = RealIdealPair(own, table(), 0)
+    assert not [each for each in received(pair, pair.real_run[1]) if each.learner == "shop"]
+    assert ATTACKS["residual_sign"].score(pair).real > 0.99
 
 
 def test_visits_that_leave_many_rows_open_are_left_out() -> None:
@@ -150,11 +151,11 @@ def test_visits_that_leave_many_rows_open_are_left_out() -> None:
 
 def test_a_family_that_is_not_observed_fails_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without what it learns before them the attacks would end at chance, and the audit with 0."""
-    assert not unseen(Worlds(job(vfl.Ckks(), epochs=1), table(), 0))
+    assert not unseen(RealIdealPair(job(vfl.Ckks(), epochs=1), table(), 0))
     monkeypatch.setattr(
         "securevfl.protocols.residuals.base.NotedReply", lambda reply, channel: reply
     )  # goes round the role
-    blind = Worlds(job(vfl.Ckks(), epochs=1), table(), 0)
+    blind = RealIdealPair(job(vfl.Ckks(), epochs=1), table(), 0)
     assert ATTACKS["cross_round"].score(blind).real == 0.5
     (line,) = unseen(blind)
     assert line.startswith("shop: by its entries bank tells it labels of training rows, and none was seen")
@@ -170,7 +171,7 @@ def test_what_entries_say_is_seen_in_every_method(name: str) -> None:
     count = own.method.most or 3
     parties = [party.take(np.arange(120, dtype=np.intp)) for party in vfl.datasets.breast_cancer(count)]
     helpers = [vfl.Helper(name, role) for name, role in own.method.helpers]
-    assert not unseen(Worlds(own, [*parties, *helpers], 0))
+    assert not unseen(RealIdealPair(own, [*parties, *helpers], 0))
 
 
 @pytest.mark.long
@@ -186,8 +187,8 @@ def test_the_audit_says_which_attack_did_not_run_and_why() -> None:
         assert "no phases are summed" in page
 
 
-@pytest.mark.parametrize("made_up", [(), ("shop",)])
-def test_whose_label_a_row_opens_that_stands_alone_is_told_so(made_up: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("noise_parties", [(), ("shop",)])
+def test_whose_label_a_row_opens_that_stands_alone_is_told_so(noise_parties: tuple[str, ...]) -> None:
     bank, shop = (party.take(np.arange(120, dtype=np.intp)) for party in vfl.datasets.breast_cancer(2))
     rare = np.zeros(len(shop))
     rare[7] = 1.0
@@ -196,10 +197,10 @@ def test_whose_label_a_row_opens_that_stands_alone_is_told_so(made_up: tuple[str
         model=vfl.Logistic(), optimizer=vfl.FedSGD(lr=0.1), protocol="ckks", batch_size="all", epochs=1,
         accepts=["columns"],
     )  # fmt: skip
-    audit = run_audit(job, [bank, shop], seeds=(0,), made_up=made_up)
+    audit = run_audit(job, [bank, shop], seeds=(0,), noise_parties=noise_parties)
     assert list(audit.opens) == ["bank"]
     told = " ".join(audit.opens["bank"])
-    if made_up:
+    if noise_parties:
         assert "ask it for that line of its sheet" in told
     else:
         assert "shop: 1 rows of 120 stand nearly alone" in told

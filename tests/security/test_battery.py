@@ -5,7 +5,7 @@ import pytest
 from selfcheck.bits import bits_of, bits_of_numbers, bitwise
 
 from securevfl.audit.statistics import LEVEL, Battery
-from securevfl.audit.transcripts import _wrong_total
+from securevfl.audit.transcript_checks import _wrong_total
 from securevfl.protocols.declared import Circle
 
 

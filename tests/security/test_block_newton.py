@@ -8,15 +8,16 @@ from numpy.typing import NDArray
 
 import securevfl as vfl
 from securevfl.audit.attacks import ATTACKS, LabelAttack, label_auc
-from securevfl.audit.attacks.opened_gradients import subset
-from securevfl.audit.recording.views import Worlds, received
+from securevfl.audit.attacks.two_values import subset
+from securevfl.audit.recording.column_numbers import received
+from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.disclosure.exposure import expected_label_auc
 from securevfl.models import linear_block
 from securevfl.optim.block_newton import OVER
 from securevfl.runtime.channel import Event
 
 NOISE = 15  # columns of the attacker
-READ = ("batch_inversion", "cross_round", "own_part")  # these read openings, and take seconds
+READ = ("batch_inversion", "cross_round", "partial_score")  # these read openings, and take seconds
 
 
 def job(**keys: object) -> vfl.Job:
@@ -36,12 +37,12 @@ def tables(rows: int, columns: int = NOISE, seed: int = 0) -> list[vfl.Party]:
 
 def best_attack(own: vfl.Job, parties: list[vfl.Party], attacks: Iterable[str] = READ) -> float:
     """The highest label AUC of these attacks of the audit on what the shop has received."""
-    worlds, found = Worlds(own, parties, 0, attacker="shop"), []
+    pair, found = RealIdealPair(own, parties, 0, attacker="shop"), []
     for name in attacks:
         attack = ATTACKS[name]
         assert isinstance(attack, LabelAttack)
         if not attack.why_not(own):
-            found.append(label_auc(attack.guess(worlds.real(), worlds), worlds.labels))
+            found.append(label_auc(attack.guess(pair.real(), pair), pair.labels))
     return max(found)
 
 
@@ -68,9 +69,9 @@ def test_minibatches_of_the_same_data_tell_more() -> None:
 
 def test_few_exchanges_span_few_dimensions_of_the_columns() -> None:
     own = job(epochs=5, optimizer=vfl.BlockNewton(tolerance=0))
-    worlds = Worlds(own, tables(1000), 0)
-    (batch,) = received(worlds, worlds.real_run[1])
-    exchanges = worlds.real_run[0].costs.rounds
+    pair = RealIdealPair(own, tables(1000), 0)
+    (batch,) = received(pair, pair.real_run[1])
+    exchanges = pair.real_run[0].costs.rounds
     assert exchanges == 5
     trained = batch.numbers[:, :exchanges]
     assert np.linalg.matrix_rank(trained) == exchanges - 1  # the first is zero
@@ -86,10 +87,10 @@ def labels_from_two_values(start: Callable[..., NDArray[np.float64]] | None, l2:
     with pytest.MonkeyPatch.context() as patch:
         if start is not None:
             patch.setattr(linear_block, "starting_weights", start)
-        worlds = Worlds(job(model=vfl.Logistic(l2=l2), epochs=1), [bank, shop], 0, attacker="shop")
-        rows, A, b = worlds.real().equations()[0]
-    found = subset(A, A.sum(axis=1) * worlds.labels.mean() - b[:, 0])
-    return 0.5 if found is None else float(np.mean(found == worlds.labels[rows]))
+        pair = RealIdealPair(job(model=vfl.Logistic(l2=l2), epochs=1), [bank, shop], 0, attacker="shop")
+        rows, A, b = pair.real().equations()[0]
+    found = subset(A, A.sum(axis=1) * pair.labels.mean() - b[:, 0])
+    return 0.5 if found is None else float(np.mean(found == pair.labels[rows]))
 
 
 def test_the_random_start_neither_hides_nor_is_needed() -> None:

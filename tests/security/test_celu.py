@@ -6,7 +6,8 @@ from numpy.typing import NDArray
 
 import securevfl as vfl
 from securevfl.audit.attacks import label_auc
-from securevfl.audit.recording.views import View, Worlds
+from securevfl.audit.recording.party_view import PartyView
+from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.disclosure.exposure import expected_label_auc
 
 SEEDS = range(3)
@@ -34,7 +35,7 @@ def job(optimizer: object, seed: int) -> vfl.Job:
     )
 
 
-def solved(view: View) -> tuple[NDArray[np.float64], float]:
+def solved(view: PartyView) -> tuple[NDArray[np.float64], float]:
     """Scores (m x 1) by least squares over all equations about each batch, g taken as constant; and their mean rank."""
     scores, ranks = np.full((len(view.X), 1), np.nan), []
     equations = view.equations()
@@ -50,9 +51,9 @@ def attacked(optimizer: object) -> tuple[float, float]:
     """Label AUC and rank, means over the seeds."""
     found = []
     for seed in SEEDS:
-        worlds = Worlds(job(optimizer, seed), parties(seed), seed, attacker="stranger")
-        scores, rank = solved(worlds.real())
-        found.append((label_auc(scores, worlds.labels), rank))
+        pair = RealIdealPair(job(optimizer, seed), parties(seed), seed, attacker="stranger")
+        scores, rank = solved(pair.real())
+        found.append((label_auc(scores, pair.labels), rank))
     return float(np.mean([auc for auc, _ in found])), float(np.mean([rank for _, rank in found]))
 
 

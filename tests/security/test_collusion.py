@@ -19,7 +19,7 @@ from securevfl.crypto.key_agreement import KeyPair
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.sum_trees import SumTree
 from securevfl.protocols.declared import Circle, Space
-from securevfl.protocols.seat import Seat
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.sums import pairwise_sum
 from securevfl.protocols.sums.base import SumProtocol, SumRole
 from securevfl.protocols.sums.pairwise_sum import PairMasked
@@ -52,9 +52,9 @@ class Transcript:
         exchanges, shape = len(parts["b"]), parts["b"][0].shape
 
         def play(channel: Channel) -> None:
-            seat = Seat(channel, Roles.sum("a", self.names[1:]), Meter(channel.clock, channel.books))
+            context = PartyContext(channel, Roles.sum("a", self.names[1:]), Meter(channel.clock, channel.books))
             self.session = f"{channel.session.hex()}/"
-            role = self.roles[channel.me] = sums.role(seat)
+            role = self.roles[channel.me] = sums.role(context)
             if channel.me == "a":
                 self.sums_collected = [role.collect(shape, space) for _ in range(exchanges)]
                 return
@@ -181,9 +181,9 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, bytes]]:
     found: dict[str, dict[str, bytes]] = {}
     exchange = pairwise_sum.exchange_keys
 
-    def recorded(seat: Seat, pair: KeyPair, among: Sequence[str], *, domain: str) -> dict[str, bytes]:
-        found[seat.me] = exchange(seat, pair, among, domain=domain)
-        return found[seat.me]
+    def recorded(context: PartyContext, pair: KeyPair, among: Sequence[str], *, domain: str) -> dict[str, bytes]:
+        found[context.me] = exchange(context, pair, among, domain=domain)
+        return found[context.me]
 
     monkeypatch.setattr(pairwise_sum, "exchange_keys", recorded)
     return found

@@ -11,9 +11,11 @@ from threadpoolctl import threadpool_limits
 
 import securevfl as vfl
 from securevfl.audit.attacks import ATTACKS
-from securevfl.audit.attacks.column_space import hidden_spaces, read, recovery, shares, space, two_valued
+from securevfl.audit.attacks.binary_columns import hidden_spaces, read, two_valued
+from securevfl.audit.attacks.column_space import recovery, shares, space
 from securevfl.audit.findings import Audit
-from securevfl.audit.recording.views import Received, Worlds, received
+from securevfl.audit.recording.column_numbers import ColumnNumbers, received
+from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.audit.report import run_audit
 from securevfl.protocols.sums.base import SumProtocol
 
@@ -59,39 +61,37 @@ OTHERS = [("auto", vfl.Ckks(), 1), ("direct", vfl.Ckks(), 2), *((sums, vfl.Ckks(
 def test_a_long_run_tells_the_columns_through_every_sum(
     sums: SumProtocol | str, residual: object, passives: int
 ) -> None:
-    worlds = Worlds(job(sums, residual), credit(passives), 0)
-    score = ATTACKS["column_space"].score(worlds)
+    pair = RealIdealPair(job(sums, residual), credit(passives), 0)
+    score = ATTACKS["column_space"].score(pair)
     assert score.real > 0.999 > 0.2 > score.chance
     assert score.simulated == pytest.approx(score.real, abs=1e-3)  # the sums are declared
     whole = [
-        each
-        for each in received(worlds, worlds.real_run[1])
-        if len(each.about) == (1 if sums == "direct" else passives)
+        each for each in received(pair, pair.real_run[1]) if len(each.about) == (1 if sums == "direct" else passives)
     ]
     for batch in whole:
         assert space(batch).shape[1] == batch.truth.shape[1]
         error = recovery(batch, space(batch), 40)
         assert error < (0.3 if isinstance(sums, vfl.CipherSum) else 1e-6)  # encrypted sums are rounded
-    bits = ATTACKS["binary_columns"].score(worlds)
+    bits = ATTACKS["binary_columns"].score(pair)
     assert bits.real == 1
     assert all(name in bits.detail for name in BITS)
 
 
 def test_a_short_run_tells_a_part_of_the_columns() -> None:
-    worlds = Worlds(job(epochs=3), credit(), 0)
-    score = ATTACKS["column_space"].score(worlds)
+    pair = RealIdealPair(job(epochs=3), credit(), 0)
+    score = ATTACKS["column_space"].score(pair)
     assert 0.3 < score.real < 0.9
     assert "no column within" in score.detail
-    control = received(worlds, worlds.real_run[1])[0]
+    control = received(pair, pair.real_run[1])[0]
     noise = replace(control, numbers=np.random.default_rng(0).normal(size=control.numbers.shape))
     assert np.nanmean(shares(noise.truth, space(noise))) < 0.1
 
 
 def test_an_open_residual_tells_a_passive_party_the_columns_of_all_others() -> None:
-    worlds = Worlds(job(vfl.PairwiseSum(), "open", epochs=20), credit(2), 0)
-    detail = ATTACKS["column_space"].score(worlds).detail
+    pair = RealIdealPair(job(vfl.PairwiseSum(), "open", epochs=20), credit(2), 0)
+    detail = ATTACKS["column_space"].score(pair).detail
     assert "shop0 about bank, shop1: 9 of 9 columns within (b0, b1, b2, b3, b4, " in detail
-    sealed = Worlds(job(vfl.PairwiseSum(), vfl.Ckks(), epochs=20), credit(2), 0)
+    sealed = RealIdealPair(job(vfl.PairwiseSum(), vfl.Ckks(), epochs=20), credit(2), 0)
     assert "shop0 about" not in ATTACKS["column_space"].score(sealed).detail
 
 
@@ -99,22 +99,22 @@ def test_an_open_residual_tells_a_passive_party_the_columns_of_all_others() -> N
 def test_the_other_parts_follow_from_an_open_residual_of_every_loss(model: object) -> None:
     parties = vfl.datasets.digits(3) if isinstance(model, vfl.Softmax) else credit(2)
     own = job(epochs=30, model=model, batch_size=150, optimizer=vfl.FedBCD(local_steps=2, lr=0.1))
-    worlds = Worlds(own, parties, 0)
-    found = [each for each in received(worlds, worlds.real_run[1]) if each.learner != "bank"]
+    pair = RealIdealPair(own, parties, 0)
+    found = [each for each in received(pair, pair.real_run[1]) if each.learner != "bank"]
     assert {each.learner for each in found} == {party.name for party in parties[1:]}
     for each in found:
         assert np.nanmean(shares(each.truth, space(each))) > 0.99
 
 
 def test_evaluations_count_and_held_out_rows_are_told_by_them() -> None:
-    worlds = Worlds(job(epochs=4, test_fraction=0.2, evaluate_every=1), credit(), 0)
-    found = received(worlds, worlds.whole_run[1])
-    held_out = next(each for each in found if np.array_equal(each.rows, worlds.schedule.test))
-    assert held_out.numbers.shape[1] == 4 * worlds.schedule.batches + 1
+    pair = RealIdealPair(job(epochs=4, test_fraction=0.2, evaluate_every=1), credit(), 0)
+    found = received(pair, pair.evaluated_run[1])
+    held_out = next(each for each in found if np.array_equal(each.rows, pair.schedule.test))
+    assert held_out.numbers.shape[1] == 4 * pair.schedule.batches + 1
     assert np.nanmin(shares(held_out.truth, space(held_out))) > 0.999
     training = next(each for each in found if len(each.rows) != len(held_out.rows) and each.learner == "bank")
     assert training.numbers.shape[1] == 4
-    assert len(worlds.job.accepts) > 1  # a worlds may show what a job may not do
+    assert len(pair.job.accepts) > 1  # a worlds may show what a job may not do
 
 
 def test_columns_of_two_values_are_read_from_fewer_numbers_than_columns() -> None:
@@ -123,7 +123,7 @@ def test_columns_of_two_values_are_read_from_fewer_numbers_than_columns() -> Non
     numbers = (X - X.mean(axis=0)) @ generator.normal(size=(12, 1))
     assert max(np.nanmin(shares(X[:34], hidden)) for hidden in hidden_spaces(numbers[:34], 12)) == pytest.approx(1)
     names = tuple(f"c{j}" for j in range(12))
-    batch = Received("bank", ("shop",), np.arange(80), numbers, X, names, 12)
+    batch = ColumnNumbers("bank", ("shop",), np.arange(80), numbers, X, names, 12)
     assert read(batch) == set(names)
     blurred = numbers + generator.normal(size=numbers.shape) * 1e-4
     assert not read(replace(batch, numbers=blurred))
@@ -135,7 +135,7 @@ def test_vectors_of_two_values_are_found_in_small_and_large_spaces() -> None:
         X = np.column_stack([generator.random((400, 3)) < 0.4, generator.normal(size=(400, reals))])
         names = tuple(map(str, range(3 + reals)))
         numbers = X @ generator.normal(size=(3 + reals, 3 + reals))
-        own = space(Received("bank", ("shop",), np.arange(400), numbers, X, names, 3 + reals))
+        own = space(ColumnNumbers("bank", ("shop",), np.arange(400), numbers, X, names, 3 + reals))
         basis = np.column_stack([np.full(400, 400**-0.5), own])
         vectors = two_valued(basis)
         found = {vector.tobytes() for vector in vectors} | {(~vector).tobytes() for vector in vectors}
@@ -146,7 +146,7 @@ def test_vectors_of_two_values_are_found_in_small_and_large_spaces() -> None:
 def test_a_first_difference_is_a_part_in_sequential_mode_alone() -> None:
     optimizer = vfl.FedBCD(local_steps=3, lr=0.3, mode="sequential")
     own = job(vfl.PairwiseSum(), vfl.Ckks(), optimizer=optimizer, epochs=1)
-    score = ATTACKS["first_difference"].score(Worlds(own, credit(3), 0))
+    score = ATTACKS["first_difference"].score(RealIdealPair(own, credit(3), 0))
     assert score.real == pytest.approx(2 / 3)  # the last one moves after the last sum of the visit
     assert "shop0, shop1" in score.detail
     assert ATTACKS["first_difference"].why_not(job(vfl.PairwiseSum()))
@@ -159,7 +159,7 @@ def test_a_first_difference_is_a_part_in_sequential_mode_alone() -> None:
 @pytest.mark.parametrize("sums", ["direct", "pairwise"])
 def test_a_partys_own_part_ranks_the_labels_whatever_the_protocol(sums: str, residual: object) -> None:
     parties = vfl.datasets.breast_cancer(2 if sums == "direct" else 3)
-    score = ATTACKS["own_part"].score(Worlds(job(sums, residual, batch_size=284), parties, 0))
+    score = ATTACKS["partial_score"].score(RealIdealPair(job(sums, residual, batch_size=284), parties, 0))
     assert score.real > (0.97 if sums == "direct" else 0.8)
     assert score.real == pytest.approx(score.simulated, abs=1e-3)
 
@@ -218,11 +218,11 @@ def test_the_credit_table_as_it_was_found() -> None:
         vfl.Party("shop", np.column_stack(list(shop.values())), columns=list(shop), aligned=True),
     ]
     keys: dict[str, Any] = {"batch_size": 750, "optimizer": vfl.FedBCD(lr=0.1), "prepare": {"tails": "keep"}}
-    long = Worlds(job(residual=vfl.Ckks(), epochs=20, **keys), parties, 0)
+    long = RealIdealPair(job(residual=vfl.Ckks(), epochs=20, **keys), parties, 0)
     score = ATTACKS["column_space"].score(long)
     assert score.real > 0.999999
     assert "14 known rows give them" in score.detail
-    short = Worlds(job(residual=vfl.Ckks(), epochs=5, **keys), parties, 0)  # 4 are at times too few
-    for worlds in (long, short):
-        assert ATTACKS["binary_columns"].score(worlds).real == 1
+    short = RealIdealPair(job(residual=vfl.Ckks(), epochs=5, **keys), parties, 0)  # 4 are at times too few
+    for pair in (long, short):
+        assert ATTACKS["binary_columns"].score(pair).real == 1
     assert ATTACKS["column_space"].score(short).real < 0.8

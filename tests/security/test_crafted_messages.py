@@ -95,8 +95,8 @@ class Liar:
         def quick(*roles: Any, **options: Any) -> Any:
             return together(*roles, **options | {"timeout": 3.0})
 
-        def sends(channel: Channel, to: str, message: Message, lane: str = "", *, told: Any = None) -> None:
-            send(channel, to, self._passed(channel.me, message), lane, told=told)
+        def sends(channel: Channel, to: str, message: Message, subchannel: str = "", *, told: Any = None) -> None:
+            send(channel, to, self._passed(channel.me, message), subchannel, permit=told)
 
         monkeypatch.setattr(Channel, "send", sends)
         for module in (simulate, run, correlate, fairness_by_group):

@@ -27,7 +27,8 @@ from securevfl.errors import SecureVFLError
 from securevfl.families.player import State
 from securevfl.families.shares.shares_player import _read_inputs
 from securevfl.organisations.align import FolderJournal
-from securevfl.protocols.shares.work_ahead import OnDisk, SpentNames
+from securevfl.protocols.shares.disk_store import OnDisk
+from securevfl.protocols.shares.spent_chunks import SpentNames
 from securevfl.training.checkpoint import Checkpoints, Saved
 from securevfl.training.model_part import ModelPart
 
@@ -210,10 +211,11 @@ FOR_OTHERS = {  # what is written to be shown, or to be handed on: pages, tables
 }
 TESTED = {  # by this file, or by the one that is named
     *("training/model_part", "training/checkpoint", "families/shares/shares_player", "data/load"),
-    *("protocols/shares/work_ahead", "organisations/align", "disclosure/ledger", "disclosure/row_sets"),
+    *("protocols/shares/disk_store", "protocols/shares/spent_chunks"),
+    *("organisations/align", "disclosure/ledger", "disclosure/row_sets"),
 }
 OTHERWISE = {
-    "protocols/shares/score_ledger": "tests/protocols/test_score_ledger.py",
+    "protocols/score_ledger/database": "tests/protocols/test_score_ledger.py",
     "consent/consent_sheet": "a line that is not as it was agrees to no sheet",
     "data/store": "tests/data/test_store.py: its head; rows are read by place",
 }

@@ -371,10 +371,10 @@ def test_a_public_key_that_makes_pair_keys_known_is_refused(key: bytes, monkeypa
 
     send, events = Channel.send, []
 
-    def sends_bad_key(self: Channel, to: str, message: object, lane: str = "", *, told: object = None) -> None:
+    def sends_bad_key(self: Channel, to: str, message: object, subchannel: str = "", *, told: object = None) -> None:
         if self.me == "shop" and isinstance(message, SumPublic):
             message = SumPublic(key)
-        send(self, to, message, lane, told=told)
+        send(self, to, message, subchannel, permit=told)
 
     monkeypatch.setattr(Channel, "send", sends_bad_key)
     protocol = vfl.Protocol(sum="pairwise", residual="open")

@@ -26,7 +26,7 @@ from securevfl.data.party import register_of
 from securevfl.errors import LimitError, ProtocolError, ShapeMismatch
 from securevfl.protocols.engines import Engine
 from securevfl.protocols.residuals.sealed_residual import Opened, SealedActive, SealedG, SealedPassive, product_of
-from securevfl.runtime.channel import Door, Event
+from securevfl.runtime.channel import DisclosureGate, Event
 from tests.small_keys import SMALL
 
 ENGINES = [vfl.Ckks(), SMALL]
@@ -77,7 +77,7 @@ def test_without_either_check_it_reads_every_label(
     with pytest.raises(ProtocolError, match="of more bits than its entry has, which is 15 numbers"):
         vfl.simulate(chosen, [bank, shop], workers=1)
     assert read == []
-    monkeypatch.setattr(Door, "check", lambda self, message, told: None)
+    monkeypatch.setattr(DisclosureGate, "check", lambda self, message, told: None)
     vfl.simulate(chosen, [bank, shop], workers=1)
     partition = chosen.schedule(register_of([bank, shop])).partition(0)
     assert len(read) == len(partition)
@@ -223,9 +223,9 @@ def test_the_active_party_knows_the_width_of_every_passive_party() -> None:
     widths = []
     honest = SealedActive.__init__
 
-    def noted(self, seat, *rest):
-        widths.append(dict(seat.parameters))
-        honest(self, seat, *rest)
+    def noted(self, context, *rest):
+        widths.append(dict(context.parameters))
+        honest(self, context, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SealedActive, "__init__", noted)

@@ -223,9 +223,9 @@ def test_own_parts_and_the_messages_of_the_session_stand_on_the_sheet() -> None:
     sheet = vfl.explain(job(), vfl.datasets.breast_cancer())
     passive = sheet.split("\nshop (")[1]
     assert "X_k theta_k, which ranks the labels" in passive
-    for message in ("Meeting", "Abort"):
+    for message in ("RunHello", "Abort"):
         assert f"{message} from active" in passive
-    assert "Verdict from lead" in passive
+    assert "StopDecision from lead" in passive
     assert "own part" not in vfl.explain(job(model=vfl.Square()), vfl.datasets.diabetes())
 
 

@@ -9,7 +9,7 @@ from scipy.stats import ks_2samp
 from sklearn.metrics import roc_auc_score
 
 import securevfl as vfl
-from securevfl.audit.attacks.opened_gradients import subset
+from securevfl.audit.attacks.two_values import subset
 from securevfl.consent.booking import leaks
 from securevfl.crypto.kernel import opened_words
 from securevfl.crypto.kernel.row_parameters import OPENED
@@ -48,8 +48,8 @@ def told(parties: list[vfl.Party], woe: Woe) -> tuple[np.ndarray, np.ndarray]:
     kept: list[Any] = []
     ask = bin_classes.ask
 
-    def watched(seat: Any, residual: Any, bins: BinRows, rows: Any) -> Any:
-        found = ask(seat, residual, bins, rows)
+    def watched(context: Any, residual: Any, bins: BinRows, rows: Any) -> Any:
+        found = ask(context, residual, bins, rows)
         kept.extend((bins[:].T, found))
         return found
 
@@ -122,8 +122,8 @@ def test_bins_of_two_columns_that_differ_by_one_row_are_refused() -> None:
 def test_nobody_is_told_more_counts_than_all_know_of(monkeypatch: pytest.MonkeyPatch) -> None:
     """A party that asks with a matrix of its own, one row a column, is refused before anything is opened."""
 
-    def rows_apart(seat: Any, residual: Any, bins: BinRows, rows: Any) -> Any:
-        return ask(seat, residual, np.eye(len(bins)), np.ones(len(bins), int))
+    def rows_apart(context: Any, residual: Any, bins: BinRows, rows: Any) -> Any:
+        return ask(context, residual, np.eye(len(bins)), np.ones(len(bins), int))
 
     ask = bin_classes.ask
     monkeypatch.setattr(bin_classes, "ask", rows_apart)
@@ -187,12 +187,12 @@ def test_weights_in_place_of_bins_read_no_more_labels_than_are_counted(
         return sent[-1]
 
     def ask(each: int) -> Any:
-        def asked(seat: Any, residual: Any, bins: BinRows, rows: Any) -> Any:
+        def asked(context: Any, residual: Any, bins: BinRows, rows: Any) -> Any:
             J = np.zeros(bins[:].shape)
             for j in range(J.shape[1]):
                 J[j * each : (j + 1) * each, j] = 2.0 ** np.arange(each)[::-1]
-            role = residual.passive(seat, Agreement(group="bins", word=word))
-            with seat.channel.door.on("bins"):
+            role = residual.passive(context, Agreement(group="bins", word=word))
+            with context.channel.gate.on("bins"):
                 found = role.reply().gradient(FixedJacobian(), Batch(0, 0, J))[:, 0]
             read[each] = []
             for value in found.tolist():

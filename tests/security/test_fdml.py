@@ -13,10 +13,11 @@ import pytest
 
 import securevfl as vfl
 from securevfl.audit.attacks.column_space import ColumnSpace, shares, space
-from securevfl.audit.recording import views
-from securevfl.audit.recording.recorded_runs import record
-from securevfl.audit.recording.views import Received, Worlds, received
-from securevfl.audit.transcripts import check_transcript
+from securevfl.audit.recording import party_recording
+from securevfl.audit.recording.column_numbers import ColumnNumbers, received
+from securevfl.audit.recording.real_ideal_pair import RealIdealPair
+from securevfl.audit.recording.transcript_recording import record_transcript
+from securevfl.audit.transcript_checks import check_transcript
 from securevfl.errors import CryptoError, KeyMismatch, LimitError, ProtocolError, SecureVFLError
 from securevfl.families.fdml.pulls import Push, Restored
 from securevfl.families.fdml.stored_sum import MaskedServer, MaskedWorker, StoredWorker
@@ -43,15 +44,15 @@ def job(
     )
 
 
-def found(own: vfl.Job, given: list[vfl.Party]) -> dict[tuple[str, tuple[str, ...]], list[Received]]:
-    worlds = Worlds(own, given, 1)
-    every: dict[tuple[str, tuple[str, ...]], list[Received]] = {}
-    for each in received(worlds, worlds.real_run[1]):
+def found(own: vfl.Job, given: list[vfl.Party]) -> dict[tuple[str, tuple[str, ...]], list[ColumnNumbers]]:
+    pair = RealIdealPair(own, given, 1)
+    every: dict[tuple[str, tuple[str, ...]], list[ColumnNumbers]] = {}
+    for each in received(pair, pair.real_run[1]):
         every.setdefault((each.learner, each.about), []).append(each)
     return every
 
 
-def inside(batches: list[Received]) -> float:
+def inside(batches: list[ColumnNumbers]) -> float:
     return float(np.mean([np.nanmean(shares(each.truth, space(each))) for each in batches]))
 
 
@@ -84,9 +85,9 @@ def test_with_three_workers_it_is_the_sum_of_the_others() -> None:
 def test_where_one_other_worker_moves_alone_its_columns_show() -> None:
     """One epoch of four batches at most apart: pulls of a slow worker catch the others at different visits."""
     own, given = job(tau=6, epochs=14, batch_size=60), parties(3)
-    worlds = Worlds(own, given, 1)
-    with mock.patch.object(views, "simulate", partial(vfl.simulate, slowed={"bank": 40.0, "shop": 5.0})):
-        single = [each for each in received(worlds, worlds.real_run[1]) if len(each.about) == 1]
+    pair = RealIdealPair(own, given, 1)
+    with mock.patch.object(party_recording, "simulate", partial(vfl.simulate, slowed={"bank": 40.0, "shop": 5.0})):
+        single = [each for each in received(pair, pair.real_run[1]) if len(each.about) == 1]
     assert single, "somebody has moved alone"
     for each in single:
         changes = each.numbers - each.numbers.mean(axis=0)
@@ -125,7 +126,7 @@ def test_noise_keeps_columns_out_of_what_is_pulled() -> None:
 @pytest.mark.parametrize(("stored", "residual"), [("open", None), ("masks", None), ("masks", "ckks")])
 def test_transcripts_hold_what_is_declared(stored: str, residual: str | None) -> None:
     own = job(stored, epochs=2, shows=residual is None, residual=residual)
-    transcripts = [record(own, parties(3))[0] for _ in range(2)]
+    transcripts = [record_transcript(own, parties(3))[0] for _ in range(2)]
     assert not check_transcript(*transcripts).findings
 
 

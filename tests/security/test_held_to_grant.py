@@ -72,9 +72,9 @@ def names_all(work: AlignmentWork, passive_rows: dict[str, int], done: dict[str,
     for passive, rows in passive_rows.items():
         values = answers(passive)
         (psi_many._store_of if len(passive_rows) > 1 else psi_many._values_of)(work, passive, rows)
-        told = work.names(passive, work.rows)
-        work.channel.send(passive, Common(work.rows), told=told)
-        work.channel.send(passive, Tags(values[rising(values[:, 2:]), 2:].tobytes()), told=told)
+        permit = work.names(passive, work.rows)
+        work.channel.send(passive, Common(work.rows), permit=permit)
+        work.channel.send(passive, Tags(values[rising(values[:, 2:]), 2:].tobytes()), permit=permit)
     return np.arange(work.rows)
 
 

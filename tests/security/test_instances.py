@@ -32,7 +32,7 @@ from securevfl.errors import OpeningMismatch, RangeError
 from securevfl.models.losses import LOSSES
 from securevfl.models.row_weights import WeightedLoss
 from securevfl.protocols.residuals.defences import DEFENCES, Rounding
-from securevfl.protocols.shares import new_sums
+from securevfl.protocols.shares import range_count
 from tests.small_keys import SMALL
 
 RNG = np.random.default_rng(3)
@@ -156,7 +156,7 @@ def masks_of_counted_rows() -> None:
     """Every row's table of a count of far sums has a mask of its own: as many words are drawn as there are rows."""
     drawn: list[int] = []
 
-    class Ring(type(new_sums._RING)):  # type: ignore[misc]
+    class Ring(type(range_count._RING)):  # type: ignore[misc]
         def uniform(self, prg: Prg, shape: Any) -> Any:
             drawn.append(int(np.prod(shape)))
             return super().uniform(prg, shape)
@@ -165,7 +165,7 @@ def masks_of_counted_rows() -> None:
     protocol = vfl.Protocol(shares=vfl.Shares(chunk=1))
     accepts = ["small_metrics", "label_auc", "scores"]
     job = vfl.Job(model=vfl.Logistic(), protocol=protocol, batch_size="all", epochs=1, accepts=accepts)
-    with mock.patch.object(new_sums, "_RING", Ring(new_sums._RING.bits)):
+    with mock.patch.object(range_count, "_RING", Ring(range_count._RING.bits)):
         run = vfl.simulate(job, parties)
     rows = len(run.job.schedule(parties[0].register).train)
     assert drawn
@@ -228,7 +228,7 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[[], None]]] = {
     ),
     "one mask for all rows": (
         lambda: edited(
-            new_sums,
+            range_count,
             "looked_up",
             (
                 'ring.uniform(Prg.fresh("masks of entries"), places.size)',

@@ -1,6 +1,6 @@
 """Key streams of whole runs: no party begins one that it has begun before, in the tenth chunk or round either.
 
-Keys of pairs are agreed for one lane and purpose of a session each, whichever key pairs they come from.
+Keys of pairs are agreed for one subchannel and purpose of a session each, whichever key pairs they come from.
 
 A generator begins its streams at number 0, and numbers go up while it lives. So a second generator of the same key and
 label at one party repeats the first one's masks; the two ends of a pair hold one each.
@@ -29,7 +29,7 @@ READ_AGAIN = "public ", "offset", "mask of a stored payload"
 
 @pytest.fixture
 def agreed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[tuple[str, ...]]]:
-    """How often each party agrees on a key with each other one, by session and lane, and by purpose: once."""
+    """How often each party agrees on a key with each other one, by session and subchannel, and by purpose: once."""
     found, agree, lock = Counter[tuple[str, ...]](), KeyPair.agree, threading.Lock()
 
     def agreeing(pair: KeyPair, public: bytes, **context: str) -> bytes:

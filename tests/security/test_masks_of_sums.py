@@ -9,7 +9,7 @@ import pytest
 import securevfl as vfl
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.sum_trees import SumTree
-from securevfl.protocols.seat import Seat
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.sums import pairwise_sum
 from securevfl.protocols.sums.base import SumProtocol, SumRole, two_passes
 from securevfl.protocols.sums.pairwise_sum import PairMasked
@@ -39,11 +39,11 @@ def test_equal_trees_are_caught() -> None:
 class WithRole(vfl.TreeSum):
     """A tree sum with other masks."""
 
-    def role(self, seat: Seat) -> SumRole:
-        return self.roles(seat, *self.trees(len(seat.parties)))
+    def role(self, context: PartyContext) -> SumRole:
+        return self.roles(context, *self.trees(len(context.parties)))
 
-    def roles(self, seat: Seat, T1: SumTree, T2: SumTree) -> SumRole:
-        return TreeSumRole(seat, T1, T2)
+    def roles(self, context: PartyContext, T1: SumTree, T2: SumTree) -> SumRole:
+        return TreeSumRole(context, T1, T2)
 
 
 class NoMask(TreeSumRole):
@@ -63,24 +63,24 @@ class OneMask(TreeSumRole):
 class SeededMask(TreeSumRole):
     """Masks from the job's seed."""
 
-    def __init__(self, seat: Seat, T1: SumTree, T2: SumTree) -> None:
-        super().__init__(seat, T1, T2)
-        self._masks = Prg(seat.seed.to_bytes(32, "big"), seat.me)
+    def __init__(self, context: PartyContext, T1: SumTree, T2: SumTree) -> None:
+        super().__init__(context, T1, T2)
+        self._masks = Prg(context.seed.to_bytes(32, "big"), context.me)
 
 
 class NoMaskSum(WithRole):
-    def roles(self, seat: Seat, T1: SumTree, T2: SumTree) -> SumRole:
-        return NoMask(seat, T1, T2)
+    def roles(self, context: PartyContext, T1: SumTree, T2: SumTree) -> SumRole:
+        return NoMask(context, T1, T2)
 
 
 class OneMaskSum(WithRole):
-    def roles(self, seat: Seat, T1: SumTree, T2: SumTree) -> SumRole:
-        return OneMask(seat, T1, T2)
+    def roles(self, context: PartyContext, T1: SumTree, T2: SumTree) -> SumRole:
+        return OneMask(context, T1, T2)
 
 
 class SeededMaskSum(WithRole):
-    def roles(self, seat: Seat, T1: SumTree, T2: SumTree) -> SumRole:
-        return SeededMask(seat, T1, T2)
+    def roles(self, context: PartyContext, T1: SumTree, T2: SumTree) -> SumRole:
+        return SeededMask(context, T1, T2)
 
 
 MASKED: list[SumProtocol] = [sums for sums in SUMS if isinstance(sums, vfl.TreeSum | vfl.PairwiseSum)]
@@ -153,8 +153,10 @@ def test_a_seeded_generator_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         pairwise_sum,
         "exchange_keys",
-        lambda seat, pair, among, *, domain: {
-            peer: bytes(31) + bytes([ord(seat.me) ^ ord(peer)]) for peer in seat.contributors if peer != seat.me
+        lambda context, pair, among, *, domain: {
+            peer: bytes(31) + bytes([ord(context.me) ^ ord(peer)])
+            for peer in context.contributors
+            if peer != context.me
         },
     )
     assert not sessions_differ(vfl.PairwiseSum())

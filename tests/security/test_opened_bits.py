@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.audit.recording.views import Tape
+from securevfl.audit.recording.party_recording import Recording
 from securevfl.crypto.kernel.shares import PreparedWords
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.disclosure.counts import Disclosure
@@ -18,9 +18,11 @@ from securevfl.families.shares.shares_plan import weight_levels
 from securevfl.families.shares.shares_player import Measures
 from securevfl.families.sizes import known_run
 from securevfl.protocols.shares import opened_weights
+from securevfl.protocols.shares.column_blocks import VisitColumns
+from securevfl.protocols.shares.fixed_point import Numbers
+from securevfl.protocols.shares.iteration import SharesActive, SharesPartner, Side
 from securevfl.protocols.shares.opened_weights import WeightLevels
-from securevfl.protocols.shares.share_numbers import LookUp, Numbers
-from securevfl.protocols.shares.visits import SharesActive, SharesPartner, Side, VisitColumns
+from securevfl.protocols.shares.residual_tables import LookUp
 
 ROWS, COLUMNS = 420, 15
 HALF_BIT = 7  # log2 of a residual of 1/2
@@ -62,7 +64,7 @@ def steps_of(monkeypatch: pytest.MonkeyPatch, party: str, chosen: Any) -> None:
 
     def init(self: VisitColumns, numbers: Numbers, rate: float, X: Any, *rest: Any) -> None:
         made(self, numbers, rate, X, *rest)
-        self.of = X(0).of.__self__._seat.me  # type: ignore[attr-defined]
+        self.of = X(0).of.__self__._context.me  # type: ignore[attr-defined]
 
     monkeypatch.setattr(PreparedWords, "check", lambda self, columns: None)  # its own, which is none of the peers'
     monkeypatch.setattr(Measures, "measure", lambda *_: ({}, [], {}))  # a model that is measured has diverged
@@ -70,7 +72,7 @@ def steps_of(monkeypatch: pytest.MonkeyPatch, party: str, chosen: Any) -> None:
     monkeypatch.setattr(VisitColumns, "_integers", integers)
 
 
-def told(tape: Tape, giver: str, kind: str) -> int:
+def told(tape: Recording, giver: str, kind: str) -> int:
     entries = [each for each in tape[giver].entries if (each.kind, each.group) == (kind, "weights")]
     return sum(each.numbers * each.bits for each in entries)
 
@@ -88,7 +90,7 @@ def labels_read(monkeypatch: pytest.MonkeyPatch, parties: int, *, first: int | N
         return places(n, d, lowest, bits)
 
     steps_of(monkeypatch, "shop", powers)
-    tape = Tape()
+    tape = Recording()
     run = vfl.simulate(chosen, both, observe=tape, workers=1)
     numbers, lowest = seen["numbers"], seen["lowest"]
     theta = run.parts["shop"].theta[:, 0]
@@ -129,7 +131,7 @@ def test_unrounded_weights_give_every_label(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_every_party_enters_what_a_weight_holds_of_its_own() -> None:
     for to in ("bank", "shop", "telco"):
-        tape, both = Tape(), tables(parties=3)
+        tape, both = Recording(), tables(parties=3)
         vfl.simulate(job(to), both, observe=tape, workers=1)
         bits = weight_levels(job(to), ROWS).bits * (COLUMNS + (to == "bank"))
         for party in ("bank", "shop", "telco"):
@@ -162,7 +164,7 @@ def outputs_read(monkeypatch: pytest.MonkeyPatch, *, first: int | None, bits: in
 
         def train(self: Any, chunk: int, visits: int) -> Any:
             for state in honest(self, chunk, visits):
-                states[self._seat.me, state.visits] = state
+                states[self._context.me, state.visits] = state
                 yield state
 
         monkeypatch.setattr(kind, "train", train)
@@ -183,7 +185,7 @@ def outputs_read(monkeypatch: pytest.MonkeyPatch, *, first: int | None, bits: in
     kept(SharesActive)
     kept(SharesPartner)
     steps_of(monkeypatch, "bank", powers)
-    tape = Tape()
+    tape = Recording()
     run = vfl.simulate(chosen, both, observe=tape, workers=1)
     numbers, lowest = seen["numbers"], seen["lowest"]
     ring = ShareRing(numbers.bits)

@@ -20,12 +20,14 @@ import pytest
 from selfcheck.mutants.mutant import Patch, edited
 
 from securevfl.errors import LeakageError, ProtocolError
-from securevfl.protocols.shares import score_ledger, share_measures
+from securevfl.protocols.score_ledger import ledger as ledger_module
+from securevfl.protocols.score_ledger.ledger import KEPT, NEW, REFUSED, Ledger
+from securevfl.protocols.score_ledger.row_digests import COMMITMENT
+from securevfl.protocols.shares import word_shuffle
 from securevfl.protocols.shares.opened_scores import Scores
-from securevfl.protocols.shares.score_ledger import COMMITMENT, KEPT, NEW, REFUSED, Ledger
-from securevfl.protocols.shares.share_measures import Shuffle
-from securevfl.protocols.shares.share_numbers import Levels
-from securevfl.runtime.channel import Door, Entry, Telling
+from securevfl.protocols.shares.quantizer import Levels
+from securevfl.protocols.shares.word_shuffle import Shuffle
+from securevfl.runtime.channel import DisclosingMessage, DisclosureGate, DisclosureRecord
 
 PROTOCOLS = Path(__file__).parents[1] / "protocols"
 SHUFFLES, SCORES = (
@@ -46,7 +48,7 @@ SLIPS: dict[str, tuple[Callable[[], Patch], Callable[[], None]]] = {
         SCORES["test_each_score_has_a_dither_of_its_own"],
     ),
     "one order for all shuffles": (
-        lambda: edited(share_measures, "_orders", ('Prg.fresh("order of a shuffle")', 'Prg(bytes(32), "order")')),
+        lambda: edited(word_shuffle, "_orders", ('Prg.fresh("order of a shuffle")', 'Prg(bytes(32), "order")')),
         SHUFFLES["test_a_session_draws_a_new_order_for_each_shuffle"],
     ),
     "bits above those of a level": (
@@ -55,7 +57,7 @@ SLIPS: dict[str, tuple[Callable[[], Patch], Callable[[], None]]] = {
     ),
     "masks of a shuffle are zero": (
         lambda: edited(
-            share_measures,
+            word_shuffle,
             "_offered",
             ("mask, start = entering.copy()", "entering[:] = 0; mask, start = entering.copy()"),
         ),
@@ -162,7 +164,7 @@ def of_a_row_again() -> None:
 
 def of_a_row_while_another_scores_it() -> None:
     own = ledger()
-    with own.claiming() as claim, mock.patch.object(score_ledger, "PATIENCE", 0.05):
+    with own.claiming() as claim, mock.patch.object(ledger_module, "PATIENCE", 0.05):
         own.admit(own.question(b"m", "bank", ids(1), ids(1)[0].ljust(COMMITMENT)), np.ones((1, 40)), claim=claim)
         assert ask(own, ids(1, 2)) == [REFUSED, NEW]
 
@@ -202,11 +204,11 @@ def measured_often() -> None:
     refused("2 times at most", lambda: own.measure("bank", rows))
 
 
-class SlippedOut(Telling, frozen=True):
+class SlippedOut(DisclosingMessage, frozen=True):
     """A message of a test."""
 
 
-class Sized(Telling, frozen=True):
+class Sized(DisclosingMessage, frozen=True):
     """A message of a test with as many octets as it is given."""
 
     data: bytes
@@ -214,19 +216,19 @@ class Sized(Telling, frozen=True):
 
 def sent_without_an_entry() -> None:
     with pytest.raises(ProtocolError, match="without an entry"):
-        Door("a").check(SlippedOut(), None)
+        DisclosureGate("a").check(SlippedOut(), None)
 
 
 def sent_with_another_s_entry() -> None:
-    with pytest.raises(ProtocolError, match="own door"):
-        Door("a").check(SlippedOut(), Door("b").tell(Entry("c", "labels", 1, 64)))
+    with pytest.raises(ProtocolError, match="own gate"):
+        DisclosureGate("a").check(SlippedOut(), DisclosureGate("b").permit(DisclosureRecord("c", "labels", 1, 64)))
 
 
 def sent_of_more_bits_than_its_entry() -> None:
-    door = Door("a")
+    gate = DisclosureGate("a")
     with pytest.raises(ProtocolError, match="more bits than its entry has"):
-        door.check(Sized(bytes(9)), door.tell(Entry("c", "labels", 1, 64)))
-    door.check(Sized(bytes(8)), door.tell(Entry("c", "labels", 1, 64)))
+        gate.check(Sized(bytes(9)), gate.permit(DisclosureRecord("c", "labels", 1, 64)))
+    gate.check(Sized(bytes(8)), gate.permit(DisclosureRecord("c", "labels", 1, 64)))
 
 
 CHECKS: dict[str, tuple[Any, str, list[Callable[[], None]]]] = {
@@ -246,17 +248,17 @@ CHECKS: dict[str, tuple[Any, str, list[Callable[[], None]]]] = {
     ),
     "how rows come": (Ledger, "admit", [of_a_row_twice_in_one_question, of_a_row_while_another_scores_it]),
     "rows like those of the training": (Ledger, "_check_alike", [of_training_rows_by_other_names]),
-    "what is measured": (score_ledger, "_check_measures", [measured_often]),
+    "what is measured": (ledger_module, "_check_measures", [measured_often]),
     "what leaves": (
-        Door,
+        DisclosureGate,
         "check",
         [sent_without_an_entry, sent_with_another_s_entry, sent_of_more_bits_than_its_entry],
     ),
     "a shuffle twice": (Shuffle, "spend", [SHUFFLES["test_a_shuffle_serves_once"]]),
     "settings": (
-        share_measures,
+        word_shuffle,
         "_offered",
-        [lambda: SHUFFLES["test_messages_of_another_length_end_it_with_a_word"](share_measures.SwitchSettings)],
+        [lambda: SHUFFLES["test_messages_of_another_length_end_it_with_a_word"](word_shuffle.SwitchSettings)],
     ),
     "commitments": (Scores, "_agree", [SCORES["test_commitments_of_another_number_end_it_with_a_word"]]),
 }

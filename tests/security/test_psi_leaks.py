@@ -23,7 +23,7 @@ NAMES = ["bank", "shop", "telco", "clinic"]
 flows = pytest.mark.parametrize("transfers", [False, True], ids=["points", "transfers"])
 
 
-class View:
+class PartyView:
     """All that each party has after one run: its work, with its secrets and journal, and what it received."""
 
     def __init__(
@@ -68,7 +68,7 @@ def agreement(one: Sequence[int], other: Sequence[int]) -> float:
 
 def row_order_seen_by_a_passive_party() -> float:
     """How far the order of the active party's list gives away the order of its rows."""
-    view = View([shuffled(300, 1), list(range(300))])
+    view = PartyView([shuffled(300, 1), list(range(300))])
     own = view.work["bank"].journal.whole("mine")
     place = {point: at for at, point in enumerate(view.points("shop", "bank"))}
     return agreement(range(300), [place[own[at : at + 32]] for at in range(0, len(own), 32)])
@@ -93,7 +93,7 @@ def test_that_check_catches_lists_in_row_order(monkeypatch: pytest.MonkeyPatch) 
 def shared_order_follows_rows(parties: int, *, transfers: bool = False) -> float:
     """How far the shared order follows the active party's rows, to a passive one that knows the ids."""
     ids = [shuffled(300, seed) for seed in range(parties)]
-    view = View(ids, transfers=transfers)
+    view = PartyView(ids, transfers=transfers)
     shared = [ids[1][row] for row in view.rows["shop"]]
     return agreement(range(300), [ids[0].index(n) for n in shared])
 
@@ -129,14 +129,14 @@ def test_that_check_catches_a_scalar_that_is_kept(parties: int, monkeypatch: pyt
 
 def points_seen_twice(parties: int) -> int:
     """Of the active party's 50 ids, 30 are the same in a second run: how many does a passive party recognise?"""
-    first = View([list(range(50))] * parties)
-    second = View([list(range(20, 70))] * parties)
+    first = PartyView([list(range(50))] * parties)
+    second = PartyView([list(range(20, 70))] * parties)
     return len(set(first.points("shop", "bank")) & set(second.points("shop", "bank")))
 
 
 def dictionary_hits() -> int:
     """Points from A that B recognises, knowing every id there can be and its own scalar."""
-    view = View([list(range(0, 40)), list(range(20, 60))])
+    view = PartyView([list(range(0, 40)), list(range(20, 60))])
     hashed = hash_to_group(canonical_ids(range(60)))
     blinded = view.work["shop"].blinder.blind(hashed)
     known = {raw[at : at + 32] for raw in (hashed, blinded) for at in range(0, len(raw), 32)}
@@ -155,7 +155,7 @@ def test_that_check_catches_a_scalar_that_both_have(monkeypatch: pytest.MonkeyPa
 SETS = [list(range(0, 60)), list(range(20, 90)), list(range(40, 120)), list(range(50, 130))]
 
 
-def masked_shares(view: View, passive: str) -> okvs.Words:
+def masked_shares(view: PartyView, passive: str) -> okvs.Words:
     """v_i of P_1's ids: what the store of this party answers, with F_i taken off."""
     work = view.work["bank"]
     number = work.passives.index(passive)
@@ -180,7 +180,7 @@ def pairwise_guesses(parties: int, *, transfers: bool = False) -> dict[str, set[
 
     It looks for v_i(x), with any of the pair keys it has taken off, that is zero.
     """
-    view = View(SETS[:parties], transfers=transfers)
+    view = PartyView(SETS[:parties], transfers=transfers)
     work = view.work["bank"]
     prf = [psi_work.keyed(key, work.keys) for key in work.pair_keys.values()]
     found: dict[str, set[int]] = {}
@@ -228,7 +228,7 @@ def test_that_check_catches_zero_sharing_with_the_active_party_only(monkeypatch:
 
 def pairs_of_values(parties: int) -> int:
     """Ids for which v_2(x) ^ v_3(x), with its own keys off, shows P_1 that shop and telco have them."""
-    view = View(SETS[:parties])
+    view = PartyView(SETS[:parties])
     work = view.work["bank"]
     total = np.zeros((work.rows, 2), np.uint64)
     for passive in ["shop", "telco"]:

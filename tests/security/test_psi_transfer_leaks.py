@@ -13,8 +13,8 @@ from securevfl.protocols.alignment import psi_many, psi_transfers, psi_work
 from securevfl.protocols.alignment.psi_many import Store
 from securevfl.protocols.alignment.psi_transfers import Masked, Question
 from securevfl.protocols.alignment.psi_work import AlignmentWork, Journal
-from securevfl.runtime.channel import Entry, Leave
-from tests.security.test_psi_leaks import SETS, View, evaluated
+from securevfl.runtime.channel import DisclosurePermit, DisclosureRecord
+from tests.security.test_psi_leaks import SETS, PartyView, evaluated
 
 UNIVERSE = list(range(200))
 
@@ -24,7 +24,7 @@ def asked_about() -> set[int]:
 
     If d hid P by nothing, it would answer a stored id with its h.
     """
-    view = View(SETS[:2], transfers=True)
+    view = PartyView(SETS[:2], transfers=True)
     d = psi_work.words(b"".join(message.slots for message in view.received("shop", "bank", Masked)))
     (question,) = view.received("shop", "bank", Question)
     keys = id_keys(canonical_ids(UNIVERSE))
@@ -46,7 +46,7 @@ def test_that_check_catches_noise_of_nothing(monkeypatch: pytest.MonkeyPatch) ->
 
 def found_beyond_its_own() -> set[int]:
     """Ids outside its own set that P_1, knowing all there can be, finds in the other's values."""
-    view = View(SETS[:2], transfers=True)
+    view = PartyView(SETS[:2], transfers=True)
     work = view.work["bank"]
     keys = id_keys(canonical_ids(UNIVERSE))
     theirs = psi_work.words(work.journal.whole("store-0"))
@@ -80,15 +80,15 @@ def asked_for_as_many_as_fit() -> tuple[set[int], int]:
     def crowded(keys: okvs.Words, values: okvs.Words) -> tuple[bytes, okvs.Words]:
         return solved(wanted, hashing[0].target(wanted), okvs.slots(len(keys)))
 
-    def names(work: AlignmentWork, to: str, ids: int) -> Leave:
+    def names(work: AlignmentWork, to: str, ids: int) -> DisclosurePermit:
         told.append((work.me, ids))
-        return work.channel.tell(Entry(to, "ids", ids, 1, about=(work.me,)))
+        return work.channel.permit(DisclosureRecord(to, "ids", ids, 1, about=(work.me,)))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(AlignmentWork, "names", names)
         patch.setattr(psi_transfers, "PrfHash", Noted)
         patch.setattr(psi_transfers, "okvs", SimpleNamespace(**vars(okvs) | {"encode": crowded}))
-        view = View([list(range(60)), list(range(20, 400))], transfers=True)
+        view = PartyView([list(range(60)), list(range(20, 400))], transfers=True)
     work = view.work["bank"]
     known = psi_work.met(evaluated(work, "shop", wanted)[:, :2], psi_work.words(work.journal.whole("store-0")))
     return set(known.tolist()) - set(range(60)), dict(reversed(told))["shop"]
@@ -124,7 +124,7 @@ def test_a_party_that_asks_about_more_than_it_says_is_within_what_is_entered() -
 
 
 def test_two_alignments_by_transfers_share_nothing() -> None:
-    views = [View(SETS[:2], transfers=True) for _ in range(2)]
+    views = [PartyView(SETS[:2], transfers=True) for _ in range(2)]
     for who, stream in (("shop", "theirs"), ("bank", "back-0"), ("bank", "store-0")):
         journals = [view.work[who].journal for view in views]
         raw = [b"".join(each.chunk(stream, at) for at in range(each.count(stream))) for each in journals]
@@ -134,7 +134,7 @@ def test_two_alignments_by_transfers_share_nothing() -> None:
 
 def excluded_by_empty_slots() -> int:
     """Ids of P_1 that a store shows not to be in it, by a slot of theirs that nobody filled."""
-    view = View([list(range(2000, 2500)), list(range(400)), list(range(2400))])
+    view = PartyView([list(range(2000, 2500)), list(range(400)), list(range(2400))])
     work = view.work["bank"]
     (head,) = view.received("bank", "shop", Store)
     table = psi_work.words(work.journal.whole("store-0"))
@@ -170,7 +170,7 @@ def same_answer_in_two_stores(passive_loses: str) -> int:
     journals = {"bank": Forgetful("store-0"), "shop": Forgetful(passive_loses), "telco": Forgetful()}
     stores = []
     for _ in range(2):
-        view = View(SETS[:3], journals)
+        view = PartyView(SETS[:3], journals)
         work = view.work["bank"]
         (head,) = view.received("bank", "shop", Store)
         stores.append((head.seed, psi_work.words(work.journal.whole("store-0"))))
@@ -192,16 +192,16 @@ def test_that_check_catches_a_second_store_of_the_same_ids() -> None:
 
 
 def test_each_pair_has_keys_of_its_own_in_every_alignment() -> None:
-    keys = [key for _ in range(2) for work in View(SETS).work.values() for key in work.pair_keys.values()]
+    keys = [key for _ in range(2) for work in PartyView(SETS).work.values() for key in work.pair_keys.values()]
     assert len(set(keys)) == 2 * 6
     assert len(keys) == 2 * 12
 
 
 def test_names_of_steps_are_those_of_the_protocol() -> None:
     """The attacks above read the streams of the journal by name; an empty stream would let them pass."""
-    two = View(SETS[:2]).work["bank"].journal
-    many = View(SETS[:3]).work["bank"].journal
-    large = View(SETS[:3], transfers=True).work
+    two = PartyView(SETS[:2]).work["bank"].journal
+    many = PartyView(SETS[:3]).work["bank"].journal
+    large = PartyView(SETS[:3], transfers=True).work
     assert all(two.count(stream) for stream in ("secrets", "mine", "back-0", "store-0"))
     assert all(many.count(stream) for stream in ("mine", "back-0", "back-1", "store-0", "store-1"))
     assert all(large["bank"].journal.count(stream) for stream in ("own", "pairs-0", "pairs-1", "store-0", "store-1"))

@@ -5,8 +5,8 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 import securevfl as vfl
-from securevfl.audit.attacks.opened_gradients import solve
-from securevfl.audit.recording.views import Worlds
+from securevfl.audit.attacks.cross_round import solve
+from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 
 ROWS, COLUMNS, BATCH = 2560, 16, 256
 JOB = vfl.Job(
@@ -31,11 +31,11 @@ def curve(*, same_table: bool, jobs: tuple[int, ...]) -> list[float]:
     """Label AUC after so many jobs, each whole and sealed and under another seed."""
     equations, found = [], []
     for seed in range(max(jobs)):
-        worlds = Worlds(JOB, tables(0 if same_table else seed), seed)
-        equations += worlds.real("shop").equations()
+        pair = RealIdealPair(JOB, tables(0 if same_table else seed), seed)
+        equations += pair.real("shop").equations()
         if seed + 1 in jobs:
-            assert worlds.active.y is not None
-            found.append(float(roc_auc_score(worlds.active.y, -solve(equations, ROWS, 1)[:, 0])))
+            assert pair.active.y is not None
+            found.append(float(roc_auc_score(pair.active.y, -solve(equations, ROWS, 1)[:, 0])))
     return found
 
 

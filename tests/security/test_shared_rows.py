@@ -19,8 +19,8 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 import securevfl as vfl
-from securevfl.audit.attacks.opened_gradients import solve
-from securevfl.audit.recording.views import Worlds
+from securevfl.audit.attacks.cross_round import solve
+from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.data.id_keys import order_by_value
 from securevfl.data.register import Register
 from securevfl.disclosure.counts import Disclosure, Kind, earlier
@@ -80,8 +80,8 @@ def test_labels_that_such_jobs_tell_stay_those_of_one_job(tmp_path: Path, capsys
     parties, equations = tables(), []
     (_, labelled) = (parties[1], parties[0])
     for rows in admitted(tmp_path, parties, JOBS):
-        worlds = Worlds(JOB, [party.take(rows) for party in parties], 0)
-        equations += [(rows[which], A, b) for which, A, b in worlds.real("shop").equations()]
+        pair = RealIdealPair(JOB, [party.take(rows) for party in parties], 0)
+        equations += [(rows[which], A, b) for which, A, b in pair.real("shop").equations()]
     residuals = -solve(equations, ROWS, 1)[:, 0]
     asked = ~np.isnan(residuals)
     auc = float(roc_auc_score(labelled.labels[asked], residuals[asked]))

@@ -18,8 +18,8 @@ from selfcheck.checks.check_table import parts
 from selfcheck.mutants.mutant import Patch, edited
 
 import securevfl as vfl
-from securevfl.audit.recording.recorded_runs import record_sum
 from securevfl.audit.recording.transcript import Transcript
+from securevfl.audit.recording.transcript_recording import record_sum
 from securevfl.families import player
 from securevfl.families.fdml.fdml_player import FdmlWorker
 from securevfl.families.player import TrainingData

@@ -9,7 +9,7 @@ from selfcheck.stored_runs import WORKERS, StoredPush, StoredRun, WorkerStep, re
 
 import securevfl as vfl
 from securevfl.audit.attacks.column_space import shares
-from securevfl.audit.recording.transcript import COLLECTS
+from securevfl.audit.recording.protocol_record import COLLECTS
 from securevfl.base.arrays import Floats
 from securevfl.families.fdml.stored_sum import MARKS, StoredSum
 

@@ -16,7 +16,7 @@ import pytest
 
 import securevfl as vfl
 from securevfl.audit.attacks import ATTACKS
-from securevfl.audit.recording.views import Worlds
+from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
 from securevfl.data.party import register_of
 from securevfl.disclosure.counts import Disclosure
@@ -256,8 +256,8 @@ def test_a_party_scores_its_own_rows_by_the_moments_and_the_audit_carries_it_out
     """By its network and Phi; without the moments there is nothing to go by."""
     own, tables = job(6, vfl.FedBCD(lr=4.0, local_steps=8), 6, "open", 0.005, test_fraction=0.0), parties(400)
     linearised = own.model_copy(update={"model": own.model.model_copy(update={"linearised": True})})
-    attack = ATTACKS["own_scores"]
-    score = attack.score(Worlds(linearised, tables, 0))
+    attack = ATTACKS["moment_scores"]
+    score = attack.score(RealIdealPair(linearised, tables, 0))
     assert max(score.real, 1 - score.real) > 0.8
     assert score.simulated == score.chance == 0.5
     assert (attack.why_not(linearised), attack.why_not(own)) == ("", "no moments are shown in this job")

@@ -12,7 +12,7 @@ from selfcheck.whole_weights import whole_weights
 
 import securevfl as vfl
 from securevfl.audit.attacks import label_auc
-from securevfl.audit.recording.views import Worlds
+from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
 from securevfl.models.forest_inputs import ForestInputs
 from tests.security.opened_histograms import ChosenSplit, bins_of, opened, points
@@ -59,21 +59,21 @@ def parties(seed: int) -> list[vfl.Party]:
     return [vfl.Party("bank", own.astype(float), y, aligned=True), vfl.Party("shop", other.astype(float), aligned=True)]
 
 
-def leaves_read(worlds: Worlds) -> tuple[float, float, float]:
+def leaves_read(pair: RealIdealPair) -> tuple[float, float, float]:
     """Share of the other party's leaves that the party with labels names from what it holds in place of a histogram,
     from the same numbers shuffled, and by naming the commonest leaf.
 
     Its own words about residuals stand for gradients, its shares of the other's weights for sums: both are uniform.
     """
-    run, _ = worlds.real_run
-    lead, train = run.active, worlds.schedule.train
+    run, _ = pair.real_run
+    lead, train = run.active, pair.schedule.train
     (name, part), *_ = ((name, part) for name, part in run.parts.items() if not part.leads)
-    inputs, party = ForestInputs.read(part.state["inputs"]), next(p for p in worlds.parties if p.name == name)
+    inputs, party = ForestInputs.read(part.state["inputs"]), next(p for p in pair.parties if p.name == name)
     leaves = inputs.forest.leaves(part.table(party.table))[train]
-    words = np.stack([each.values[:, 0] for each in worlds.real(lead.name).shared])
-    order = np.argsort(next(iter(worlds.real().rows.values())), kind="stable")
+    words = np.stack([each.values[:, 0] for each in pair.real(lead.name).shared])
+    order = np.argsort(next(iter(pair.real().rows.values())), kind="stable")
     gradients = words[:, order] / max(float(np.abs(words).max()), 1.0)
-    rng, width = np.random.default_rng(worlds.seed), 2**inputs.forest.depth
+    rng, width = np.random.default_rng(pair.seed), 2**inputs.forest.depth
     right, wrong = list[float](), list[float]()
     for tree in range(min(10, len(inputs.forest))):
         held = lead.state["others"][name][1 : 1 + len(words), tree * width : (tree + 1) * width, 0].astype(np.int64)
@@ -87,25 +87,25 @@ def leaves_read(worlds: Worlds) -> tuple[float, float, float]:
     )
 
 
-def labels_ranked(worlds: Worlds) -> float:
+def labels_ranked(pair: RealIdealPair) -> float:
     """AUC of labels by the party without them, which takes the trees with the largest shares of weights for chosen."""
-    party = worlds.parties[1]
-    part = worlds.real_run[0].parts[party.name]
+    party = pair.parties[1]
+    part = pair.real_run[0].parts[party.name]
     inputs = ForestInputs.read(part.state["inputs"])
     numbers = inputs.forest.numbers(part.table(party.table))
     trees, width = len(inputs.forest), 2**inputs.forest.depth
-    share = np.abs(worlds.real(party.name).theta[: trees * width, 0]).reshape(trees, width).sum(axis=1)
+    share = np.abs(pair.real(party.name).theta[: trees * width, 0]).reshape(trees, width).sum(axis=1)
     chosen = [
         ChosenSplit(level, np.arange(len(numbers)), (numbers[:, tree] >> level & 1).astype(bool))
         for tree in np.argsort(-share)[: max(1, trees // 4)]
         for level in range(inputs.forest.depth)
     ]
-    return label_auc(points(chosen, len(numbers))[:, None], worlds.labels)
+    return label_auc(points(chosen, len(numbers))[:, None], pair.labels)
 
 
 def test_trees_on_shares_show_neither() -> None:
-    worlds = Worlds(job(), parties(0), 0)
-    real, shuffled, commonest = leaves_read(worlds)
+    pair = RealIdealPair(job(), parties(0), 0)
+    real, shuffled, commonest = leaves_read(pair)
     assert real <= commonest + 0.05
     assert abs(real - shuffled) < 0.1
 
@@ -113,13 +113,13 @@ def test_trees_on_shares_show_neither() -> None:
 def test_shares_of_weights_name_no_tree() -> None:
     """Trees that weigh much in the whole model do not stand out in the shares of the party that has drawn them: what
     goes with both would rank labels. Of 192 trees a rank correlation beyond 0.45 is 6.2 deviations off: P < 1e-9."""
-    worlds = Worlds(job(model=vfl.Trees(trees=128, depth=2)), parties(0), 0)
-    run, _ = worlds.real_run
+    pair = RealIdealPair(job(model=vfl.Trees(trees=128, depth=2)), parties(0), 0)
+    run, _ = pair.real_run
     trees = len(ForestInputs.read(run.parts["shop"].state["inputs"]).forest)
     whole = whole_weights(run.job, {name: part.state for name, part in run.parts.items()}, "bank")["shop"]
     heavy, seen = (
         np.abs(each[: trees * 4, 0].astype(float)).reshape(trees, 4).sum(axis=1)
-        for each in (whole, worlds.real("shop").theta)
+        for each in (whole, pair.real("shop").theta)
     )
     assert trees == 192
     assert abs(spearmanr(heavy, seen).statistic) < 0.45
@@ -131,15 +131,15 @@ def test_both_are_at_chance_over_twenty_seeds() -> None:
     """Splits that are taken for chosen rank rows as splits drawn without any training do."""
     read, noise, real, drawn = [], [], [], []
     for seed in range(20):
-        worlds = Worlds(job(), parties(seed), seed)
-        by_shares, by_noise, _ = leaves_read(worlds)
+        pair = RealIdealPair(job(), parties(seed), seed)
+        by_shares, by_noise, _ = leaves_read(pair)
         read.append(by_shares)
         noise.append(by_noise)
-        real.append(labels_ranked(worlds))
-        rng, other = np.random.default_rng(seed), worlds.parties[1].X
+        real.append(labels_ranked(pair))
+        rng, other = np.random.default_rng(seed), pair.parties[1].X
         rows = np.arange(len(other))
         some = [ChosenSplit(level, rows, other[:, rng.integers(3)] > rng.integers(1, BINS - 1)) for level in (0, 1) * 3]
-        drawn.append(label_auc(points(some, len(rows))[:, None], worlds.labels))
+        drawn.append(label_auc(points(some, len(rows))[:, None], pair.labels))
     print(np.mean(read), np.mean(noise), np.mean(real), np.mean(drawn))
     for one, other in ((read, noise), (real, drawn)):  # within six standard errors of their difference
         assert abs(np.mean(one) - np.mean(other)) <= 0.03 + 6 * (np.var(one) / 20 + np.var(other) / 20) ** 0.5

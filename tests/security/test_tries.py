@@ -20,7 +20,7 @@ from securevfl.errors import DATA_DEPENDENT_REASONS, LeakageError, StorageError,
 from securevfl.families.sizes import known_run
 from securevfl.organisations import conversation
 from securevfl.organisations.conversation import Venue, converse
-from securevfl.runtime.channel import Door
+from securevfl.runtime.channel import DisclosureGate
 from securevfl.transport.peers import Peers
 from tests.transport.test_aborts import KINDS, made
 
@@ -161,11 +161,11 @@ def test_who_is_let_through_and_breaks_off_has_tried(tmp_path: Path) -> None:
     job = vfl.Job(model=vfl.Logistic(), optimizer=vfl.FedSGD(lr=0.1), batch_size=200, epochs=1)
     ledger = DisclosureLedger(tmp_path / "bank.ledger", "bank")
     sizes = known_run(job, [bank, shop]).sizes
-    booking = Booking(ledger, "bank", bank.register, job, sizes, Door("bank"), Sitting("run", "1"))
+    booking = Booking(ledger, "bank", bank.register, job, sizes, DisclosureGate("bank"), Sitting("run", "1"))
     booking.dropped()
     booking.settle(silent=True)
     assert ended(ledger, ("shop",)) == 1
-    again = Booking(ledger, "bank", bank.register, job, sizes, Door("bank"), Sitting("run", "2"))
+    again = Booking(ledger, "bank", bank.register, job, sizes, DisclosureGate("bank"), Sitting("run", "2"))
     again.settle(silent=False)  # one that ended well, though nothing of this party was told
     assert ended(ledger, ("shop",)) == 1
     assert not ledger.read().entries

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from securevfl.audit.statistics import FEWEST, Battery
+from securevfl.audit.statistics import MIN_SAMPLES, Battery
 
 
 def bitwise(battery: Battery, name: str, bits: NDArray[np.uint8]) -> None:
@@ -16,7 +16,7 @@ def bitwise(battery: Battery, name: str, bits: NDArray[np.uint8]) -> None:
 
     Three p-values: the least of all exact binomial tests of one kind, times their number.
     """
-    if len(bits) < FEWEST:
+    if len(bits) < MIN_SAMPLES:
         return
     n, b = bits.shape
     rows, later = _packed(bits[: n - 1]), _packed(bits[1:])

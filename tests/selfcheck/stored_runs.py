@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from securevfl.audit.recording.transcript import COLLECTS, Transcript, Witness, WitnessedParts
+from securevfl.audit.recording.protocol_record import COLLECTS, ProtocolRecord, SumRecord
+from securevfl.audit.recording.transcript import Transcript
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import COLLECTOR, CONTRIBUTOR, READER, Roles
 from securevfl.errors import SecureVFLError
 from securevfl.families.fdml.stored_sum import StoredServer, StoredSum, StoredWorker
 from securevfl.protocols.declared import Declared, recast
-from securevfl.protocols.seat import Seat
+from securevfl.protocols.party_context import PartyContext
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.codec import Message
@@ -83,8 +84,8 @@ def record_stored(
 ) -> StoredRun:
     """Record one stored sum, taking the steps one by one. outputs: H (n x c) of every step."""
     cast = Roles.sum(COLLECTS, WORKERS)
-    witness = Witness()
-    summed = witness.sums.setdefault(COLLECTS, WitnessedParts())
+    witness = ProtocolRecord()
+    summed = witness.sums.setdefault(COLLECTS, SumRecord())
     truths, latest = dict[WorkerStep, Floats](), dict[tuple[str, int], Floats]()
     for step, H in outputs.items():
         summed.parts[step.worker].append(H)
@@ -94,12 +95,12 @@ def record_stored(
             truths[step] = np.sum(own, axis=0)
     pulled: list[PulledTotal] = []
 
-    def seat(channel: Channel) -> Seat:
+    def context(channel: Channel) -> PartyContext:
         witness.sessions.add(channel.session)
-        return Seat(channel, cast, Meter(channel.clock, channel.books))
+        return PartyContext(channel, cast, Meter(channel.clock, channel.books))
 
     def serve(channel: Channel) -> StoredServer:
-        side = stored.server(seat(channel), readers)
+        side = stored.server(context(channel), readers)
         kept: dict[int, dict[str, StoredPush]] = {}
         for step in outputs:
             push = channel.recv(step.worker, StoredPush)
@@ -111,7 +112,7 @@ def record_stored(
         return side
 
     def work(channel: Channel) -> StoredWorker:
-        side = stored.worker(seat(channel), readers)
+        side = stored.worker(context(channel), readers)
         for step, H in outputs.items():
             if step.worker != channel.me:
                 continue

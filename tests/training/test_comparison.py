@@ -15,7 +15,7 @@ from securevfl.data.party import register_of
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, LeakageError
 from securevfl.models.metrics import area_under_curve
-from securevfl.protocols.shares.score_ledger import Ledger
+from securevfl.protocols.score_ledger.ledger import Ledger
 from securevfl.training.comparison import Comparison, compared_jobs, own_metrics
 
 sklearn = pytest.importorskip("sklearn.linear_model")

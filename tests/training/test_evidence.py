@@ -66,8 +66,8 @@ def test_a_training_that_goes_on_asks_for_no_class_again(tmp_path: Path) -> None
     with pytest.raises(RuntimeError, match="cut"):
         vfl.simulate(job(vfl.Ckks()), PARTIES, checkpoints=states, on_round=cut, observe=asked[0].append)
     run = vfl.simulate(job(vfl.Ckks()), PARTIES, checkpoints=states, observe=asked[1].append)
-    told = [{event.lane for event in events if isinstance(event.message, SealedG)} for events in asked]
-    assert f"{bin_classes.LANE}/residual" in told[0]
+    told = [{event.subchannel for event in events if isinstance(event.message, SealedG)} for events in asked]
+    assert f"{bin_classes.EVIDENCE_SUBCHANNEL}/residual" in told[0]
     assert told[1] == {"/residual"}
     whole = vfl.simulate(job(vfl.Ckks()), PARTIES)
     for name, part in run.parts.items():

@@ -18,7 +18,7 @@ from securevfl.data.party import Helper
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import DataError
 from securevfl.families import METHODS, leak_kinds
-from securevfl.runtime.channel import Abort, Channel, Leave
+from securevfl.runtime.channel import Abort, Channel, DisclosurePermit
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.codec import Message
 from securevfl.runtime.threads import run_threads
@@ -66,12 +66,12 @@ class Command:
     def _role(self, party: Any, who: str, kind: str, channel: Channel) -> ModelPart:
         send = channel.send
 
-        def sending(to: str, message: Message, lane: str = "", *, told: Leave | None = None) -> None:
+        def sending(to: str, message: Message, subchannel: str = "", *, permit: DisclosurePermit | None = None) -> None:
             if not isinstance(message, Abort):
                 self.sent.setdefault((channel.me, type(message).__name__))
                 if (channel.me, type(message).__name__) == (who, kind):
                     raise Killed
-            send(to, message, lane, told=told)
+            send(to, message, subchannel, permit=permit)
 
         channel.send = sending  # type: ignore[method-assign]
         own = self.folder / party.name

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 import securevfl as vfl  # noqa: E402
 from securevfl.audit.attacks import ATTACKS  # noqa: E402
-from securevfl.audit.recording.views import Worlds  # noqa: E402
+from securevfl.audit.recording.real_ideal_pair import RealIdealPair  # noqa: E402
 from securevfl.errors import ConfigError, LeakageError, PartiesError  # noqa: E402
 from securevfl.training.checkpoint import Checkpoints  # noqa: E402
 from tests.small_keys import SMALL  # noqa: E402
@@ -107,15 +107,15 @@ def test_a_network_as_wide_as_its_batches_is_refused_with_the_remedies() -> None
         vfl.simulate(job("ckks"), wide)
     accepted = job("ckks", epochs=1, accepts=["rank", "columns"])
     assert "accepted: shop: its opened gradient has 171 parameters" in vfl.explain(accepted, wide)
-    worlds = Worlds(accepted, wide, 0)
+    worlds = RealIdealPair(accepted, wide, 0)
     assert ATTACKS["residual_sign"].score(worlds).real > 0.999  # g is solved for, and its signs are the labels
 
 
 def test_the_outputs_of_a_partys_own_network_rank_the_labels() -> None:
-    found = Worlds(job("ckks", epochs=12), parties(3, 2), 0)
-    assert ATTACKS["own_part"].score(found).real > 0.9
+    found = RealIdealPair(job("ckks", epochs=12), parties(3, 2), 0)
+    assert ATTACKS["partial_score"].score(found).real > 0.9
     apart = vfl.Protocol(sum="direct", residual="open")
-    assert ATTACKS["own_part"].why_not(job(model=vfl.Neural(joint="top"), protocol=apart))
+    assert ATTACKS["partial_score"].why_not(job(model=vfl.Neural(joint="top"), protocol=apart))
 
 
 def test_equations_of_a_jacobian_that_moves_are_counted() -> None:

@@ -19,7 +19,8 @@ from securevfl.cli.main import app
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.errors import ConfigError
-from securevfl.protocols.shares.share_numbers import Levels, Numbers
+from securevfl.protocols.shares.fixed_point import Numbers
+from securevfl.protocols.shares.quantizer import Levels
 from securevfl.training.scorecard import BASE, Scorecard, ScorecardScale
 
 N = 3000

@@ -71,7 +71,7 @@ def a_job(residual: Any = "open", **options: Any) -> vfl.Job:
 
 
 @dataclass
-class Meeting:
+class RunHello:
     """Kits for the first parties of breast_cancer, on free ports of this machine."""
 
     folder: Path
@@ -126,8 +126,8 @@ def simulate_with(job: vfl.Job, parties: list[vfl.Party], parts: Mapping[str, Mo
     """`simulate` with the keys in these parts, from which a kernel model draws its features."""
     make = Phases.player
 
-    def pinned(self: Phases, job: vfl.Job, seat: Any, columns: int, state: Any) -> Any:
-        return make(self, job, seat, columns, State(key=parts[seat.me].state["key"], theta=None))
+    def pinned(self: Phases, job: vfl.Job, context: Any, columns: int, state: Any) -> Any:
+        return make(self, job, context, columns, State(key=parts[context.me].state["key"], theta=None))
 
     with mock.patch.object(Phases, "player", pinned):
         return vfl.simulate(job, parties)
@@ -144,7 +144,7 @@ class Meet:
 
     def __call__(
         self, count: int = 2, hub: str | None = None, job: vfl.Job | None = None, addressed: Sequence[str] = ()
-    ) -> Meeting:
+    ) -> RunHello:
         names = [party.name for party in vfl.datasets.breast_cancer(count)]
         own = addressed or ([hub] if hub else names)
         address = {name: f"127.0.0.1:{self.free_port()}" for name in own}
@@ -153,7 +153,7 @@ class Meet:
         init_certs(self.folder / "authority", peers)
         for name in peers.everyone:
             write_kit(self.folder / name, name, job, peers, self.folder / "authority")
-        return Meeting(self.folder, peers, job)
+        return RunHello(self.folder, peers, job)
 
 
 @pytest.fixture

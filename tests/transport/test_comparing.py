@@ -20,7 +20,7 @@ from securevfl.errors import ConfigError, ConsentError, LabelError, PeerStopped,
 from securevfl.organisations import comparing
 from securevfl.organisations.comparing import compare_with
 from securevfl.organisations.conversation import Venue
-from securevfl.protocols.shares.score_ledger import Ledger
+from securevfl.protocols.score_ledger.ledger import Ledger
 from tests.forked import Forked
 from tests.training.test_comparison import tables
 from tests.transport.at_once import at_each

@@ -19,7 +19,7 @@ from securevfl.errors import TransportError
 from securevfl.organisations.align import align_privately
 from securevfl.organisations.conversation import Venue, converse
 from securevfl.organisations.scoring import ScoreAsker, Wanted, terms
-from securevfl.protocols.declared import sizes
+from securevfl.protocols.declared import permit_sizes
 from tests.forked import Forked
 from tests.transport.conftest import PROCESS
 from tests.transport.test_serve import PARTIES, limits
@@ -168,7 +168,7 @@ def test_a_guest_that_says_one_id_and_asks_about_all_is_told_of_none(meet: Any, 
     def deviate(channel: Any) -> None:
         ScoreAsker(part, channel, DisclosureLedger(meeting.kit("bank") / "ledger", "bank"))
         for name in part.parties[1:]:
-            channel.send(name, Wanted(1), told=sizes(channel, name))
+            channel.send(name, Wanted(1), permit=permit_sizes(channel, name))
         guesses = list(range(len(PARTIES[0])))
         told.append(align_privately("bank", guesses, channel, active="bank", passives=part.parties[1:]))
 

@@ -111,7 +111,7 @@ def test_fuzzed_frames_are_refused() -> None:
     """100,000 mutants of a frame: a SecureVFLError, or a frame whose fields are what they must be."""
     draw = random.Random(6)
     message = Abort("refused")
-    good = encode_frame(message, session=b"s" * 16, sender="bank", receiver="shop", lane="sum", seq=3)
+    good = encode_frame(message, session=b"s" * 16, sender="bank", receiver="shop", subchannel="sum", seq=3)
     refused = 0
     for _ in range(100_000):
         data = bytearray(good)

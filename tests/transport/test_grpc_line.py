@@ -324,7 +324,7 @@ def test_no_altered_frame_is_taken(bank: Any) -> None:
     def frame(seq: int) -> bytes:
         return encode_frame(Ack(7), session=session, sender="shop", receiver="bank", seq=seq)
 
-    head = frame(0).index(b"\xa3Ack")  # tag, format, session, sender, receiver, lane and seq stand before it
+    head = frame(0).index(b"\xa3Ack")  # tag, format, session, sender, receiver, subchannel and seq stand before it
     assert head == 38
     for bit in range(8 * head):
         taken = len(bank.delivered)

@@ -143,7 +143,7 @@ def readable(parcels: list[Parcel]) -> bool:
         for parcel in parcels
         if b"BEGIN" not in parcel.body and not parcel.body.startswith(b"\x93\xa9SealOffer")
     ]
-    return any(word in body for body in bodies for word in (b"optimizer", b"Meeting", b"telco", b"Proof"))
+    return any(word in body for body in bodies for word in (b"optimizer", b"RunHello", b"telco", b"Proof"))
 
 
 def test_a_hub_reads_nothing(meet: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from securevfl.organisations.measure import (
     round_trips,
     slowest,
 )
-from securevfl.protocols.declared import sizes
+from securevfl.protocols.declared import permit_sizes
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import Network, WallClock
 from securevfl.runtime.codec import Message
@@ -131,7 +131,7 @@ def answering(change: Callable[[bytes], bytes]) -> Callable[[Channel], None]:
 
     def shop(channel: Channel) -> None:
         channel.recv("bank", Reached)
-        channel.send("bank", Reached({}), told=sizes(channel, "bank"))
+        channel.send("bank", Reached({}), permit=permit_sizes(channel, "bank"))
         kinds: tuple[type[Message], ...] = (Probe, Found)
         while isinstance(message := channel.recv_any(("bank",), kinds)[1], Probe):
             channel.send("bank", Probed(change(message.data)))
@@ -167,9 +167,9 @@ def test_a_party_that_asks_refuses_what_cannot_be(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(measure, "_MOST", 1 << 17)
 
     def bank(channel: Channel) -> None:
-        channel.send("shop", Reached({"shop": 1e-3}), told=sizes(channel, "shop"))
+        channel.send("shop", Reached({"shop": 1e-3}), permit=permit_sizes(channel, "shop"))
         channel.recv("shop", Reached)
-        channel.send("shop", message, told=sizes(channel, "shop"))
+        channel.send("shop", message, permit=permit_sizes(channel, "shop"))
         channel.recv("shop", Probed)
 
     credentials: Any = None

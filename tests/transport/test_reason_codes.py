@@ -23,7 +23,8 @@ from securevfl.organisations.predict import Predicted, predict_with
 from securevfl.organisations.reason_codes import GivenCodes, ReasonCodes, take
 from securevfl.organisations.scoring import score_rows
 from securevfl.organisations.serve import Server
-from securevfl.protocols.shares.score_ledger import FEWEST_VISITS, Ledger
+from securevfl.protocols.score_ledger.ledger import Ledger
+from securevfl.protocols.score_ledger.limits import FEWEST_VISITS
 from securevfl.training.explanations import shapley
 from tests.transport.at_once import each
 from tests.transport.test_serve import held, limits, serving

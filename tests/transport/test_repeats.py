@@ -13,7 +13,7 @@ import securevfl as vfl
 from securevfl.disclosure.ledger import DisclosureLedger, told_to
 from securevfl.organisations.conversation import Venue
 from securevfl.organisations.join import join, prepare
-from securevfl.protocols.shares.work_ahead import OnDisk
+from securevfl.protocols.shares.disk_store import OnDisk
 from securevfl.training.model_part import ModelPart
 from tests.forked import Forked
 from tests.transport.at_once import at_each

@@ -18,7 +18,7 @@ from securevfl.organisations.join import join
 from securevfl.organisations.predict import Answered, predict_rows
 from securevfl.organisations.scoring import score_rows
 from securevfl.organisations.serve import Server
-from securevfl.protocols.shares.score_ledger import Ledger
+from securevfl.protocols.score_ledger.ledger import Ledger
 from securevfl.training import new_rows
 from securevfl.training.new_rows import HeldRows, rows_of_array
 from tests.transport.at_once import at_each

@@ -21,7 +21,7 @@ from securevfl.organisations.join import join, prepare
 from securevfl.organisations.predict import predict_with
 from securevfl.organisations.reason_codes import GivenCodes
 from securevfl.organisations.scoring import score_rows
-from securevfl.protocols.shares.score_ledger import Ledger
+from securevfl.protocols.score_ledger.ledger import Ledger
 from securevfl.runtime import eventlog
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart
@@ -109,7 +109,7 @@ def trained(meeting: Any, **keys: Any) -> dict[str, Any]:
 @pytest.mark.long
 def test_what_was_prepared_is_gone_through_and_gone(prepared: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
-    monkeypatch.setattr("securevfl.protocols.shares.work_ahead.Ahead.make", lambda *_: made.append(1))
+    monkeypatch.setattr("securevfl.protocols.shares.offline_phase.Ahead.make", lambda *_: made.append(1))
     parts = trained(prepared)
     assert not made
     assert {type(part) for part in parts.values()} == {ModelPart}

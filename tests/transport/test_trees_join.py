@@ -19,7 +19,7 @@ from securevfl.organisations.join import join, prepare
 from securevfl.organisations.predict import Answered, predict_with
 from securevfl.organisations.scoring import score_rows
 from securevfl.organisations.serve import Server
-from securevfl.protocols.shares.work_ahead import Ahead
+from securevfl.protocols.shares.offline_phase import Ahead
 from securevfl.training.model_part import ModelPart
 from securevfl.training.new_rows import HeldRows, rows_of_array
 from tests.transport.at_once import at_each

@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.audit.recording.views import View, Worlds
+from securevfl.audit.recording.party_view import PartyView
+from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
 from securevfl.data.party import Party
 from securevfl.disclosure.exposure import smallest_batch
@@ -107,10 +108,10 @@ class Attack(ABC):
 
     def __call__(self, job: Job, parties: Sequence[Party], seed: int) -> Score:
         """Run the job (and its ideal) with this seed and attack both."""
-        return self.score(Worlds(job, parties, seed))
+        return self.score(RealIdealPair(job, parties, seed))
 
     @abstractmethod
-    def score(self, worlds: Worlds) -> Score:
+    def score(self, pair: RealIdealPair) -> Score:
         """Score the attack, as `__call__` does, on runs that several attacks share."""
 
 
@@ -139,7 +140,7 @@ class LabelAttack(Attack):
     )
 
     @abstractmethod
-    def guess(self, view: View, worlds: Worlds) -> Floats:
+    def guess(self, view: PartyView, pair: RealIdealPair) -> Floats:
         """Score every row (m x c): c = 1, higher for the second class; or a column a class. Unknown rows are NaN."""
 
     def hidden(self, job: Job) -> bool:
@@ -159,10 +160,10 @@ class LabelAttack(Attack):
         fewer = "fewer columns" if job.model.by_column else "outputs of a network that is trained without labels"
         return f"batches of {needed:,} rows or more, so that p / (n c) falls below {share:.3f}; {fewer}"
 
-    def score(self, worlds: Worlds) -> Score:
-        guesses = [by_row(self.guess(view, worlds), len(worlds.labels)) for view in (worlds.real(), worlds.ideal())]
-        real, ideal = (label_auc(guess, worlds.labels) for guess in guesses)
-        return Score(real, ideal, 0.5, noise=auc_noise(worlds.labels[np.isfinite(guesses[0]).all(axis=1)]))
+    def score(self, pair: RealIdealPair) -> Score:
+        guesses = [by_row(self.guess(view, pair), len(pair.labels)) for view in (pair.real(), pair.ideal())]
+        real, ideal = (label_auc(guess, pair.labels) for guess in guesses)
+        return Score(real, ideal, 0.5, noise=auc_noise(pair.labels[np.isfinite(guesses[0]).all(axis=1)]))
 
 
 def by_row(guess: Floats, rows: int) -> Floats:
@@ -197,10 +198,10 @@ def auc_noise(labels: NDArray[np.intp]) -> float:
     return float(np.sqrt((len(labels) + 1) / (12 * counts * (len(labels) - counts))).max()) if len(counts) else 0.0
 
 
-def known_rows(worlds: Worlds, share: float = 0.1, *, at_least: int = 5) -> NDArray[np.intp]:
+def known_rows(pair: RealIdealPair, share: float = 0.1, *, at_least: int = 5) -> NDArray[np.intp]:
     """Training rows whose labels the attacker is given: a share of each class, at least a few."""
-    generator = np.random.default_rng([worlds.seed, 77])
-    train, labels = worlds.schedule.train, worlds.labels
+    generator = np.random.default_rng([pair.seed, 77])
+    train, labels = pair.schedule.train, pair.labels
     chosen = []
     for label in np.unique(labels):
         rows = generator.permutation(train[labels[train] == label])

@@ -32,8 +32,8 @@ from securevfl.options import JobOptions
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.declared import Declared, Reals, Reveal, recast
 from securevfl.protocols.engines import Ckks
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.open_residual import OpenResidual
-from securevfl.protocols.seat import Seat
 from securevfl.protocols.sums.base import DirectSum
 from securevfl.runtime.channel import Group
 
@@ -246,10 +246,10 @@ class FdmlMethod(Method[FdmlJob]):
             return "needs nobody: each worker is sent the forward outputs of every other one, as there is no server"
         return stored_of(job).pooling
 
-    def player(self, job: FdmlJob, seat: Seat, columns: int, state: State | None) -> Player:
-        if seat.roles.role(seat.me) == SERVER:
-            return FdmlServer(job, seat)
-        return FdmlWorker(job, seat, columns, state)
+    def player(self, job: FdmlJob, context: PartyContext, columns: int, state: State | None) -> Player:
+        if context.roles.role(context.me) == SERVER:
+            return FdmlServer(job, context)
+        return FdmlWorker(job, context, columns, state)
 
     def ideal(self, job: J) -> J:
         residual = None if job.protocol.residual is None else OpenResidual()

@@ -31,15 +31,15 @@ from securevfl.families.player import BatchPlayer, Player, Round, State, Trainin
 from securevfl.models.block import BlockModel, Place
 from securevfl.optim.rules import AnyRule, Optimizer, Sgd, Updater
 from securevfl.options import JobOptions
-from securevfl.protocols.declared import sizes
+from securevfl.protocols.declared import permit_sizes
 from securevfl.protocols.link import ActiveLink, AskedRows, PassiveLink, predict
 from securevfl.protocols.notes import Began, Pushed, ToldSum
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.base import Agreement, Batch
-from securevfl.protocols.seat import Seat
 from securevfl.runtime.clock import Kind
 
 SAMPLE = 1024  # rows that the first weights are drawn from
-LANE = "stored"
+STORED_SUBCHANNEL = "stored"
 
 
 # FDML (Hu et al. 2019): stochastic gradient descent of all parties at their own pace, on sums that may be stale.
@@ -104,22 +104,22 @@ def pace_of(job: FdmlJob, schedule: Schedule, visits: list[Visit]) -> WorkerPace
     return WorkerPace([visit.index for visit in visits], epoch, own.tau, together, job.evaluation_interval)
 
 
-def workers_of(seat: Seat) -> tuple[str, ...]:
+def workers_of(context: PartyContext) -> tuple[str, ...]:
     """List the parties with columns, in the order of the run's roles."""
-    return tuple(name for name in seat.parties if seat.roles.role(name) in (ACTIVE, PASSIVE))
+    return tuple(name for name in context.parties if context.roles.role(name) in (ACTIVE, PASSIVE))
 
 
-def readers_of(job: FdmlJob, seat: Seat) -> tuple[str, ...]:
+def readers_of(job: FdmlJob, context: PartyContext) -> tuple[str, ...]:
     """Who pulls sums: whoever knows labels."""
-    return workers_of(seat) if job.optimizer.shows_labels else (seat.active,)
+    return workers_of(context) if job.optimizer.shows_labels else (context.active,)
 
 
 class FdmlServer(Player):
     """Keeps what workers push. It starts empty in every session: they push again what it had."""
 
-    def __init__(self, job: FdmlJob, seat: Seat) -> None:
+    def __init__(self, job: FdmlJob, context: PartyContext) -> None:
         self._job = job
-        self._seat = seat
+        self._context = context
 
     @property
     def constant(self) -> bool:
@@ -128,10 +128,10 @@ class FdmlServer(Player):
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
         visits = list(data.schedule.visits())
         pace, stored = pace_of(self._job, data.schedule, visits), stored_of(self._job)
-        seat = self._seat.sum_to(self._seat.me, workers_of(self._seat), lane=LANE)
-        readers = readers_of(self._job, self._seat)
-        kept = stored.server(seat, readers)
-        server = PullServer(seat, pace, kept, lead=self._seat.active, told=readers, whole=stored.hides_parts)
+        context = self._context.sum_to(self._context.me, workers_of(self._context), subchannel=STORED_SUBCHANNEL)
+        readers = readers_of(self._job, self._context)
+        kept = stored.server(context, readers)
+        server = PullServer(context, pace, kept, lead=self._context.active, told=readers, whole=stored.hides_parts)
         for done in server.serve():
             yield Round(done, len(visits), visits[done - 1].epoch)
 
@@ -158,15 +158,15 @@ class FdmlWorker(BatchPlayer):
 
     _job: FdmlJob
 
-    def __init__(self, job: FdmlJob, seat: Seat, columns: int, state: State | None) -> None:
-        super().__init__(job, seat)
-        self.parties = len(workers_of(seat))
-        self._seat = seat
+    def __init__(self, job: FdmlJob, context: PartyContext, columns: int, state: State | None) -> None:
+        super().__init__(job, context)
+        self.parties = len(workers_of(context))
+        self._context = context
         self._optimizer = job.optimizer
-        self._active, passives = seat.me == seat.active, seat.passives
-        place = 0 if self._active else passives.index(seat.me)
+        self._active, passives = context.me == context.active, context.passives
+        place = 0 if self._active else passives.index(context.me)
         self.model = job.model.build(
-            Place(seat.me, self._active, columns, seat.outputs, seat.model, len(passives), place)
+            Place(context.me, self._active, columns, context.outputs, context.model, len(passives), place)
         )
         own = State() if state is None else state
         if state is not None:
@@ -177,7 +177,7 @@ class FdmlWorker(BatchPlayer):
         self._memory = Updater(self._optimizer.rule, self.model, own.get("update"))
         noise = stored_of(job).noise
         self._blur = None if noise is None else Blur(noise, job.epochs)
-        self._sums = job.protocol.sum_for(len(passives)).role(seat.sum_to(seat.active, passives))
+        self._sums = job.protocol.sum_for(len(passives)).role(context.sum_to(context.active, passives))
 
     @property
     def exchanges(self) -> int:
@@ -192,10 +192,10 @@ class FdmlWorker(BatchPlayer):
             flow = data.schedule.flow
             if self._active:
                 assert data.targets is not None, "the active party has labels"
-                shown_labels.show(self._seat, data.targets[flow])
+                shown_labels.show(self._context, data.targets[flow])
             else:
-                data.targets = np.zeros((data.rows, self._seat.outputs))
-                data.targets[flow] = shown_labels.seen(self._seat, len(flow))
+                data.targets = np.zeros((data.rows, self._context.outputs))
+                data.targets[flow] = shown_labels.seen(self._context, len(flow))
         self.begin(data, start)
         data.stays = True  # what linear models ask of a batch, rows give where they lie
         if self._fresh:
@@ -207,17 +207,17 @@ class FdmlWorker(BatchPlayer):
         self._take_place(start)
         pulls = self._pulls()
         pulls.begin(self._done, self._before())
-        residual, seat = self._job.protocol.residual, self._seat
+        residual, context = self._job.protocol.residual, self._context
         agreement = Agreement(
             1, kept=2 * (self._pace.tau + 1), shares_outputs=self._job.model.shares_outputs
         )  # no passive party is further behind
         if residual is None:
             yield from self._knowing(pulls, None)
         elif self._active:
-            with ActiveLink(seat, self._sums, residual.active(seat, agreement)) as down:
+            with ActiveLink(context, self._sums, residual.active(context, agreement)) as down:
                 yield from self._knowing(pulls, down)
         else:
-            with PassiveLink(seat, self._sums, residual.passive(seat, agreement)) as up:
+            with PassiveLink(context, self._sums, residual.passive(context, agreement)) as up:
                 yield from self._asking(pulls, up)
 
     def _take_place(self, start: int) -> None:
@@ -227,24 +227,27 @@ class FdmlWorker(BatchPlayer):
             self._done = min(self._done, (start // self._pace.pause + 1) * self._pace.pause - 1)
         if self._optimizer.shows_labels:
             return
-        channel, seat = self._channel, self._seat
+        channel, context = self._channel, self._context
         if self._active:
-            for passive in seat.passives:
-                channel.send(passive, Position(self._done), LANE, told=sizes(channel, passive))
+            for passive in context.passives:
+                channel.send(passive, Position(self._done), STORED_SUBCHANNEL, permit=permit_sizes(channel, passive))
         else:
-            self._done = channel.recv(seat.active, Position, LANE).iteration
+            self._done = channel.recv(context.active, Position, STORED_SUBCHANNEL).iteration
             if not 0 <= self._done <= len(self._visits):
                 raise ProtocolError(
-                    f"{seat.me}: {seat.active} was expected to begin within {len(self._visits)} iterations, it begins "
+                    f"{context.me}: {context.active} was expected to begin within {len(self._visits)} iterations, it "
+                    "begins "
                     f"at {self._done}; do both run the same job?"
                 )
 
     def _pulls(self) -> Pulls:
-        seat, workers = self._seat, workers_of(self._seat)
-        if not seat.roles.having(SERVER):
-            return PeerPulls(seat.sum_to(seat.active, workers, lane=LANE), self._pace, lead=seat.active)
-        own = seat.sum_to(seat.roles.the(SERVER), workers, lane=LANE)
-        readers = readers_of(self._job, seat)
+        context, workers = self._context, workers_of(self._context)
+        if not context.roles.having(SERVER):
+            return PeerPulls(
+                context.sum_to(context.active, workers, subchannel=STORED_SUBCHANNEL), self._pace, lead=context.active
+            )
+        own = context.sum_to(context.roles.the(SERVER), workers, subchannel=STORED_SUBCHANNEL)
+        readers = readers_of(self._job, context)
         return ServerPulls(own, self._pace, stored_of(self._job).worker(own, readers), told=readers)
 
     def _before(self) -> Iterator[tuple[int, int, Floats]]:
@@ -262,7 +265,7 @@ class FdmlWorker(BatchPlayer):
 
     def _push(self, pulls: Pulls, t: int) -> _Open:
         batch = self.batch(self._visits[t])
-        self._channel.door.began(t + 1)
+        self._channel.gate.began(t + 1)
         self._channel.note(Began(batch.index))
         H = self._shown(self.model.forward(batch.X), batch)
         self._channel.clock.offloaded(Kind.LOCAL, batch.elsewhere)
@@ -278,7 +281,7 @@ class FdmlWorker(BatchPlayer):
             opened.append(self._push(pulls, t))
             while opened:
                 wait = len(opened) > self._pace.unanswered(t)
-                answer = pulls.pull((len(opened[0].batch.X), self._seat.outputs), wait=wait)
+                answer = pulls.pull((len(opened[0].batch.X), self._context.outputs), wait=wait)
                 if answer is None:
                     break
                 yield self._step(opened.popleft(), answer, down)
@@ -310,7 +313,8 @@ class FdmlWorker(BatchPlayer):
                 reply = up.reply()
                 if reply.exchange != item.t - begun:
                     raise ProtocolError(
-                        f"{self._seat.me}: {self._seat.active} was expected to publish exchange {item.t - begun}, it "
+                        f"{self._context.me}: {self._context.active} was expected to publish exchange "
+                        f"{item.t - begun}, it "
                         f"published {reply.exchange}; do both run the same job?"
                     )
                 yield self._step_by(opened.popleft(), reply.gradient(self.model, item.batch))
@@ -323,7 +327,7 @@ class FdmlWorker(BatchPlayer):
         return Round(self._done, len(self._visits), item.batch.epoch, self._booked)
 
     def decision(self, rows: RowSlices, asked: AskedRows | None = None) -> Floats | None:
-        return predict(self._seat, self._sums, self.model, rows, self._seat.outputs, self.shown_of(rows))
+        return predict(self._context, self._sums, self.model, rows, self._context.outputs, self.shown_of(rows))
 
     def state(self) -> State:
         return State(self.outcome(), iteration=self._done, secret=self._secret, update=self._memory.state)

@@ -34,12 +34,12 @@ from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PASSIVE, SERVER
 from securevfl.errors import ProtocolError
 from securevfl.families.fdml.stored_sum import StoredOpen, StoredServer, StoredSum, StoredWorker
-from securevfl.protocols.declared import Declared, Reveal, sizes
-from securevfl.protocols.seat import Seat
-from securevfl.runtime.channel import Channel, Entry, Leave, Telling
+from securevfl.protocols.declared import Declared, Reveal, permit_sizes
+from securevfl.protocols.party_context import PartyContext
+from securevfl.runtime.channel import Channel, DisclosingMessage, DisclosurePermit, DisclosureRecord
 
 
-class Restored(Telling, frozen=True):
+class Restored(DisclosingMessage, frozen=True):
     """H_k, concealed, on a batch that was visited in an earlier session, last in iteration `version`."""
 
     batch: int
@@ -47,13 +47,13 @@ class Restored(Telling, frozen=True):
     payload: bytes
 
 
-class Position(Telling, frozen=True):
+class Position(DisclosingMessage, frozen=True):
     """The iteration that the sender begins with; all before are finished."""
 
     iteration: int
 
 
-class Push(Telling, frozen=True):
+class Push(DisclosingMessage, frozen=True):
     """H_k, concealed, on the batch of an iteration. finished: iterations whose step the sender has taken."""
 
     iteration: int
@@ -62,7 +62,7 @@ class Push(Telling, frozen=True):
     payload: bytes
 
 
-class Pulled(Telling, frozen=True):
+class Pulled(DisclosingMessage, frozen=True):
     """The answer to the push of an iteration.
 
     total: the sum of what is stored of the batch; empty for a worker that is told none. versions: the iteration that
@@ -164,43 +164,43 @@ def declares(stored: StoredSum, told: Iterable[str]) -> list[Declared]:
 class ServerPulls(Pulls):
     """A worker's side towards a server."""
 
-    def __init__(self, seat: Seat, pace: WorkerPace, stored: StoredWorker, *, told: Collection[str]) -> None:
-        """seat: of a sum, whose collector is the server. told: who is told sums."""
-        self._channel, self._lane = seat.channel, f"{seat.lane}/pulls"
-        self._server, self._workers = seat.collector, seat.contributors
-        self._pace, self._stored, self._told = pace, stored, seat.me in told
-        self._readers = [name for name in told if name != seat.me]
+    def __init__(self, context: PartyContext, pace: WorkerPace, stored: StoredWorker, *, told: Collection[str]) -> None:
+        """context: of a sum, whose collector is the server. told: who is told sums."""
+        self._channel, self._subchannel = context.channel, f"{context.subchannel}/pulls"
+        self._server, self._workers = context.collector, context.contributors
+        self._pace, self._stored, self._told = pace, stored, context.me in told
+        self._readers = [name for name in told if name != context.me]
         self._open: deque[int] = deque()
 
     def begin(self, iteration: int, restored: Iterable[tuple[int, int, Floats]]) -> None:
         for batch, version, H in restored:
             payload = self._stored.conceal(H, batch, version)
-            told = self._tell(H)
-            self._channel.send(self._server, Restored(batch, version, payload), self._lane, told=told)  # 0
-        told = sizes(self._channel, self._server)
-        self._channel.send(self._server, Position(iteration), self._lane, told=told)  # 0
+            permit = self._permit(H)
+            self._channel.send(self._server, Restored(batch, version, payload), self._subchannel, permit=permit)  # 0
+        permit = permit_sizes(self._channel, self._server)
+        self._channel.send(self._server, Position(iteration), self._subchannel, permit=permit)  # 0
 
     def push(self, t: int, H: Floats, finished: int) -> None:
         batch = self._pace.batches[t]
-        told, payload = self._tell(H), self._stored.conceal(H, batch, t)
-        self._channel.send(self._server, Push(t, batch, finished, payload), self._lane, told=told)  # 1
+        permit, payload = self._permit(H), self._stored.conceal(H, batch, t)
+        self._channel.send(self._server, Push(t, batch, finished, payload), self._subchannel, permit=permit)  # 1
         self._open.append(t)
 
-    def _tell(self, H: Floats) -> Leave:
+    def _permit(self, H: Floats) -> DisclosurePermit:
         """Enters forward outputs: at whoever is told sums of them, and at a server that reads them as they are."""
-        tell, me = self._channel.tell, self._channel.me
-        told, octets = tell(Entry(self._server, "sizes", 1, 64)), self._stored.size(H)
+        disclose, me = self._channel.permit, self._channel.me
+        permit, octets = disclose(DisclosureRecord(self._server, "sizes", 1, 64)), self._stored.size(H)
         for name in self._readers:
             others = tuple(worker for worker in self._workers if worker != name)
-            told = tell(Entry(name, "columns", H.size, 64, about=others, octets=octets))
+            permit = disclose(DisclosureRecord(name, "columns", H.size, 64, about=others, octets=octets))
         if self._stored.hides_parts:
-            return told
-        return tell(Entry(self._server, "columns", H.size, 64, about=(me,), octets=octets))
+            return permit
+        return disclose(DisclosureRecord(self._server, "columns", H.size, 64, about=(me,), octets=octets))
 
     def pull(self, shape: tuple[int, int], *, wait: bool) -> PullAnswer | None:
         if wait:
-            message = self._channel.recv(self._server, Pulled, self._lane)  # 2
-        elif (due := self._channel.recv_due((self._server,), Pulled, self._lane)) is not None:
+            message = self._channel.recv(self._server, Pulled, self._subchannel)  # 2
+        elif (due := self._channel.recv_due((self._server,), Pulled, self._subchannel)) is not None:
             message = due[1]
         else:
             return None
@@ -230,8 +230,8 @@ class _Worker:
 class Latest:
     """What each worker has pushed last of each batch, at whoever keeps it: payloads with their versions."""
 
-    def __init__(self, channel: Channel, lane: str, pace: WorkerPace, workers: Sequence[str]) -> None:
-        self._channel, self._lane, self._pace = channel, lane, pace
+    def __init__(self, channel: Channel, subchannel: str, pace: WorkerPace, workers: Sequence[str]) -> None:
+        self._channel, self._subchannel, self._pace = channel, subchannel, pace
         self.workers = {name: _Worker() for name in workers}
         self._stored: dict[str, dict[int, tuple[int, bytes]]] = {name: {} for name in workers}
 
@@ -247,7 +247,7 @@ class Latest:
         """
         last = len(self._pace.batches)
         while True:
-            _, message = self._channel.recv_any((name,), (Restored, Position), self._lane)  # 0
+            _, message = self._channel.recv_any((name,), (Restored, Position), self._subchannel)  # 0
             match message:
                 case Position(iteration) if 0 <= iteration <= last:
                     worker = self.workers[name]
@@ -289,12 +289,20 @@ class PullServer:
     """The server's side: keeps the latest payloads of all batches (one a worker), and answers."""
 
     def __init__(
-        self, seat: Seat, pace: WorkerPace, stored: StoredServer, *, lead: str, told: Iterable[str], whole: bool
+        self,
+        context: PartyContext,
+        pace: WorkerPace,
+        stored: StoredServer,
+        *,
+        lead: str,
+        told: Iterable[str],
+        whole: bool,
     ):
-        """seat: of a sum, whose collector this is. told: who is told sums. whole: sums are of all workers or none."""
-        self._channel, self._lane = seat.channel, f"{seat.lane}/pulls"
+        """context: of a sum, whose collector this is. told: who is told sums. whole: sums are of all workers or
+        none."""
+        self._channel, self._subchannel = context.channel, f"{context.subchannel}/pulls"
         self._pace, self._stored, self._lead, self._told, self._whole = pace, stored, lead, frozenset(told), whole
-        self._latest = Latest(seat.channel, self._lane, pace, seat.contributors)
+        self._latest = Latest(context.channel, self._subchannel, pace, context.contributors)
         self._workers = self._latest.workers
 
     def serve(self) -> Iterator[int]:
@@ -305,7 +313,7 @@ class PullServer:
         while done < len(self._pace.batches):
             senders = self._pushing(done)
             awaited = [name for name in senders if self._waits_for_nobody(name)]
-            name, push = self._channel.recv_first(senders, Push, self._lane, awaited=awaited)  # 1
+            name, push = self._channel.recv_first(senders, Push, self._subchannel, awaited=awaited)  # 1
             self._workers[name].held.append(self._latest.take(name, push))
             self._answer()
             while done < self._through:
@@ -349,9 +357,9 @@ class PullServer:
                 versions = {each: stored.get(each, -1) for each in self._workers}
                 finished = self._workers[self._lead].finished
                 self._channel.note(PullAnswered(name, t, slowest, versions))
-                leave = sizes(self._channel, name)  # what the total tells, those who pushed have entered
+                permit = permit_sizes(self._channel, name)  # what the total tells, those who pushed have entered
                 self._channel.send(
-                    name, Pulled(t, total, tuple(versions.values()), finished), self._lane, told=leave
+                    name, Pulled(t, total, tuple(versions.values()), finished), self._subchannel, permit=permit
                 )  # 2
 
 
@@ -382,14 +390,14 @@ def declares_peer_pulls() -> list[Declared]:
 class PeerPulls(Pulls):
     """A worker with a matrix of its own."""
 
-    def __init__(self, seat: Seat, pace: WorkerPace, *, lead: str) -> None:
-        """seat: of a sum; its contributors are the workers. lead: the leading party."""
-        self._channel, self._lane = seat.channel, f"{seat.lane}/pulls"
-        self._me, self._lead, self._pace = seat.me, lead, pace
-        self._peers = [name for name in seat.contributors if name != seat.me]
-        stored, readers = StoredOpen(), seat.contributors
-        self._worker, self._adder = stored.worker(seat, readers), stored.server(seat, readers)
-        self._latest = Latest(seat.channel, self._lane, pace, seat.contributors)
+    def __init__(self, context: PartyContext, pace: WorkerPace, *, lead: str) -> None:
+        """context: of a sum; its contributors are the workers. lead: the leading party."""
+        self._channel, self._subchannel = context.channel, f"{context.subchannel}/pulls"
+        self._me, self._lead, self._pace = context.me, lead, pace
+        self._peers = [name for name in context.contributors if name != context.me]
+        stored, readers = StoredOpen(), context.contributors
+        self._worker, self._adder = stored.worker(context, readers), stored.server(context, readers)
+        self._latest = Latest(context.channel, self._subchannel, pace, context.contributors)
         self._open: deque[int] = deque()
 
     def begin(self, iteration: int, restored: Iterable[tuple[int, int, Floats]]) -> None:
@@ -397,12 +405,14 @@ class PeerPulls(Pulls):
             payload = self._worker.conceal(H, batch, version)
             self._latest.put(self._me, batch, version, payload)
             for peer in self._peers:
-                told = self._tell(peer, H)
-                self._channel.send(peer, Restored(batch, version, payload), self._lane, told=told)  # 0
+                permit = self._permit(peer, H)
+                self._channel.send(peer, Restored(batch, version, payload), self._subchannel, permit=permit)  # 0
         own = self._latest.workers[self._me]
         own.pushed, own.finished = iteration - 1, iteration
         for peer in self._peers:
-            self._channel.send(peer, Position(iteration), self._lane, told=sizes(self._channel, peer))  # 0
+            self._channel.send(
+                peer, Position(iteration), self._subchannel, permit=permit_sizes(self._channel, peer)
+            )  # 0
         for peer in self._peers:
             self._latest.begin(peer)  # 0
 
@@ -410,18 +420,18 @@ class PeerPulls(Pulls):
         batch = self._pace.batches[t]
         push = Push(t, batch, finished, self._worker.conceal(H, batch, t))
         for peer in self._peers:
-            self._channel.send(peer, push, self._lane, told=self._tell(peer, H))  # 1
+            self._channel.send(peer, push, self._subchannel, permit=self._permit(peer, H))  # 1
         self._latest.take(self._me, push)
         self._open.append(t)
 
     def pull(self, shape: tuple[int, int], *, wait: bool) -> PullAnswer | None:
-        while (come := self._channel.recv_due(self._peers, Push, self._lane)) is not None:
+        while (come := self._channel.recv_due(self._peers, Push, self._subchannel)) is not None:
             self._latest.take(*come)  # 1
         t, workers = self._open[0], self._latest.workers
         while behind := [name for name in self._peers if t - workers[name].pushed > self._pace.lead(t)]:
             if not wait:
                 return None
-            self._latest.take(*self._channel.recv_any(behind, Push, self._lane))  # 1
+            self._latest.take(*self._channel.recv_any(behind, Push, self._subchannel))  # 1
         self._open.popleft()
         batch = self._pace.batches[t]
         parts, versions = self._latest.parts(batch)
@@ -429,9 +439,9 @@ class PeerPulls(Pulls):
         total = self._worker.reveal(self._adder.add(parts), versions, batch, shape)
         return PullAnswer(t, total, workers[self._lead].finished, versions)
 
-    def _tell(self, peer: str, H: Floats) -> Leave:
+    def _permit(self, peer: str, H: Floats) -> DisclosurePermit:
         """Enters forward outputs that a peer is sent as they are."""
-        return self._channel.tell(Entry(peer, "columns", H.size, 64, about=(self._me,)))
+        return self._channel.permit(DisclosureRecord(peer, "columns", H.size, 64, about=(self._me,)))
 
 
 # Labels shown to all: every worker of FDML knows those of the training rows (Hu et al. 2019, section 3).
@@ -441,10 +451,10 @@ class PeerPulls(Pulls):
 # Nothing is hidden here. It is what a method declares that lets every party compute residuals of its own.
 
 
-LANE = "labels"
+LABELS_SUBCHANNEL = "labels"
 
 
-class Labels(Telling, frozen=True):
+class Labels(DisclosingMessage, frozen=True):
     """Targets (m x c), as the loss takes them."""
 
     targets: NDArray[np.float64]
@@ -455,19 +465,19 @@ def declares_labels() -> list[Declared]:
     return [Declared(Labels, ACTIVE, PASSIVE, Reveal("plain", "the label of every training row"))]
 
 
-def show(seat: Seat, targets: Floats) -> None:
+def show(context: PartyContext, targets: Floats) -> None:
     """Show the targets (m x c) of the training rows to every passive party, as the active party."""
-    for passive in seat.passives:
-        told = seat.channel.tell(Entry(passive, "labels", targets.size, 64, about=(seat.me,)))
-        seat.channel.send(passive, Labels(targets), LANE, told=told)  # 1
+    for passive in context.passives:
+        permit = context.channel.permit(DisclosureRecord(passive, "labels", targets.size, 64, about=(context.me,)))
+        context.channel.send(passive, Labels(targets), LABELS_SUBCHANNEL, permit=permit)  # 1
 
 
-def seen(seat: Seat, rows: int) -> Floats:
+def seen(context: PartyContext, rows: int) -> Floats:
     """Receive the targets (rows x c), as a passive party. ProtocolError if they are not as many or not finite."""
-    targets = seat.channel.recv(seat.active, Labels, LANE).targets  # 1
-    if targets.shape != (rows, seat.outputs) or not np.isfinite(targets).all():
+    targets = context.channel.recv(context.active, Labels, LABELS_SUBCHANNEL).targets  # 1
+    if targets.shape != (rows, context.outputs) or not np.isfinite(targets).all():
         raise ProtocolError(
-            f"{seat.me}: {seat.active} was expected to show finite labels of shape {(rows, seat.outputs)}, "
+            f"{context.me}: {context.active} was expected to show finite labels of shape {(rows, context.outputs)}, "
             f"{targets.shape} came; do both run the same job?"
         )
     return targets

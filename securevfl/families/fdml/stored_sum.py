@@ -40,7 +40,7 @@ from securevfl.crypto.secret import Secret
 from securevfl.errors import CryptoError, KeyMismatch, ProtocolError, RangeError
 from securevfl.families.fdml.local_noise import LocalNoise
 from securevfl.protocols.declared import Declared, MessageProtocol, Reals, Reveal
-from securevfl.protocols.seat import Seat
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.sums.sum_masks import KEY_MESSAGES, from_residues, own_keys, to_residues
 
 SPACE = Reals()  # |H| of one entry never exceeds its bound
@@ -50,10 +50,10 @@ OTHERS = "the sum of all workers' forward outputs; over a run the columns of all
 class StoredWorker(ABC):
     """One worker's side, good for one session. One thread at a time."""
 
-    def __init__(self, seat: Seat, *, whole: bool) -> None:
+    def __init__(self, context: PartyContext, *, whole: bool) -> None:
         """whole: whether a total must hold a payload of every worker, as where payloads hide who gave what."""
-        self.me = seat.me
-        self.workers = seat.contributors
+        self.me = context.me
+        self.workers = context.contributors
         self._whole = self.hides_parts = whole
         self._concealed: dict[int, int] = {}
         self._seen: dict[tuple[int, str], int] = {}
@@ -118,9 +118,9 @@ class StoredWorker(ABC):
 class StoredServer(ABC):
     """The server's side, good for one session. It holds no secret."""
 
-    def __init__(self, seat: Seat, *, whole: bool) -> None:
+    def __init__(self, context: PartyContext, *, whole: bool) -> None:
         """whole: as at the workers."""
-        self._workers = seat.contributors
+        self._workers = context.contributors
         self._whole = whole
 
     def add(self, stored: Mapping[str, bytes]) -> bytes:
@@ -156,12 +156,13 @@ class StoredSum(MessageProtocol):
         return read_nested(LocalNoise, value)
 
     @abstractmethod
-    def worker(self, seat: Seat, readers: Collection[str]) -> StoredWorker:
-        """Create a contributor's side; the seat's collector is the server. readers: the workers that are told sums."""
+    def worker(self, context: PartyContext, readers: Collection[str]) -> StoredWorker:
+        """Create a contributor's side; the context's collector is the server. readers: the workers that are told
+        sums."""
 
     @abstractmethod
-    def server(self, seat: Seat, readers: Collection[str]) -> StoredServer:
-        """Create the side of the seat's collector, which is the server."""
+    def server(self, context: PartyContext, readers: Collection[str]) -> StoredServer:
+        """Create the side of the context's collector, which is the server."""
 
     @abstractmethod
     def declares(self) -> list[Declared]:
@@ -186,11 +187,11 @@ class StoredOpen(StoredSum):
     pulled: ClassVar[Reveal] = Reveal("plain", OTHERS)
     hides_parts: ClassVar[bool] = False
 
-    def worker(self, seat: Seat, readers: Collection[str]) -> StoredWorker:
-        return OpenWorker(seat, whole=False)
+    def worker(self, context: PartyContext, readers: Collection[str]) -> StoredWorker:
+        return OpenWorker(context, whole=False)
 
-    def server(self, seat: Seat, readers: Collection[str]) -> StoredServer:
-        return OpenServer(seat, whole=False)
+    def server(self, context: PartyContext, readers: Collection[str]) -> StoredServer:
+        return OpenServer(context, whole=False)
 
     def declares(self) -> list[Declared]:
         return []
@@ -269,11 +270,11 @@ class StoredMasks(StoredSum):
     pushed: ClassVar[Reveal] = Reveal("uniform")
     pulled: ClassVar[Reveal] = Reveal("output", OTHERS)
 
-    def worker(self, seat: Seat, readers: Collection[str]) -> StoredWorker:
-        return MaskedWorker(seat, own_keys(seat, readers, _DOMAIN))
+    def worker(self, context: PartyContext, readers: Collection[str]) -> StoredWorker:
+        return MaskedWorker(context, own_keys(context, readers, _DOMAIN))
 
-    def server(self, seat: Seat, readers: Collection[str]) -> StoredServer:
-        return MaskedServer(seat, whole=True)
+    def server(self, context: PartyContext, readers: Collection[str]) -> StoredServer:
+        return MaskedServer(context, whole=True)
 
     def declares(self) -> list[Declared]:
         return KEY_MESSAGES
@@ -300,8 +301,8 @@ class Masks(Secret):
 class MaskedWorker(StoredWorker):
     """Puts its own masks on, and as a reader takes everybody's off the total."""
 
-    def __init__(self, seat: Seat, keys: Mapping[str, bytes]) -> None:
-        super().__init__(seat, whole=True)
+    def __init__(self, context: PartyContext, keys: Mapping[str, bytes]) -> None:
+        super().__init__(context, whole=True)
         self._masks = Masks(keys)
 
     def size(self, H: Floats) -> int:

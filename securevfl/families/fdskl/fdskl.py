@@ -35,8 +35,8 @@ from securevfl.options import JobOptions
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.declared import Circle, Declared, recast
 from securevfl.protocols.link import AskedRows
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.base import Batch
-from securevfl.protocols.seat import Seat
 from securevfl.protocols.sums.base import DirectSum
 from securevfl.protocols.sums.pairwise_sum import PairwiseSum
 from securevfl.protocols.sums.tree_sum import TreeSum
@@ -212,8 +212,8 @@ class Phases(Method[PhasesJob]):
         others = roles.others(roles.lead)
         return job.protocol.sum_for(len(others)).coalition(others, "the party with labels")
 
-    def player(self, job: PhasesJob, seat: Seat, columns: int, state: State | None) -> Player:
-        return PhasesPlayer(job, seat, columns, state)
+    def player(self, job: PhasesJob, context: PartyContext, columns: int, state: State | None) -> Player:
+        return PhasesPlayer(job, context, columns, state)
 
     def drawn(self, state: State) -> State | None:
         return State(key=state["key"], theta=None)
@@ -231,16 +231,16 @@ def _parts(roles: Roles) -> dict[Role, tuple[Role, ...]]:
 class PhasesPlayer(BatchPlayer):
     """One party's random frequencies and, with labels, its coefficients and the features it keeps."""
 
-    def __init__(self, job: PhasesJob, seat: Seat, columns: int, state: State | None) -> None:
-        super().__init__(job, seat)
+    def __init__(self, job: PhasesJob, context: PartyContext, columns: int, state: State | None) -> None:
+        super().__init__(job, context)
         self._optimizer = job.optimizer
-        self._lead = seat.roles.lead
+        self._lead = context.roles.lead
         own = State(key=os.urandom(KEY_BYTES), theta=None, exchanges=0) if state is None else state
-        workers = seat.roles.having(ACTIVE)
-        expansion = Expansion(job.model, own["theta"]) if seat.me in workers else None
+        workers = context.roles.having(ACTIVE)
+        expansion = Expansion(job.model, own["theta"]) if context.me in workers else None
         self.share = KernelShare(Frequencies(job.model, own["key"], columns), expansion)
-        sums = job.protocol.sum_for(len(seat.parties) - 1)
-        self.sums = PhaseSums(sums, seat, workers, bits=job.model.bits)
+        sums = job.protocol.sum_for(len(context.parties) - 1)
+        self.sums = PhaseSums(sums, context, workers, bits=job.model.bits)
         self._before = own.get("exchanges", 0)
         self._again = job.evaluation_interval > 0
         self._training: TrainingData | None = None

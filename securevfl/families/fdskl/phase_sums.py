@@ -1,7 +1,8 @@
 """The sums of FDSKL: phases to each worker, and f over the workers (Gu et al. 2020, Algorithms 1 to 3).
 
-Parties with labels are workers. For every worker there is one seat of the job's sum protocol, with that worker as its
-collector and a lane of its own, so that one channel carries them all and each worker learns its own sums alone.
+Parties with labels are workers. For every worker there is one context of the job's sum protocol, with that worker as
+its
+collector and a subchannel of its own, so that one channel carries them all and each worker learns its own sums alone.
 
 1. all others l -> worker   x_l w_l on the circle, for some rows and blocks of features
    worker                   adds its own x w + b: the phases
@@ -28,7 +29,7 @@ from securevfl.base.arrays import Floats
 from securevfl.base.roles import COLLECTOR, CONTRIBUTOR
 from securevfl.protocols.declared import Circle, Declared, Phases, Reals, Reveal
 from securevfl.protocols.notes import LearnedPhases, Summed
-from securevfl.protocols.seat import Seat
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.sums.base import SumProtocol, SumRole
 from securevfl.runtime.codec import Message
 
@@ -45,33 +46,33 @@ def declares() -> list[Declared]:
     return [Declared(Taken, COLLECTOR, CONTRIBUTOR, Reveal("public"), space=Circle)]
 
 
-def lane_to(worker: str) -> str:
-    """Name the lane of a worker's sums."""
+def subchannel_to(worker: str) -> str:
+    """Name the subchannel of a worker's sums."""
     return f"to {worker}"
 
 
-def worker_of(lane: str) -> str | None:
-    """Whose sums a lane carries; None if it is another."""
-    return lane.removeprefix("to ").split("/")[0] if lane.startswith("to ") else None
+def worker_of(subchannel: str) -> str | None:
+    """Whose sums a subchannel carries; None if it is another."""
+    return subchannel.removeprefix("to ").split("/")[0] if subchannel.startswith("to ") else None
 
 
 class PhaseSums:
     """One party's side of all of them. Every party makes it, and calls it, in the same order."""
 
     def __init__(
-        self, protocol: SumProtocol, seat: Seat, workers: Sequence[str], *, bits: Literal[16, 32] = 32
+        self, protocol: SumProtocol, context: PartyContext, workers: Sequence[str], *, bits: Literal[16, 32] = 32
     ) -> None:
-        self.me = seat.me
+        self.me = context.me
         self.workers = tuple(workers)
         self.bits = bits
         self.rounds = 0  # exchanges so far
-        self._channel = seat.channel
-        self._others = [name for name in seat.parties if name != seat.me]
+        self._channel = context.channel
+        self._others = [name for name in context.parties if name != context.me]
         self._summed = dict.fromkeys(workers, 0)  # phases so far
         self._taken = dict.fromkeys(workers, 0)  # windows that others have been told of, or have heard of
         self.sums: dict[str, SumRole] = {}
         for worker in workers:
-            self.sums[worker] = protocol.role(seat.sum_to(worker, lane=lane_to(worker)))
+            self.sums[worker] = protocol.role(context.sum_to(worker, subchannel=subchannel_to(worker)))
 
     def phases(
         self, worker: str, blocks: int, rows: int, size: int, own: Callable[[int], Phases]
@@ -107,17 +108,17 @@ class PhaseSums:
     def _wait(self, worker: str) -> None:
         """Until no more than two windows are on their way."""
         while self._taken[worker] < self._summed[worker] // WINDOW - 1:
-            self._channel.recv(worker, Taken, self._lane(worker))  # 3
+            self._channel.recv(worker, Taken, self._subchannel(worker))  # 3
             self._taken[worker] += 1
 
     def _tell(self) -> None:
         while self._taken[self.me] < self._summed[self.me] // WINDOW:
             for other in self._others:
-                self._channel.send(other, Taken(), self._lane(self.me))  # 3
+                self._channel.send(other, Taken(), self._subchannel(self.me))  # 3
             self._taken[self.me] += 1
 
-    def _lane(self, worker: str) -> str:
-        return f"{lane_to(worker)}/taken"
+    def _subchannel(self, worker: str) -> str:
+        return f"{subchannel_to(worker)}/taken"
 
     def total(self, worker: str, own: Floats, index: int | None = None) -> Floats | None:
         """Return f (n x c), the sum of all workers' parts, at the worker, else None. index: of the batch, in

@@ -39,9 +39,9 @@ from securevfl.protocols.choice import Protocol
 from securevfl.protocols.declared import Declared, Reals, Reveal, recast
 from securevfl.protocols.engines import Ckks
 from securevfl.protocols.link import ActiveLink, AskedRows, PassiveLink, predict
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.open_residual import OpenResidual
 from securevfl.protocols.residuals.sealed_residual import Opened
-from securevfl.protocols.seat import Seat
 from securevfl.protocols.sums.base import DirectSum
 from securevfl.protocols.sums.tree_sum import TreeSum
 
@@ -142,8 +142,8 @@ class Rounds(Method[RoundsJob]):
             )
         return sums.coalition(passives)
 
-    def player(self, job: RoundsJob, seat: Seat, columns: int, state: State | None) -> Player:
-        return RoundsPlayer(job, seat, columns, state)
+    def player(self, job: RoundsJob, context: PartyContext, columns: int, state: State | None) -> Player:
+        return RoundsPlayer(job, context, columns, state)
 
     def ideal(self, job: J) -> J:
         """Return the same job with a direct sum and an open residual, under the defence that its residual has."""
@@ -158,22 +158,26 @@ class RoundsPlayer(BatchPlayer):
 
     _job: RoundsJob
 
-    def __init__(self, job: RoundsJob, seat: Seat, columns: int, state: State | None) -> None:
-        super().__init__(job, seat)
-        self._active = seat.me == seat.active
-        passives = len(seat.passives)
-        place = 0 if self._active else seat.passives.index(seat.me)
-        self._outputs = seat.outputs
-        self._seat = replace(seat, outputs=job.model.collected(seat.outputs, passives), reals=job.protocol.reals)
+    def __init__(self, job: RoundsJob, context: PartyContext, columns: int, state: State | None) -> None:
+        super().__init__(job, context)
+        self._active = context.me == context.active
+        passives = len(context.passives)
+        place = 0 if self._active else context.passives.index(context.me)
+        self._outputs = context.outputs
+        self._context = replace(
+            context, outputs=job.model.collected(context.outputs, passives), reals=job.protocol.reals
+        )
         self._optimizer = job.optimizer
-        self.model = job.model.build(Place(seat.me, self._active, columns, seat.outputs, seat.model, passives, place))
+        self.model = job.model.build(
+            Place(context.me, self._active, columns, context.outputs, context.model, passives, place)
+        )
         own = State() if state is None else state
         if state is not None:
             self.model.restore(state)
         self._before: int = own.get("exchanges", 0)
         self.memory = self._optimizer.remember(self.model, own.get("update"))
         self.keep_secret(own.get("noise"))
-        self._sums = job.protocol.sum_for(len(seat.passives)).role(seat.sum_to(seat.active))
+        self._sums = job.protocol.sum_for(len(context.passives)).role(context.sum_to(context.active))
         self._link: ActiveLink | PassiveLink | None = None
 
     @property
@@ -195,17 +199,17 @@ class RoundsPlayer(BatchPlayer):
             self.memory = self._optimizer.remember(self.model, None)
         residual, agreement = self._job.protocol.residual, self._optimizer.agreement(self._job.model)
         if self._active:
-            seat = replace(self._seat, noise=self._secret, released=self._before)
-            with ActiveLink(seat, self._sums, residual.active(seat, agreement)) as self._link:
+            context = replace(self._context, noise=self._secret, released=self._before)
+            with ActiveLink(context, self._sums, residual.active(context, agreement)) as self._link:
                 yield from self.rounds(self._optimizer.active(self, self._link))
         else:
-            asks = residual.passive(self._seat, agreement)
-            with PassiveLink(self._seat, self._sums, asks, self.shown_batch) as self._link:
+            asks = residual.passive(self._context, agreement)
+            with PassiveLink(self._context, self._sums, asks, self.shown_batch) as self._link:
                 yield from self.rounds(self._optimizer.passive(self, self._link))
 
     def decision(self, rows: RowSlices, asked: AskedRows | None = None) -> Floats | None:
         self._settle()
-        return predict(self._seat, self._sums, self.model, rows, self._outputs, self.shown_of(rows))
+        return predict(self._context, self._sums, self.model, rows, self._outputs, self.shown_of(rows))
 
     def _settle(self) -> None:
         if isinstance(self._link, ActiveLink):

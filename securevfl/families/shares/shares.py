@@ -5,7 +5,7 @@
               with more parties): the residual comes out of a table of the loss, in shares
     scores    of rows that were agreed on, to the active party
 
-Who learns what: sizes, and the agreed scores at the active party. See `securevfl.protocols.shares.visits` and its
+Who learns what: sizes, and the agreed scores at the active party. See `securevfl.protocols.shares.iteration` and its
 siblings for the messages, `securevfl.families.shares.shares_plan` for which optimizers fit,
 `securevfl.families.shares.shares_player` for a party.
 """
@@ -50,11 +50,21 @@ from securevfl.optim.fedbcd import FedSGD
 from securevfl.options import JobOptions
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.declared import Declared
-from securevfl.protocols.seat import Seat
-from securevfl.protocols.shares import new_sums, opened_scores, opened_weights, share_measures, visits, work_ahead
-from securevfl.protocols.shares.new_sums import MOST as MOST_COUNTED
-from securevfl.protocols.shares.score_ledger import BUDGET, ROWS_PER_MEASURE
-from securevfl.protocols.shares.share_measures import FEW_ALIKE, FEW_ROWS, FEWEST, MOST
+from securevfl.protocols.party_context import PartyContext
+from securevfl.protocols.score_ledger.limits import BUDGET, ROWS_PER_MEASURE
+from securevfl.protocols.shares import (
+    chunk_agreement,
+    iteration,
+    offline_phase,
+    opened_loss,
+    opened_scores,
+    opened_weights,
+    range_count,
+    score_label_pairs,
+)
+from securevfl.protocols.shares.opened_loss import FEWEST, MOST
+from securevfl.protocols.shares.range_count import MOST as MOST_COUNTED
+from securevfl.protocols.shares.score_label_pairs import FEW_ALIKE, FEW_ROWS
 from securevfl.protocols.shares.shares_options import Shares
 
 # What a training on shares gives away that its parties must agree to by name, before it begins.
@@ -86,7 +96,7 @@ OPENED_WEIGHTS = LeakKind(
     "opened_weights",
     "weights that are told have half as many bits as labels, or another party's columns, hold, or more",
     "leave the party out of open_weights, fewer weights, or more rows",
-    ("own_part",),
+    ("partial_score",),
 )
 SCORES = LeakKind(
     "scores",
@@ -362,11 +372,11 @@ class SharesMethod(Method[SharesJob]):
     def declares(self, job: SharesJob, roles: Roles) -> list[Declared]:
         asks = self.asker(job, roles.lead)
         found = [
-            *work_ahead.declares_ready(),
-            *work_ahead.declares(),
-            *visits.declares(),
-            *(share_measures.declares_pairs if pair_metrics.fits(job.model.loss) else share_measures.declares)(),
-            *new_sums.declares_counts(),
+            *chunk_agreement.declares_ready(),
+            *offline_phase.declares(),
+            *iteration.declares(),
+            *(score_label_pairs.declares_pairs if pair_metrics.fits(job.model.loss) else opened_loss.declares)(),
+            *range_count.declares_counts(),
             *opened_scores.declares(roles.role(asks) if asks in roles.parties else PASSIVE),
             *(opened_weights.declares() if job.protocol.shares.open_weights else ()),
         ]
@@ -444,8 +454,8 @@ class SharesMethod(Method[SharesJob]):
             "however many, learn nothing without both"
         )
 
-    def player(self, job: SharesJob, seat: Seat, columns: int, state: State | None) -> Player:
-        return SharesPlayer(job, seat, columns, state)
+    def player(self, job: SharesJob, context: PartyContext, columns: int, state: State | None) -> Player:
+        return SharesPlayer(job, context, columns, state)
 
     def ideal(self, job: J) -> J:
         """Return the job itself: what a party holds after it, messages aside, is uniform words and the agreed

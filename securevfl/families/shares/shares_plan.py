@@ -39,19 +39,13 @@ from securevfl.optim.fedbcd import FedBCD
 from securevfl.optim.rules import BlockDescent
 from securevfl.options import JobOptions
 from securevfl.protocols.choice import Protocol
+from securevfl.protocols.shares.fixed_point import Numbers
 from securevfl.protocols.shares.opened_weights import WeightLevels
-from securevfl.protocols.shares.share_numbers import (
-    Coefficients,
-    Descent,
-    FixedCoefficients,
-    LinearRule,
-    Numbers,
-    Paced,
-)
 from securevfl.protocols.shares.shares_options import Shares
-from securevfl.protocols.shares.work_ahead import BLOCK
+from securevfl.protocols.shares.shares_params import BLOCK
+from securevfl.protocols.shares.update_rules import Coefficients, Descent, FixedCoefficients, LinearRule, Paced
 from securevfl.runtime.channel import Channel
-from securevfl.runtime.threads import Beside
+from securevfl.runtime.threads import BackgroundTask
 
 RESIDUAL_BITS = 8  # of residuals up to 64
 SMOOTHED = 2  # the power of the number of a visit that its point counts by in the mean
@@ -298,7 +292,7 @@ class Turns(Generic[T]):
 
     def __init__(self, channel: Channel, chunks: Sequence[T], make: Callable[[T], None], room: Callable[[T], bool]):
         self._channel, self._chunks, self._make, self._room = channel, chunks, make, room
-        self._making: Beside[None] | None = None
+        self._making: BackgroundTask[None] | None = None
 
     def __iter__(self) -> Iterator[T]:
         for number, chunk in enumerate(self._chunks):
@@ -308,7 +302,7 @@ class Turns(Generic[T]):
                 self._making.join()
             self._making, after = None, self._chunks[number + 1 : number + 2]
             if after and self._room(after[0]):
-                self._making = Beside(self._channel, partial(self._make, after[0]), "work ahead")
+                self._making = BackgroundTask(self._channel, partial(self._make, after[0]), "work ahead")
             yield chunk
 
     def __enter__(self) -> Turns[T]:

@@ -60,49 +60,31 @@ from securevfl.optim.curvature import of_rows
 from securevfl.optim.rules import BlockDescent
 from securevfl.protocols.link import AskedRows
 from securevfl.protocols.notes import Began
-from securevfl.protocols.seat import Seat
+from securevfl.protocols.party_context import PartyContext
+from securevfl.protocols.score_ledger.ledger import OWN, REFUSED, Ledger
+from securevfl.protocols.score_ledger.limits import BUDGET
+from securevfl.protocols.shares import iteration as shares
 from securevfl.protocols.shares import opened_weights
-from securevfl.protocols.shares import visits as shares
-from securevfl.protocols.shares.new_sums import MOST as COUNTED
-from securevfl.protocols.shares.new_sums import NewRows, counted
+from securevfl.protocols.shares.chunk_agreement import all_ended, is_ready
+from securevfl.protocols.shares.column_blocks import ColumnBlocks, VisitColumns
+from securevfl.protocols.shares.disk_store import OnDisk
+from securevfl.protocols.shares.fixed_point import Numbers
+from securevfl.protocols.shares.forward_sums import NewRows
+from securevfl.protocols.shares.iteration import SharedState, SharesActive, SharesPartner, SharesPassive, Side
+from securevfl.protocols.shares.offline_phase import Ahead
+from securevfl.protocols.shares.opened_loss import FEWEST, MOST, LossTable, measure
 from securevfl.protocols.shares.opened_scores import Asking, Scores
-from securevfl.protocols.shares.placed_columns import PlacedColumns
-from securevfl.protocols.shares.score_ledger import BUDGET, OWN, REFUSED, Ledger
-from securevfl.protocols.shares.share_measures import (
-    FEW_ALIKE,
-    FEWEST,
-    MOST,
-    LevelPairs,
-    LossTable,
-    Marked,
-    Shuffle,
-    measure,
-    pairs,
-    prepared,
-)
-from securevfl.protocols.shares.share_numbers import END, Levels, LookUp, Numbers
-from securevfl.protocols.shares.share_products import SHARE_SCHEMES
-from securevfl.protocols.shares.table_transfers import Met
-from securevfl.protocols.shares.visits import (
-    ColumnBlocks,
-    SharedState,
-    SharesActive,
-    SharesPartner,
-    SharesPassive,
-    Side,
-    VisitColumns,
-)
-from securevfl.protocols.shares.work_ahead import (
-    NAME_BYTES,
-    Ahead,
-    InMemory,
-    OnDisk,
-    Ready,
-    RowBlock,
-    Terms,
-    all_ended,
-    is_ready,
-)
+from securevfl.protocols.shares.preprocessing_store import NAME_BYTES, InMemory, Ready
+from securevfl.protocols.shares.quantizer import END, Levels
+from securevfl.protocols.shares.range_count import MOST as COUNTED
+from securevfl.protocols.shares.range_count import counted
+from securevfl.protocols.shares.remote_columns import PlacedColumns
+from securevfl.protocols.shares.residual_tables import LookUp
+from securevfl.protocols.shares.score_label_pairs import FEW_ALIKE, LevelPairs, Marked, pairs
+from securevfl.protocols.shares.share_schemes import SHARE_SCHEMES
+from securevfl.protocols.shares.shares_params import RowBlock, Terms
+from securevfl.protocols.shares.shares_session import Met
+from securevfl.protocols.shares.word_shuffle import Shuffle, prepared
 from securevfl.runtime import eventlog
 from securevfl.runtime.clock import Stage
 from securevfl.runtime.placing import PlacedPart
@@ -234,9 +216,9 @@ def worker_inputs(
 class Measures:
     """The measurements of one training, with the shuffles that were made ahead of them."""
 
-    def __init__(self, player: SharesPlayer, job: SharesJob, seat: Seat) -> None:
+    def __init__(self, player: SharesPlayer, job: SharesJob, context: PartyContext) -> None:
         """player: what it is asked about the model, each at its time."""
-        self._player, self._job, self._seat = player, job, seat
+        self._player, self._job, self._context = player, job, context
         self._chunk = -1
         self._shuffles: dict[int, deque[Shuffle]] = {}
         self._calibration: Sequence[list[float]] = []
@@ -257,9 +239,11 @@ class Measures:
     def _measure(self, loss: Loss, data: TrainingData, state: SharedState, rounds: int) -> dict[str, float]:
         rows = self._evaluated(data)
         if len(rows) < FEWEST:
-            if self._seat.me == self._seat.active:
+            if self._context.me == self._context.active:
                 what = f"{FEWEST} rows to take metrics of were expected, {len(rows)} came, so there are none"
-                warnings.warn(f"party {self._seat.me}: {what}; hold out more (test_fraction)", DataNotice, stacklevel=2)
+                warnings.warn(
+                    f"party {self._context.me}: {what}; hold out more (test_fraction)", DataNotice, stacklevel=2
+                )
             return {}
         self._note_measure(data, rows)
         if not pair_metrics.fits(loss):
@@ -296,7 +280,7 @@ class Measures:
         """Return what one opened sum tells of a loss that pairs do not."""
         targets = (
             None
-            if (rated := data.rated_outputs(rows.rows, self._seat.outputs)) is None
+            if (rated := data.rated_outputs(rows.rows, self._context.outputs)) is None
             else LossTable(self._job.loss.value, rated, self._job.loss.least(rated))
         )
         met, own = self._player.met, self._player.inputs_of(data, rows.rows)
@@ -304,11 +288,11 @@ class Measures:
         if found is None or targets is None:
             return {}
         none = float(targets.values(np.zeros_like(targets.least), targets.targets).mean())
-        self._watch(found.loss * self._seat.outputs, none * self._seat.outputs, rounds)
+        self._watch(found.loss * self._context.outputs, none * self._context.outputs, rounds)
         if self._uncounted:
             self._warn(found.far, NEAR_END, _NEAR)
         counts = 1.0 if data.weights is None else float(data.weights[rows.rows].mean())
-        return {"loss": found.loss * self._seat.outputs / counts}
+        return {"loss": found.loss * self._context.outputs / counts}
 
     def _watch(self, loss: float, none: float, rounds: int) -> None:
         """Compare the loss with that of no model. DivergenceError if it is far above, and nothing turns back for it."""
@@ -319,13 +303,13 @@ class Measures:
     def count_far(self, data: TrainingData, state: SharedState | None, visit: Visit) -> None:
         """Count, of some rows of the last visit, those whose sums are beyond the end of their table, as often as the
         partner's ledger lets them be counted; warn of any."""
-        rows, met = visit.rows[: COUNTED // self._seat.outputs], self._player.met
+        rows, met = visit.rows[: COUNTED // self._context.outputs], self._player.met
         if len(rows) < FEWEST or state is None:
             return
-        self._seat.channel.clock.stage = Stage.EVALUATE
+        self._context.channel.clock.stage = Stage.EVALUATE
         X, numbers = self._player.inputs_of(data, rows), self._player.plan.numbers
-        rated = data.rated_outputs(rows, self._seat.outputs)
-        limited = not (self._seat.desk.together or "small_metrics" in self._job.accepts)
+        rated = data.rated_outputs(rows, self._context.outputs)
+        limited = not (self._context.resources.simulated or "small_metrics" in self._job.accepts)
         found = counted(
             met.products,
             met.tops,
@@ -338,20 +322,22 @@ class Measures:
         )
         self._uncounted = found is None
         if found is not None:
-            self._warn(found / (len(rows) * self._seat.outputs), *((0.0, _FAR) if numbers.roomy else (NEAR_END, _NEAR)))
+            self._warn(
+                found / (len(rows) * self._context.outputs), *((0.0, _FAR) if numbers.roomy else (NEAR_END, _NEAR))
+            )
 
     def _warn(self, far: float, most: float, why: str) -> None:
         """Warn of a part of the rows, if it is more than `most`."""
         if far > most:
             facts: dict[str, str | int | float] = {"part": round(far, 4), "reason": why}
             level = logging.ERROR if far > 2 * self._far else logging.INFO
-            eventlog.emit(self._seat.me, "far", facts, level)
+            eventlog.emit(self._context.me, "far", facts, level)
             self._far = far
 
     def _evaluated(self, data: TrainingData) -> ScaledRows:
         """Return the rows that are measured: those to be evaluated, or as many as there is room for, spread evenly over
         the table: one that is sorted by time is not judged by its first months."""
-        rows, most = np.sort(data.evaluated.rows), MOST // self._seat.outputs
+        rows, most = np.sort(data.evaluated.rows), MOST // self._context.outputs
         spread = np.linspace(0, len(rows) - 1, min(len(rows), most)).astype(np.intp)
         return ScaledRows(data, rows[spread])
 
@@ -364,12 +350,12 @@ class Measures:
         return made.popleft() if made else self._prepared(self._player.met, rows)
 
     def _prepared(self, met: Met, rows: int) -> Shuffle | None:
-        ends, holders = met.switches, (self._seat.active, self._seat.roles.the(PARTNER))
+        ends, holders = met.switches, (self._context.active, self._context.roles.the(PARTNER))
         if ends is None:
             return None
-        (peer,) = (name for name in holders if name != self._seat.me)
+        (peer,) = (name for name in holders if name != self._context.me)
         bits = self._levels(self._job.model.loss).bits + 1
-        return prepared(met.products.seat, peer, ends, rows, bits, blocks=self._seat.outputs)
+        return prepared(met.products.context, peer, ends, rows, bits, blocks=self._context.outputs)
 
     def enter(self, chunk: int) -> None:
         """Go on to a chunk, by the number of its first visit; shuffles left from the one before serve no longer."""
@@ -387,10 +373,10 @@ class Measures:
 
     def _note_measure(self, data: TrainingData, rows: ScaledRows) -> None:
         """Enter at every other party that the active one measures these rows. LeakageError if that is too often."""
-        seat = self._seat
-        if not (seat.me == seat.active or seat.desk.together or seat.desk.reserved):
+        context = self._context
+        if not (context.me == context.active or context.resources.simulated or context.resources.evaluations_reserved):
             limited = "small_metrics" not in self._job.accepts
-            self._player.ledger.measure(seat.active, data.ids(rows.rows), limited=limited, me=seat.me)
+            self._player.ledger.measure(context.active, data.ids(rows.rows), limited=limited, me=context.me)
 
     def check(self, data: TrainingData, start: int) -> None:
         """Raise LeakageError if the evaluations of the run from round `start` on would be too many. A DataNotice says
@@ -398,12 +384,12 @@ class Measures:
         if data.counts(data.evaluated.rows) is not None and pair_metrics.fits(self._job.model.loss):
             what = "on shares metrics count every row alike, as nobody knows which row a score is of"
             why = "weights.column counts in the training alone"
-            warnings.warn(f"party {self._seat.me}: {what}; {why}", DataNotice, stacklevel=2)
-        seat, rows, every = self._seat, self._evaluated(data), self._job.evaluation_interval
+            warnings.warn(f"party {self._context.me}: {what}; {why}", DataNotice, stacklevel=2)
+        context, rows, every = self._context, self._evaluated(data), self._job.evaluation_interval
         if (
-            self._seat.me == self._seat.active
-            or seat.desk.together
-            or seat.desk.reserved
+            self._context.me == self._context.active
+            or context.resources.simulated
+            or context.resources.evaluations_reserved
             or "small_metrics" in self._job.accepts
             or len(rows) < FEWEST
         ):
@@ -411,7 +397,7 @@ class Measures:
         total = len(data.schedule)
         measured_at_end = not every or total % every > 0 or (start > 0 and self._job.patience is not None)
         times = (total // every - start // every if every else 0) + measured_at_end
-        self._player.ledger.check_measures(seat.active, data.ids(rows.rows), times)
+        self._player.ledger.check_measures(context.active, data.ids(rows.rows), times)
 
 
 # One party.
@@ -477,14 +463,14 @@ class _Training:
 class SharesPlayer(Player):
     """One party's shares: of its own weights, and as a holder of every other party's."""
 
-    def __init__(self, job: SharesJob, seat: Seat, columns: int, state: State | None) -> None:
-        self._job, self._seat = job, seat
+    def __init__(self, job: SharesJob, context: PartyContext, columns: int, state: State | None) -> None:
+        self._job, self._context = job, context
         self._model, self._options = job.model, job.protocol.shares
-        self._active, self._partner = seat.me == seat.active, seat.roles.the(PARTNER)
+        self._active, self._partner = context.me == context.active, context.roles.the(PARTNER)
         own = State() if state is None else state
         self._sizes: dict[str, Any] = own.get("sizes", {})
         self._state = _shared(own)
-        self._run: str = own.get("run", seat.desk.run)
+        self._run: str = own.get("run", context.resources.run)
         self._training: _Training | None = None
         self._scores: Scores | None = None
         self._weights: Floats | None = own.get("theta")
@@ -495,12 +481,14 @@ class SharesPlayer(Player):
         self._importance = {"importance": own["importance"]} if "importance" in own else {}
         if self._sizes:
             self._inputs = self._model.inputs(self._spread(columns, 0), own.get("inputs"), _nothing)
-        if self._sizes and len(self._sizes["columns"]) != len(seat.parties):
-            raise ConfigError(f"{seat.me}: the parties of the training were expected, others have met; bring the same")
+        if self._sizes and len(self._sizes["columns"]) != len(context.parties):
+            raise ConfigError(
+                f"{context.me}: the parties of the training were expected, others have met; bring the same"
+            )
 
     @property
     def row_bits(self) -> float:
-        free = "scores" in self._job.accepts or self._options.scores == "exact" or self._seat.desk.together
+        free = "scores" in self._job.accepts or self._options.scores == "exact" or self._context.resources.simulated
         return float("inf") if free else BUDGET * float(self._sizes["held"])
 
     @property
@@ -533,8 +521,8 @@ class SharesPlayer(Player):
 
     def prepare(self, data: TrainingData) -> Generator[Round]:
         """Make every chunk of the training, on disk, as far as that is not done yet."""
-        if self._seat.desk.ahead is None:
-            raise ConfigError(f"{self._seat.me}: a folder for work done ahead was expected; name one")
+        if self._context.resources.preprocessing is None:
+            raise ConfigError(f"{self._context.me}: a folder for work done ahead was expected; name one")
         with one_thread():
             training = self._begin(data)
             training.give_back()
@@ -558,11 +546,11 @@ class SharesPlayer(Player):
 
     @cached_property
     def _measures(self) -> Measures:
-        return Measures(self, self._job, self._seat)
+        return Measures(self, self._job, self._context)
 
     def decision(self, rows: RowSlices, asked: AskedRows | None = None) -> Floats | None:
         if self._state is None:
-            raise ConfigError(f"{self._seat.me}: a model was expected, this party has none yet; train first")
+            raise ConfigError(f"{self._context.me}: a model was expected, this party has none yet; train first")
         if self._scores is None:
             self._scores = self._begin_scores(min(BLOCK, len(rows)))
         found, agreed = [], []
@@ -582,7 +570,7 @@ class SharesPlayer(Player):
 
     def _stretch(self, training: _Training, start: int) -> Generator[Round]:
         """Go through the visits from `start` on, to the last one or to where the training turns back."""
-        channel, ahead, of, turns_before = self._seat.channel, training.ahead, len(training.visits), len(self.turned)
+        channel, ahead, of, turns_before = self._context.channel, training.ahead, len(training.visits), len(self.turned)
 
         def make(chunk: tuple[int, list[Visit]]) -> None:
             self._make(training, *chunk)
@@ -595,7 +583,7 @@ class SharesPlayer(Player):
                 chunk = self._chunk(training, first)
                 self._measures.enter(first)
                 channel.clock.stage = Stage.TRAIN
-                channel.door.began(first + 1)
+                channel.gate.began(first + 1)
                 channel.note(Began(part[0].index))
                 states = training.side.train(chunk, len(part))
                 for number, (visit, self._state) in enumerate(zip(part, states, strict=True), first + 1):
@@ -603,7 +591,7 @@ class SharesPlayer(Player):
                     if len(self.turned) > turns_before:
                         break
                     if number - first < len(part):
-                        channel.door.began(number + 1)
+                        channel.gate.began(number + 1)
                         channel.note(Began(part[number - first].index))
                 else:
                     ahead.store.drop(chunk)
@@ -630,7 +618,9 @@ class SharesPlayer(Player):
         turned = [*self.turned, [self.exchanges, 0 if best is None else best["visits"]]]
         self._sizes = self._sizes | {"turned": turned}
         self._measured.pop(self.exchanges, None)
-        eventlog.warn(self._seat.me, "turned back", {"visit": self.exchanges, "to": turned[-1][1], "reason": _TURNED})
+        eventlog.warn(
+            self._context.me, "turned back", {"visit": self.exchanges, "to": turned[-1][1], "reason": _TURNED}
+        )
 
     def answered(self, rows: int) -> AnsweredRows:
         return self._answered
@@ -639,7 +629,7 @@ class SharesPlayer(Player):
         ledger = self.ledger
         question = ledger.question(self._noted(), OWN, asked.ids, ledger.commitments(asked.ids, asked.raw))
         states, trained = ledger.look(question), ledger.trained_on(question)
-        scores = np.full((len(states), self._seat.outputs), np.nan)
+        scores = np.full((len(states), self._context.outputs), np.nan)
         for at, score in enumerate(ledger.kept(question, of="score")):
             if score is not None:
                 scores[at] = np.frombuffer(score, "<f8")
@@ -661,24 +651,25 @@ class SharesPlayer(Player):
     def met(self) -> Met:
         """What the session has for questions about the model."""
         numbers = self.plan.numbers
-        return Met(self._seat, self._partner, self._scheme(numbers), numbers)
+        return Met(self._context, self._partner, self._scheme(numbers), numbers)
 
     def _scheme(self, numbers: Numbers) -> ShareScheme:
         """Return what multiplies shared vectors. ConfigError where this machine's linear algebra is not exact."""
         return SHARE_SCHEMES[self._options.library](numbers.bits)
 
     def _begin(self, data: TrainingData) -> _Training:
-        seat, schedule = self._seat, data.schedule
+        context, schedule = self._context, data.schedule
         if data.apart and self._options.library != "own":
             raise ConfigError(
-                f'{seat.me}: protocol.shares.library = "own" was expected, as its rows lie at workers, where products '
+                f'{context.me}: protocol.shares.library = "own" was expected, as its rows lie at workers, where '
+                "products "
                 "are made without keys; leave it out, or use open_table"
             )
         if data.apart:
             data.at_workers(schedule.flow)
         parts = schedule.partition(0)
         n = len(schedule.train)
-        columns = {name: self._model.breadth(self._spread(d, n, name)) for name, d in seat.columns.items()}
+        columns = {name: self._model.breadth(self._spread(d, n, name)) for name, d in context.columns.items()}
         turned = self.turned
         self._sizes = {"turned": turned, "columns": columns, "rows": max(map(len, parts)), "batches": schedule.batches}
         self._sizes["named"], self._sizes["trained"] = data.named, n
@@ -687,9 +678,11 @@ class SharesPlayer(Player):
             self._inputs = self._made(data)
         terms = self._terms_for(tuple(map(len, parts)))
         own = self._columns(data, terms.numbers, parts)
-        ready: Ready = InMemory() if seat.desk.ahead is None else OnDisk(seat.desk.ahead)
+        ready: Ready = (
+            InMemory() if context.resources.preprocessing is None else OnDisk(context.resources.preprocessing)
+        )
         ahead = Ahead(
-            seat, terms, self._scheme(terms.numbers), own.integers, ready, apart=data.apart, base=self.met.base
+            context, terms, self._scheme(terms.numbers), own.integers, ready, apart=data.apart, base=self.met.base
         )
         side: Side
         if self._active:
@@ -697,15 +690,15 @@ class SharesPlayer(Player):
 
             @lru_cache(maxsize=64)
             def tables(piece: RowBlock) -> LookUp:
-                rated = data.rated_outputs(parts[piece.batch][piece.start : piece.stop], seat.outputs)
+                rated = data.rated_outputs(parts[piece.batch][piece.start : piece.stop], context.outputs)
                 assert rated is not None, "the active party has labels"
                 return LookUp(numbers, loss.residual, rated, loss.least, smooth=loss.smooth)
 
-            side = SharesActive(seat, terms, own, ahead, tables, self._state)
-        elif seat.me == self._partner:
-            side = SharesPartner(seat, terms, own, ahead, self._state)
+            side = SharesActive(context, terms, own, ahead, tables, self._state)
+        elif context.me == self._partner:
+            side = SharesPartner(context, terms, own, ahead, self._state)
         else:
-            side = SharesPassive(seat, terms, own, ahead, self._state)
+            side = SharesPassive(context, terms, own, ahead, self._state)
         self._state = side.state
         self._training = _Training(data, ahead, side, list(schedule.visits()), terms.rows)
         return self._training
@@ -714,22 +707,24 @@ class SharesPlayer(Player):
         """Return this party's columns in all batches, wherever they lie."""
         rate, P = self.plan.rate, self._turn(data)
         if data.apart:
-            return PlacedColumns(numbers, rate, lambda batch: self._at_workers(data, parts[batch]), self._seat.meter, P)
+            return PlacedColumns(
+                numbers, rate, lambda batch: self._at_workers(data, parts[batch]), self._context.meter, P
+            )
         rows = lambda batch: InputRows(self._features, data, parts[batch])  # noqa: E731
-        return VisitColumns(numbers, rate, rows, P, self._seat.desk.ahead)
+        return VisitColumns(numbers, rate, rows, P, self._context.resources.preprocessing)
 
     def inputs_of(self, data: TrainingData, rows: Rows) -> NewRows:
         """Return this party's inputs of rows of its table, where they lie."""
         if not data.apart:
             return InputRows(self._features, data, rows)
         tall = self._at_workers(data, rows)
-        return PlacedColumns(self.plan.numbers, self.plan.rate, lambda _: tall, self._seat.meter)
+        return PlacedColumns(self.plan.numbers, self.plan.rate, lambda _: tall, self._context.meter)
 
     def _at_workers(self, data: TrainingData, rows: Rows, root: Floats | None = None, clip: float = np.inf) -> Tall:
         """Return this party's inputs (n x breadth) of rows that lie at workers, there; cut off at `clip`, and each by
         its `root` (n,)."""
         assert self._inputs is not None, "they are made first"
-        at, parts, breadth = _places(data, rows), list[PlacedPart](), self._sizes["columns"][self._seat.me]
+        at, parts, breadth = _places(data, rows), list[PlacedPart](), self._sizes["columns"][self._context.me]
         for part in data.at_workers(rows).parts:
             assert isinstance(part, PlacedPart), "they lie at workers"
             own = slice(part.start, part.stop)
@@ -741,7 +736,7 @@ class SharesPlayer(Player):
     def _make(self, training: _Training, first: int, part: Sequence[Visit]) -> None:
         """Make a chunk, unless all parties have it already."""
         ahead, number = training.ahead, self._chunk(training, first)
-        self._seat.channel.clock.stage = Stage.AHEAD
+        self._context.channel.clock.stage = Stage.AHEAD
         if ahead.holds:  # in the first chunk, before work goes on beside questions about the model
             self.met.base.meet()
         if is_ready(ahead.meet(), ahead, number, len(part)):
@@ -754,7 +749,7 @@ class SharesPlayer(Player):
         optimizer, loss = self._job.optimizer, self._job.loss
         if not isinstance(optimizer, BlockDescent):
             return None
-        d, rows, clip = self._sizes["columns"][self._seat.me], data.schedule.flow, self._options.clip
+        d, rows, clip = self._sizes["columns"][self._context.me], data.schedule.flow, self._options.clip
         roots = None if data.weights is None else np.sqrt(data.weights[rows])
         stretches: Iterable[Floats]
         if data.apart:
@@ -770,9 +765,9 @@ class SharesPlayer(Player):
         held_back = np.full((d, 1), (optimizer.ridge if ridge is None else ridge) + self._job.model.l2)
         assert self._inputs is not None, "they are made first"
         constant = self._inputs.constant(d)
-        P = of_rows(stretches, lambda X: X.T @ X, loss, held_back, who=self._seat.me, constant=constant)
+        P = of_rows(stretches, lambda X: X.T @ X, loss, held_back, who=self._context.me, constant=constant)
         if data.apart:
-            self._seat.meter.elsewhere(tall.makespan())
+            self._context.meter.elsewhere(tall.makespan())
         return P
 
     def _features(self, data: TrainingData, rows: Rows) -> Floats:
@@ -782,7 +777,7 @@ class SharesPlayer(Player):
 
     def _made(self, data: TrainingData) -> Inputs:
         """Return this party's inputs: those on which work done ahead rests, if there is any, or new ones."""
-        rows, folder = data.schedule.looked_at, self._seat.desk.ahead
+        rows, folder = data.schedule.looked_at, self._context.resources.preprocessing
         file = None if folder is None else folder / INPUTS
         kept = None if file is None or not file.exists() else _read_inputs(file)
 
@@ -792,8 +787,8 @@ class SharesPlayer(Player):
             by_ids = data.schedule.by_ids
             order, X = np.searchsorted(rows, by_ids[np.isin(by_ids, rows)]), data.scaled(rows)
             own = [each[order] for each in (X, targets, weights) if each is not None]
-            key = own_stream(f"inputs of {self._seat.me} {self._job.seed}", *own)(KEY_BYTES)
-            return Seen(self._seat.me, X, data.sources, targets, weights, key, order)
+            key = own_stream(f"inputs of {self._context.me} {self._job.seed}", *own)(KEY_BYTES)
+            return Seen(self._context.me, X, data.sources, targets, weights, key, order)
 
         made = self._model.inputs(self._spread(data.columns, len(data.schedule.train)), kept, seen)
         own = made.state(whole=True)
@@ -803,17 +798,17 @@ class SharesPlayer(Player):
 
     def _spread(self, columns: int, rows: int, name: str | None = None) -> Spread:
         """Return the sizes of a party, its own if none is named."""
-        seat, party = self._seat, name or self._seat.me
+        context, party = self._context, name or self._context.me
         opened = party in self._options.open_weights
-        return Spread(party == seat.active, columns, seat.outputs, len(seat.parties), rows, opened)
+        return Spread(party == context.active, columns, context.outputs, len(context.parties), rows, opened)
 
     @property
     def plan(self) -> Plan:
-        return plan_of(self._job, self._sizes, len(self._seat.parties))
+        return plan_of(self._job, self._sizes, len(self._context.parties))
 
     @property
     def _epochs_ahead(self) -> int:
-        return epochs_ahead(self._job, self._sizes["trained"], self._seat.outputs)
+        return epochs_ahead(self._job, self._sizes["trained"], self._context.outputs)
 
     @property
     def turned(self) -> Turned:
@@ -827,22 +822,22 @@ class SharesPlayer(Player):
         return self._terms_for((self._sizes["rows"],))
 
     def _terms_for(self, rows: tuple[int, ...]) -> Terms:
-        seat, made = self._seat, self.plan
+        context, made = self._context, self.plan
         chunks = -(-self._job.epochs // self._epochs_ahead)
         columns = self._sizes["columns"]
-        return Terms(made.numbers, rows, columns, self._partner, made.rule, seat.outputs, chunks, seat.active)
+        return Terms(made.numbers, rows, columns, self._partner, made.rule, context.outputs, chunks, context.active)
 
     def _end(self) -> None:
         """End the training: open the weights that the job names, and note the model, which has these, in the ledger."""
         state = self._state
         assert state is not None, "it has been trained"
         terms, named, levels = self.terms, self._options.open_weights, weight_levels(self._job, self._sizes["trained"])
-        leave = opened_weights.enter(self._seat, terms, levels, named)
-        all_ended(self._seat)
-        self._state = state = opened_weights.opened(self._seat, terms, state, levels, leave, named)
+        leave = opened_weights.enter(self._context, terms, levels, named)
+        all_ended(self._context)
+        self._state = state = opened_weights.opened(self._context, terms, state, levels, leave, named)
         self._noted()
-        if self._seat.me in named:
-            theta = terms.rule_of(self._seat.me).theta(state.own, state.visits)
+        if self._context.me in named:
+            theta = terms.rule_of(self._context.me).theta(state.own, state.visits)
             self._weights = terms.numbers.weights(theta)
         if self._weights is not None and self._training is not None and self._inputs is not None:
             data = self._training.data
@@ -850,38 +845,43 @@ class SharesPlayer(Player):
             self._importance = {"importance": found} if found else {}
 
     def _begin_scores(self, rows: int) -> Scores:
-        state, desk = self._state, self._seat.desk
+        state, resources = self._state, self._context.resources
         assert state is not None, "it has been asked"
         options = self._options
-        if options.scores == "none" and not desk.together:
+        if options.scores == "none" and not resources.simulated:
             raise LeakageError(
-                f"{self._seat.me}: a job whose scores are told was expected, this one's are told to nobody; agree to "
+                f"{self._context.me}: a job whose scores are told was expected, this one's are told to nobody; agree "
+                "to "
                 'scores = "levels" and train again'
             )
-        exact = desk.together or options.scores == "exact"
-        spacing, to = self._job.loss.spacing, options.scores_to or self._seat.active
+        exact = resources.simulated or options.scores == "exact"
+        spacing, to = self._job.loss.spacing, options.scores_to or self._context.active
         numbers = self.plan.numbers
         levels = Levels.exact(numbers) if exact else options.score_levels(spacing).within(numbers)
-        left = self.row_bits - bits_of_codes(self._job, self._seat.me, self.terms.columns[self._seat.me])
-        rounded = None if exact else options.allowed_levels(spacing, left / self._seat.outputs).within(numbers)
-        ledger = None if desk.together else self.ledger
-        asking = Asking(self._noted(), ledger, levels, to, self.row_bits, rounded, desk.account)
+        left = self.row_bits - bits_of_codes(self._job, self._context.me, self.terms.columns[self._context.me])
+        rounded = None if exact else options.allowed_levels(spacing, left / self._context.outputs).within(numbers)
+        ledger = None if resources.simulated else self.ledger
+        asking = Asking(self._noted(), ledger, levels, to, self.row_bits, rounded, resources.charge_scores)
         tops = None if exact else lambda: self.met.tops
         return Scores(self.met.products, self.terms, state, asking, tops=tops, number=state.visits, rows=rows)
 
     @cached_property
     def ledger(self) -> Ledger:
-        return Ledger(self._seat.desk.scores)
+        return Ledger(self._context.resources.score_ledger)
 
     def _noted(self) -> bytes:
         """Note the finished model in this party's ledger, and return the name under which it is noted."""
-        state, training, desk = self._state, self._training, self._seat.desk
+        state, training, resources = self._state, self._training, self._context.resources
         assert state is not None, "it has been asked"
         digest = hashlib.sha256(self._run.encode())
         for words in (state.own, *(state.others[name] for name in sorted(state.others))):
             digest.update(np.ascontiguousarray(words, "<u8").tobytes())
         model = digest.digest()[:NAME_BYTES]
-        if not desk.together and (training is not None or desk.scores is None) and not self.ledger.knows(model):
+        if (
+            not resources.simulated
+            and (training is not None or resources.score_ledger is None)
+            and not self.ledger.knows(model)
+        ):
             if training is None:
                 self.ledger.trained(model, state.visits, [])
             else:
@@ -894,9 +894,10 @@ class SharesPlayer(Player):
 
     def _asked(self, rows: RowSlices, asked: AskedRows | None, block: slice, X: Floats) -> AskedRows:
         """Ids and columns of a block. Rows of the training's table have theirs, others bring them or are new here."""
-        if asked is not None and self._seat.desk.scores is not None and not self._sizes["named"]:
+        if asked is not None and self._context.resources.score_ledger is not None and not self._sizes["named"]:
             raise ConfigError(
-                f"{self._seat.me}: a model of rows with ids was expected, this one's had none, so nobody can tell them "
+                f"{self._context.me}: a model of rows with ids was expected, this one's had none, so nobody can tell "
+                "them "
                 "from new ones; align the tables by ids, and train again"
             )
         if asked is not None:
@@ -905,6 +906,6 @@ class SharesPlayer(Player):
         if isinstance(rows, ScaledRows) and self._training is not None:
             of = rows.rows[block]
             return AskedRows(self._training.data.ids(of), self._training.data.raw(of))
-        if self._seat.desk.scores is not None:
-            raise ConfigError(f"{self._seat.me}: rows with ids were expected, as each is scored once; bring ids")
+        if self._context.resources.score_ledger is not None:
+            raise ConfigError(f"{self._context.me}: rows with ids were expected, as each is scored once; bring ids")
         return AskedRows([b"new %d" % place for place in range(block.start, block.stop)], X)

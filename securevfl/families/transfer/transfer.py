@@ -49,11 +49,11 @@ from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.differentiable import Jacobian
 from securevfl.protocols.engines import Ckks
 from securevfl.protocols.link import AskedRows, Link
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.base import Agreement, Batch, Reply, ResidualProtocol
 from securevfl.protocols.residuals.open_residual import OpenResidual, Residual
 from securevfl.protocols.residuals.sealed_residual import Opened
-from securevfl.protocols.seat import Seat
-from securevfl.runtime.channel import Entry, Group, Telling
+from securevfl.runtime.channel import DisclosingMessage, DisclosureRecord, Group
 from securevfl.runtime.codec import Numbers
 
 # What the two parties of transfer learning send each other: a sealed vector each way, products of it, moments.
@@ -66,7 +66,7 @@ from securevfl.runtime.codec import Numbers
 # gradient tells the direction of Phi almost as well, to a cosine of .99 (`tests/security/test_transfer_leaks.py`).
 
 
-class SecondMoments(Telling, frozen=True):
+class SecondMoments(DisclosingMessage, frozen=True):
     """The upper half of a symmetric matrix (d x d), which the other party's local steps bend by."""
 
     upper: Numbers
@@ -98,18 +98,26 @@ class AskedMatrix:
 class TwoWayExchange(Link):
     """Both directions between two parties: each seals a vector for the other and asks products of the other's."""
 
-    def __init__(self, residual: ResidualProtocol, seat: Seat, lane: str, asks: dict[str, int], openings: int) -> None:
+    def __init__(
+        self, residual: ResidualProtocol, context: PartyContext, subchannel: str, asks: dict[str, int], openings: int
+    ) -> None:
         """asks: how many numbers each party may ask for in one opening; who asks none is sent no vector."""
-        (self._peer,) = (name for name in seat.parties if name != seat.me)
-        self._seat, self._lane = seat, f"{seat.lane}/{lane}/moments"
+        (self._peer,) = (name for name in context.parties if name != context.me)
+        self._context, self._subchannel = context, f"{context.subchannel}/{subchannel}/moments"
         self._sealer, self._asker = None, None
         for asker, most in asks.items():
-            (sealer,) = (name for name in seat.parties if name != asker)
+            (sealer,) = (name for name in context.parties if name != asker)
             cast = Roles.labelled(sealer, [asker])
-            tells: Literal["labels", "columns"] = "labels" if sealer == seat.roles.lead else "columns"
-            agreement = Agreement(openings, shares_outputs=False, tells=tells, group=seat.channel.door.group)
-            own = replace(seat, roles=cast, lane=f"{seat.lane}/{lane}/{sealer}", parameters={asker: most}, outputs=1)
-            if sealer == seat.me:
+            tells: Literal["labels", "columns"] = "labels" if sealer == context.roles.lead else "columns"
+            agreement = Agreement(openings, shares_outputs=False, tells=tells, group=context.channel.gate.group)
+            own = replace(
+                context,
+                roles=cast,
+                subchannel=f"{context.subchannel}/{subchannel}/{sealer}",
+                parameters={asker: most},
+                outputs=1,
+            )
+            if sealer == context.me:
                 self._sealer = residual.active(own, agreement)
             else:
                 self._asker = residual.passive(own, agreement)
@@ -126,11 +134,11 @@ class TwoWayExchange(Link):
 
     def show(self, moments: Floats) -> Floats:
         """Send a symmetric matrix (d x d) of this party's in the clear, and return the other's."""
-        channel, upper = self._seat.channel, taylor.upper(moments)
-        kind: Literal["labels", "columns"] = "labels" if channel.me == self._seat.active else "columns"
-        told = channel.tell(Entry(self._peer, kind, upper.size, 64, about=(channel.me,)))
-        channel.send(self._peer, SecondMoments(upper), self._lane, told=told)  # 3
-        other = np.asarray(channel.recv(self._peer, SecondMoments, self._lane).upper, np.float64)  # 3
+        channel, upper = self._context.channel, taylor.upper(moments)
+        kind: Literal["labels", "columns"] = "labels" if channel.me == self._context.active else "columns"
+        permit = channel.permit(DisclosureRecord(self._peer, kind, upper.size, 64, about=(channel.me,)))
+        channel.send(self._peer, SecondMoments(upper), self._subchannel, permit=permit)  # 3
+        other = np.asarray(channel.recv(self._peer, SecondMoments, self._subchannel).upper, np.float64)  # 3
         if other.shape != upper.shape or not np.isfinite(other).all():
             raise ProtocolError(
                 f"{channel.me}: {self._peer} was expected to send {upper.size} finite moments, {other.shape} came; "
@@ -323,8 +331,8 @@ class TransferLearning(Method[TransferJob]):
     def pooling(self, job: TransferJob, roles: Roles) -> str:
         return "there are two parties: each is what the other learns from"
 
-    def player(self, job: TransferJob, seat: Seat, columns: int, state: State | None) -> Player:
-        return TransferPlayer(job, seat, columns, state)
+    def player(self, job: TransferJob, context: PartyContext, columns: int, state: State | None) -> Player:
+        return TransferPlayer(job, context, columns, state)
 
     def ideal(self, job: J) -> J:
         return job.model_copy(update={"protocol": Protocol(residual=OpenResidual()), "max_label_auc": None})
@@ -335,10 +343,10 @@ class TransferPlayer(BatchPlayer):
 
     _job: TransferJob
 
-    def __init__(self, job: TransferJob, seat: Seat, columns: int, state: State | None) -> None:
-        super().__init__(job, seat)
-        self._seat = seat
-        self._guest = seat.me == seat.active
+    def __init__(self, job: TransferJob, context: PartyContext, columns: int, state: State | None) -> None:
+        super().__init__(job, context)
+        self._context = context
+        self._guest = context.me == context.active
         self._optimizer = job.optimizer
         self._model = job.model
         own = State() if state is None else state
@@ -360,10 +368,13 @@ class TransferPlayer(BatchPlayer):
         if start == 0:
             self.network.start(data.raw(data.schedule.by_ids), self.seed)
             self.updater = Updater(self._optimizer.update, self.network)
-        seat, (host,) = self._seat, self._seat.passives
-        asks = {host: seat.parameters[host], seat.active: self._model.parameters(seat.columns[seat.active], 1) + 1}
+        context, (host,) = self._context, self._context.passives
+        asks = {
+            host: context.parameters[host],
+            context.active: self._model.parameters(context.columns[context.active], 1) + 1,
+        }
         openings = self._model.openings(self._optimizer.steps)
-        with TwoWayExchange(self._job.protocol.residual, seat, "training", asks, openings) as exchange:
+        with TwoWayExchange(self._job.protocol.residual, context, "training", asks, openings) as exchange:
             yield from self.rounds(self._work(exchange))
 
     def _work(self, exchange: TwoWayExchange) -> Iterator[None]:
@@ -428,9 +439,9 @@ class TransferPlayer(BatchPlayer):
 
     def decision(self, rows: RowSlices, asked: AskedRows | None = None) -> Floats | None:
         """Phi u_j^B (m x 1) at the guest, by blocks of rows of one length: what is asked is the same in each."""
-        seat, size, d = self._seat, min(BLOCK, len(rows)), self._model.units
+        context, size, d = self._context, min(BLOCK, len(rows)), self._model.units
         found = []
-        with TwoWayExchange(self._job.protocol.residual, seat, "scores", {seat.active: size}, 1) as exchange:
+        with TwoWayExchange(self._job.protocol.residual, context, "scores", {context.active: size}, 1) as exchange:
             for number, start in enumerate(range(0, len(rows), size)):
                 if self._guest:
                     batch = Batch(number, 0, np.empty((size * d, 0)))

@@ -22,7 +22,7 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.audit.transcripts import Outcome
+from securevfl.audit.transcript_checks import Outcome
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PARTNER, Roles
 from securevfl.consent import consent_sheet
@@ -40,16 +40,17 @@ from securevfl.options import Target
 from securevfl.organisations import conversation, correlate, fairness_by_group, join
 from securevfl.protocols.declared import VERDICT
 from securevfl.protocols.link import AskedRows
-from securevfl.protocols.seat import Desk, Seat
-from securevfl.protocols.shares import column_products, group_counts
-from securevfl.protocols.shares.column_products import LEVELS, RoundedProducts
+from securevfl.protocols.party_context import LocalResources, PartyContext
+from securevfl.protocols.score_ledger.ledger import NEW
+from securevfl.protocols.score_ledger.ledger import Ledger as ScoreLedger
+from securevfl.protocols.score_ledger.row_digests import COMMITMENT
+from securevfl.protocols.shares import column_correlations, group_counts
+from securevfl.protocols.shares.column_correlations import LEVELS, RoundedProducts
+from securevfl.protocols.shares.fixed_point import Numbers
 from securevfl.protocols.shares.group_counts import OUTCOMES, GroupCounts
 from securevfl.protocols.shares.opened_scores import Scores
-from securevfl.protocols.shares.score_ledger import COMMITMENT, NEW
-from securevfl.protocols.shares.score_ledger import Ledger as ScoreLedger
-from securevfl.protocols.shares.share_numbers import Numbers
 from securevfl.protocols.shares.shares_options import Shares
-from securevfl.runtime.channel import Channel, Entry, Event, Observer
+from securevfl.runtime.channel import Channel, DisclosureRecord, Event, Observer
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.executor import Meter
 from securevfl.runtime.threads import run_threads
@@ -72,7 +73,7 @@ class _Looked(Observer):
             self.sent += 8 * len(message.words) if isinstance(message, GroupCounts | RoundedProducts) else 0
 
     def note(self, me: str, fact: object) -> None:
-        if me == self.me and isinstance(fact, Entry) and fact.kind == "columns":
+        if me == self.me and isinstance(fact, DisclosureRecord) and fact.kind == "columns":
             self.entered += fact.numbers * fact.bits
 
 
@@ -81,12 +82,12 @@ def _tables(columns: int = 3) -> list[Party]:
     return [Party(name, own, ids=range(_N)) for name, own in zip(("bank", "shop"), X, strict=True)]
 
 
-def _seats(bank: Callable[[Seat], Any], shop: Callable[[Seat], Any]) -> Any:
+def _contexts(bank: Callable[[PartyContext], Any], shop: Callable[[PartyContext], Any]) -> Any:
     """Return what the bank finds, of two sides of a protocol for two."""
     roles = Roles.of((("bank", ACTIVE), ("shop", PARTNER)))
 
-    def side(own: Callable[[Seat], Any], channel: Channel) -> Any:
-        return own(Seat(channel, roles, Meter(channel.clock, channel.books), lane="look"))
+    def side(own: Callable[[PartyContext], Any], channel: Channel) -> Any:
+        return own(PartyContext(channel, roles, Meter(channel.clock, channel.books), subchannel="look"))
 
     return run_threads({"bank": partial(side, bank), "shop": partial(side, shop)}, WallClock)["bank"]
 
@@ -118,9 +119,9 @@ def groups() -> Outcome:
     outcome, names = Outcome(), [f"g{k}" for k in range(10)]
     marks = np.eye(10, dtype=np.int64)[np.arange(_N) % 10]
     cells = np.eye(OUTCOMES, dtype=np.int64)[np.arange(_N) % 7 % 4]
-    _, counts = _seats(
-        lambda seat: group_counts.counted_by_group(seat, cells, 10),
-        lambda seat: group_counts.tell_groups(seat, marks, names),
+    _, counts = _contexts(
+        lambda context: group_counts.counted_by_group(context, cells, 10),
+        lambda context: group_counts.tell_groups(context, marks, names),
     )
     _off(outcome, (counts - marks.T @ cells) / group_counts.STEP)
     told = fairness_by_group.groups_told
@@ -155,9 +156,9 @@ def correlations() -> Outcome:
     outcome, tables = Outcome(), _tables()
     draw = np.random.default_rng(1)
     X, Y = (draw.normal(size=(_N, 7)) for _ in range(2))
-    (R,) = _seats(
-        lambda seat: column_products.told_products(seat, [X], [7]),
-        lambda seat: column_products.told_products(seat, [Y], [7]),
+    (R,) = _contexts(
+        lambda context: column_correlations.told_products(context, [X], [7]),
+        lambda context: column_correlations.told_products(context, [Y], [7]),
     )
     _off(outcome, (R - X.T @ Y / _N) * LEVELS)
 
@@ -223,20 +224,20 @@ def _scored(c: int, held: float, codes: int) -> tuple[Scores, _Kept]:
     roles = Roles.of((("bank", ACTIVE), ("shop", PARTNER)))
     ledger, options = _Kept(None), Shares(open_weights=("shop",))
     numbers = Numbers(64, 0.5)
-    seat = SimpleNamespace(
+    context = SimpleNamespace(
         me="shop",
         active="bank",
         outputs=c,
         roles=roles,
         parties=("bank", "shop"),
-        desk=Desk(),
-        channel=SimpleNamespace(tell=lambda entry: None),
+        resources=LocalResources(),
+        channel=SimpleNamespace(permit=lambda record: None),
     )
     committed = SimpleNamespace(rows=bytes(COMMITMENT), states=bytes([NEW]))
-    products = SimpleNamespace(seat=seat, others=("bank",), recv=lambda *_: committed, send=lambda *_, **__: None)
+    products = SimpleNamespace(context=context, others=("bank",), recv=lambda *_: committed, send=lambda *_, **__: None)
     player: Any = SimpleNamespace(
         _state=SimpleNamespace(visits=20),
-        _seat=seat,
+        _context=context,
         _options=options,
         _job=SimpleNamespace(
             loss=Logistic().loss, accepts=(), reason_codes=codes, protocol=SimpleNamespace(shares=options)

@@ -13,8 +13,9 @@ from unittest import mock
 import numpy as np
 
 from securevfl.audit.message_bytes import byte_fields
-from securevfl.audit.recording.transcript import Transcript, Witness
-from securevfl.audit.transcripts import Outcome, check_transcript
+from securevfl.audit.recording.protocol_record import ProtocolRecord
+from securevfl.audit.recording.transcript import Transcript
+from securevfl.audit.transcript_checks import Outcome, check_transcript
 from securevfl.base.roles import Roles
 from securevfl.crypto import curve
 from securevfl.crypto.curve import POINT_BYTES, hash_to_group
@@ -55,7 +56,7 @@ def record_alignment(
     run_threads(dict.fromkeys(ids, play), WallClock, timeout=60.0, observe=events.append)
     roles = Roles.labelled(active, passives)
     transfers = max(map(len, ids.values())) >= psi.MANY
-    return Transcript(events, roles, psi.declares(passives, transfers=transfers), Witness()), aligned
+    return Transcript(events, roles, psi.declares(passives, transfers=transfers), ProtocolRecord()), aligned
 
 
 def _ids(parties: int, rows: int) -> dict[str, list[str]]:

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from scipy import stats
 
 from securevfl.audit.statistics import Battery
-from securevfl.audit.transcripts import Outcome
+from securevfl.audit.transcript_checks import Outcome
 from securevfl.crypto.key_agreement import KeyPair
 from securevfl.crypto.key_derivation import derive_key
 from securevfl.crypto.prg import Prg
@@ -26,7 +26,7 @@ from selfcheck.entropy import recorded
 
 _KEY = bytes(range(7, 39))
 _LONG = (2**16 + 520) // 8 + 3  # words of a stream beyond the pieces in which it is made
-_LANE = "0123456789abcdef" * 2 + "/to a worker with a name of some length"
+_SUBCHANNEL = "0123456789abcdef" * 2 + "/to a worker with a name of some length"
 
 
 def streams() -> Outcome:
@@ -64,7 +64,11 @@ def agreed_keys() -> Outcome:
         pair._private, pair.public = private, private.public_key().public_bytes_raw()
         pairs.append(pair)
     for own, peer in (("bank", "shop"), ("shop", "bank"), ("bank", "telco"), ("bank" * 20 + "1", "bank" * 20 + "2")):
-        for session, domain in ((_LANE, "pairwise sum"), (_LANE + "2", "pairwise sum"), (_LANE, "shares" * 20)):
+        for session, domain in (
+            (_SUBCHANNEL, "pairwise sum"),
+            (_SUBCHANNEL + "2", "pairwise sum"),
+            (_SUBCHANNEL, "shares" * 20),
+        ):
             got = pairs[0].agree(pairs[1].public, session=session, own=own, peer=peer, domain=domain)
             known = slow_reference.agreed(
                 privates[0], pairs[1].public, session=session, own=own, peer=peer, domain=domain

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from securevfl.audit.transcripts import Outcome
+from securevfl.audit.transcript_checks import Outcome
 from securevfl.errors import CryptoError, SecureVFLError
 from securevfl.runtime.codec import encode_message
 from securevfl.transport import certs, session_wire

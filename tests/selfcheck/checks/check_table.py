@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.audit.recording.recorded_runs import record, record_residual, record_sum
 from securevfl.audit.recording.transcript import Transcript
-from securevfl.audit.transcripts import Outcome, check_transcript
+from securevfl.audit.recording.transcript_recording import record_residual, record_sum, record_transcript
+from securevfl.audit.transcript_checks import Outcome, check_transcript
 from securevfl.base.roles import ACTIVE
 from securevfl.data import datasets
 from securevfl.data.party import Helper, Party
@@ -133,7 +133,7 @@ def job_check(*, labelled: int = 1, **keys: Any) -> Outcome:
         runs = []
         for executor in WAYS:
             with any_work(executor):
-                runs.append(record(small_job(**keys), table, executor)[0])
+                runs.append(record_transcript(small_job(**keys), table, executor)[0])
     return _judge(runs).merge(draws.outcome())
 
 

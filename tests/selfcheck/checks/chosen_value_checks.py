@@ -12,7 +12,7 @@ from typing import Any
 import gmpy2
 from gmpy2 import mpz
 
-from securevfl.audit.transcripts import Outcome
+from securevfl.audit.transcript_checks import Outcome
 from securevfl.crypto.kernel.residues import DEGREE
 from securevfl.crypto.lattice import residue_bytes
 from securevfl.crypto.lattice.lattice_gradient import LatticeScheme, Parameters

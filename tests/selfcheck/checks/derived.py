@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from securevfl.audit.transcripts import Outcome
+from securevfl.audit.transcript_checks import Outcome
 from securevfl.crypto import share_scheme
 from securevfl.crypto.key_agreement import KeyPair
 from securevfl.crypto.key_derivation import derive_key
@@ -30,8 +30,8 @@ from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedSGD
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.residuals.defences import Noise
+from securevfl.protocols.score_ledger.ledger import Ledger
 from securevfl.protocols.shares import table_transfers
-from securevfl.protocols.shares.score_ledger import Ledger
 from securevfl.transport import session_wire
 from securevfl.transport.seal import Seal, SealOffer
 
@@ -136,9 +136,9 @@ TABLE = (
     ),
     Derived(
         "the noise of a defence",
-        lambda key, lane, number: Noise(key, lane, number).take().array(2, np.uint64).tobytes(),
-        {"key": _A, "lane": "a", "number": 0},
-        {"key": _B, "lane": "b", "number": 1},
+        lambda key, subchannel, number: Noise(key, subchannel, number).take().array(2, np.uint64).tobytes(),
+        {"key": _A, "subchannel": "a", "number": 0},
+        {"key": _B, "subchannel": "b", "number": 1},
     ),
     Derived(
         "a pad of transfers",
@@ -148,9 +148,9 @@ TABLE = (
     ),
     Derived(
         "a seed of transfers of one conversation and purpose",
-        lambda seed, lane, purpose: table_transfers.derived_seed(seed, lane, purpose),
-        {"seed": _A, "lane": "", "purpose": "tops"},
-        {"seed": _B, "lane": "/ahead", "purpose": "switches"},
+        lambda seed, subchannel, purpose: table_transfers.derived_seed(seed, subchannel, purpose),
+        {"seed": _A, "subchannel": "", "purpose": "tops"},
+        {"seed": _B, "subchannel": "/ahead", "purpose": "switches"},
     ),
     Derived(
         "a value of the PRF of an id",

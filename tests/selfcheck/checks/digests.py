@@ -14,7 +14,7 @@ from unittest import mock
 
 import numpy as np
 
-from securevfl.audit.transcripts import Outcome
+from securevfl.audit.transcript_checks import Outcome
 from securevfl.crypto.transfers import base_transfers, okvs, ot_extension
 from securevfl.crypto.transfers.ot_extension import COLUMNS, Chooser, RowOfferer
 from securevfl.data import datasets
@@ -25,8 +25,8 @@ from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedSGD
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.engines import Ckks, Engine, Paillier
+from securevfl.protocols.handshake import RunHello
 from securevfl.protocols.residuals.sealed_residual import Blinded, Opened, SealedG
-from securevfl.protocols.seat import Meeting
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.codec import Message
 from securevfl.training.simulate import simulate
@@ -106,8 +106,8 @@ def _paillier() -> None:
 
 
 FIELDS = (
-    Field(Meeting, "job", _open),
-    Field(Meeting, "order", _open),
+    Field(RunHello, "job", _open),
+    Field(RunHello, "order", _open),
 )
 # the digest of the key that an engine's message is for stands behind its first bytes
 LATTICE = (

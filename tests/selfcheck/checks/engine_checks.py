@@ -19,8 +19,8 @@ import numpy as np
 
 from securevfl.audit.message_bytes import Body, public_moduli
 from securevfl.audit.message_bytes import bodies as take_apart
-from securevfl.audit.statistics import Battery, uniform
-from securevfl.audit.transcripts import Outcome
+from securevfl.audit.statistics import Battery, add_uniformity_tests
+from securevfl.audit.transcript_checks import Outcome
 from securevfl.base.arrays import Floats
 from securevfl.crypto.kernel.gradient import KernelGradient
 from securevfl.crypto.lattice.lattice_gradient import LatticeScheme
@@ -66,7 +66,7 @@ def linear(
     if len({part.header for part in parts}) > 1:
         outcome.add("shape", "evaluator", "encrypt writes a header that follows the values")
     battery = Battery()
-    uniform(battery, "encrypt", *_joined(parts))
+    add_uniformity_tests(battery, "encrypt", *_joined(parts))
 
     prepared = evaluator.prepare(J)
     product = evaluator.transpose_product(prepared, sealed[0])
@@ -84,8 +84,8 @@ def linear(
         sent.append((blinded, body(blinded, holder), body(opened, holder)))
     _distinct(outcome, "blind", [piece for _, part, _ in sent for piece in part.fresh])
     _distinct(outcome, "open", [piece for *_, part in sent for piece in part.fresh])
-    uniform(battery, "blind", *_joined([part for _, part, _ in sent]))
-    uniform(battery, "open", *_joined([part for *_, part in sent]))
+    add_uniformity_tests(battery, "blind", *_joined([part for _, part, _ in sent]))
+    add_uniformity_tests(battery, "open", *_joined([part for *_, part in sent]))
     outcome.statistics("uniform", "engine", battery)
     if isinstance(scheme, LatticeScheme | KernelGradient):
         _dither(outcome, holder, [blinded for blinded, *_ in sent])
@@ -186,7 +186,7 @@ def additive(scheme: AdditiveScheme, executor: Executor | None = None) -> Outcom
     if len({part.header for part in parts[:4]}) > 1:
         outcome.add("shape", "adder", "encrypt writes a header that follows the values")
     battery = Battery()
-    uniform(battery, "sums", *_joined(parts))
+    add_uniformity_tests(battery, "sums", *_joined(parts))
     outcome.statistics("uniform", "engine", battery)
     if np.abs(holder.decrypt(totals[0]) - 2 * v).max() > 1e-3:
         outcome.add("output", "holder", "decrypt gives another vector than the sum")

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from securevfl.audit.recording.recorded_runs import record
-from securevfl.audit.transcripts import Outcome, check_transcript
+from securevfl.audit.recording.transcript_recording import record_transcript
+from securevfl.audit.transcript_checks import Outcome, check_transcript
 from securevfl.data import datasets
 from securevfl.data.party import Party
 from securevfl.data.preparation import Preparation
@@ -16,7 +16,7 @@ from securevfl.errors import LeakageError
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedBCD
-from securevfl.protocols.bin_classes import LANE, word_bits
+from securevfl.protocols.bin_classes import EVIDENCE_SUBCHANNEL, word_bits
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.engines import Ckks
 from securevfl.protocols.residuals.sealed_residual import Opened
@@ -30,7 +30,11 @@ _HEAD = 64  # bytes of an opening at most that are no words
 
 def _opened(event: Event) -> int:
     """Return the bytes of counts that a message opens."""
-    return len(event.message.values) if event.lane.startswith(LANE) and isinstance(event.message, Opened) else 0
+    return (
+        len(event.message.values)
+        if event.subchannel.startswith(EVIDENCE_SUBCHANNEL) and isinstance(event.message, Opened)
+        else 0
+    )
 
 
 def _job(woe: Woe, **keys: Any) -> Job:
@@ -46,7 +50,7 @@ def _tables() -> list[Party]:
 def counts() -> Outcome:
     """Check that a passive party is told the positive class in bins of enough rows each, and everything else is as
     declared."""
-    transcript, _ = record(_job(_TOLD, accepts=("columns", "rank")), _tables())
+    transcript, _ = record_transcript(_job(_TOLD, accepts=("columns", "rank")), _tables())
     outcome = check_transcript(transcript)
     width = {party.name: party.X.shape[1] for party in _tables()}
     for name in transcript.roles.others(transcript.roles.lead):
@@ -54,7 +58,7 @@ def counts() -> Outcome:
         bits = _ENGINE.scheme().opened_bits(len(_tables()[0]), _TOLD.counts(width[name]), word_bits(len(_tables()[0])))
         if opened > 2 * bits / 8 + _HEAD:
             outcome.add("words", name, f"was sent more of its counts than the {bits} bits that words have")
-        told = [each for each in transcript.witness.gradients[name] if each.lane == LANE]
+        told = [each for each in transcript.protocol_record.gradients[name] if each.subchannel == EVIDENCE_SUBCHANNEL]
         if len(told) != 1:
             outcome.add("output", name, f"was told its bins {len(told)} times, once was expected")
         for each in told:

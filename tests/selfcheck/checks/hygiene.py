@@ -22,7 +22,7 @@ from unittest import mock
 import gmpy2
 import numpy as np
 
-from securevfl.audit.transcripts import Outcome
+from securevfl.audit.transcript_checks import Outcome
 from securevfl.crypto.curve import Blinder
 from securevfl.crypto.kernel import gradient
 from securevfl.crypto.kernel import shares as kernel_shares
@@ -48,7 +48,7 @@ from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedSGD
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.engines import Ckks, Paillier
-from securevfl.protocols.shares.share_products import SHARE_SCHEMES
+from securevfl.protocols.shares.share_schemes import SHARE_SCHEMES
 from securevfl.protocols.shares.shares_options import Shares
 from securevfl.protocols.sums.cipher_sum import CipherSum
 from securevfl.runtime import eventlog

@@ -19,7 +19,7 @@ from unittest import mock
 import numpy as np
 
 from securevfl.audit.statistics import Battery
-from securevfl.audit.transcripts import Outcome
+from securevfl.audit.transcript_checks import Outcome
 from securevfl.base.arrays import Floats
 from securevfl.crypto.kernel.residues import DEGREE
 from securevfl.crypto.kernel.share_protocol import REPLY
@@ -34,7 +34,8 @@ from securevfl.crypto.transfers.ot_extension import Chooser, RowOfferer
 from securevfl.crypto.transfers.row_hash import RowHash
 from securevfl.families.fdml.local_noise import Blur, LocalNoise
 from securevfl.protocols.residuals.defences import Gaussian, Marvell, MaxNorm
-from securevfl.protocols.shares.work_ahead import NAME_BYTES, OnDisk
+from securevfl.protocols.shares.disk_store import OnDisk
+from securevfl.protocols.shares.preprocessing_store import NAME_BYTES
 
 _BITS = 4
 _BLOCKS = (60, 130, 60)  # rows of transfers, one block after the other

@@ -21,8 +21,8 @@ from unittest import mock
 
 import numpy as np
 
-from securevfl.audit.statistics import Battery, uniform
-from securevfl.audit.transcripts import Outcome
+from securevfl.audit.statistics import Battery, add_uniformity_tests
+from securevfl.audit.transcript_checks import Outcome
 from securevfl.base.arrays import Floats
 from securevfl.crypto.kernel import (
     blas_check,
@@ -77,7 +77,9 @@ def answered() -> Outcome:
     whole = [_joined([int(x) for x in column], primes) for column in masks.T]
     below = np.array([x * 2**48 % primes.q / primes.q for x in whole])
     battery = Battery()
-    uniform(battery, "masks of answers below a unit", below, (below * 2**16).astype(np.int64).astype(np.uint8))
+    add_uniformity_tests(
+        battery, "masks of answers below a unit", below, (below * 2**16).astype(np.int64).astype(np.uint8)
+    )
     outcome.statistics("uniform", "holder", battery)
     return outcome
 

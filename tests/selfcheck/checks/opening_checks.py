@@ -16,7 +16,7 @@ from typing import Any
 import gmpy2
 import numpy as np
 
-from securevfl.audit.transcripts import Outcome
+from securevfl.audit.transcript_checks import Outcome
 from securevfl.crypto.kernel import gradient
 from securevfl.crypto.kernel.gradient import KernelGradient
 from securevfl.crypto.kernel.opening_checks import DEVIATIONS

@@ -16,7 +16,7 @@ import numpy as np
 from scipy import stats
 
 from securevfl.audit.statistics import Battery
-from securevfl.audit.transcripts import Outcome
+from securevfl.audit.transcript_checks import Outcome
 from securevfl.crypto.paillier.packing import HEADROOM, layout
 from securevfl.crypto.paillier.paillier_keys import SecretKey
 from securevfl.crypto.paillier.paillier_messages import MessageKind, numbers, read

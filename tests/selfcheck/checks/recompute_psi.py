@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from securevfl.audit.recording.transcript import Transcript
 from securevfl.audit.statistics import Battery
-from securevfl.audit.transcripts import Outcome
+from securevfl.audit.transcript_checks import Outcome
 from securevfl.crypto import curve
 from securevfl.crypto.curve import hash_to_group
 from securevfl.crypto.identifiers import canonical_ids, id_keys

@@ -19,10 +19,11 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
-from securevfl.audit.recording.recorded_runs import record_sum
-from securevfl.audit.recording.transcript import COLLECTS, Transcript
+from securevfl.audit.recording.protocol_record import COLLECTS
+from securevfl.audit.recording.transcript import Transcript
+from securevfl.audit.recording.transcript_recording import record_sum
 from securevfl.audit.statistics import Battery
-from securevfl.audit.transcripts import Outcome
+from securevfl.audit.transcript_checks import Outcome
 from securevfl.protocols.declared import Circle, Reals, Space
 from securevfl.protocols.sums.base import SumProtocol, two_passes
 from securevfl.protocols.sums.pairwise_sum import PairMasked, PairwiseSum
@@ -103,7 +104,7 @@ def _pair_key(
 
 
 def _session(transcript: Transcript) -> str:
-    (session,) = transcript.witness.sessions
+    (session,) = transcript.protocol_record.sessions
     return f"{session.hex()}/"
 
 

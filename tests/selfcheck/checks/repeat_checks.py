@@ -14,7 +14,7 @@ from unittest import mock
 
 import numpy as np
 
-from securevfl.audit.transcripts import Outcome
+from securevfl.audit.transcript_checks import Outcome
 from securevfl.consent.booking import Booking
 from securevfl.data import datasets
 from securevfl.data.party import Party
@@ -105,7 +105,7 @@ def ledger() -> Outcome:
         own = _ledgers(folder)
 
         def observe(event: Event) -> None:
-            if event.direction == "send" and type(event.message).__name__ != "Meeting":
+            if event.direction == "send" and type(event.message).__name__ != "RunHello":
                 late.update(() if own[event.me].read().entries else (event.me,))
 
         own["bank"].trust("shop")

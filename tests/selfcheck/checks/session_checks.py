@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from securevfl.audit.transcripts import Outcome
+from securevfl.audit.transcript_checks import Outcome
 from securevfl.base.roles import Roles
 from securevfl.consent import booking
 from securevfl.consent.consent_sheet import explain
@@ -23,7 +23,8 @@ from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedBCD
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.engines import Ckks
-from securevfl.protocols.seat import Meeting, Seat, Verdict
+from securevfl.protocols.handshake import RunHello, StopDecision
+from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.sums.cipher_sum import CipherSum
 from securevfl.protocols.sums.pairwise_sum import PairwiseSum
 from securevfl.protocols.sums.sum_masks import SumPublic
@@ -92,7 +93,7 @@ def order_is_keyed() -> Outcome:
     for _ in range(2):
         events: list[Event] = []
         simulate(_job(), parties, observe=events.append)
-        meetings = [event.message for event in events if isinstance(event.message, Meeting)]
+        meetings = [event.message for event in events if isinstance(event.message, RunHello)]
         orders.append({meeting.order for meeting in meetings})
         sessions.append(len(meetings))
     if orders[0] & orders[1]:
@@ -107,7 +108,7 @@ def frames() -> Outcome:
 
     def frame(**keys: Any) -> bytes:
         own: dict[str, Any] = {"session": session, "sender": "shop", "receiver": "bank", "seq": 0}
-        return encode_frame(Verdict(False, best=False, back=False), **(own | keys))
+        return encode_frame(StopDecision(False, best=False, back=False), **(own | keys))
 
     def deliver(*data: bytes, peer: str = "shop") -> Callable[[], None]:
         def work() -> None:
@@ -137,7 +138,7 @@ def message_types() -> Outcome:
         channel.send("bank", SumPublic(bytes(32)))
 
     def receive(channel: Channel) -> None:
-        channel.recv("shop", Verdict)
+        channel.recv("shop", StopDecision)
 
     return outcome.merge(
         _expect(
@@ -213,8 +214,8 @@ def _quiet(roles: Mapping[str, Callable[[Channel], None]]) -> None:
     run_threads(roles, WallClock, timeout=5.0)
 
 
-def _seat(channel: Channel) -> Seat:
-    return Seat(channel, Roles.sum("A", ("P1", "P2", "P3")), Meter(channel.clock, channel.books))
+def _party_context(channel: Channel) -> PartyContext:
+    return PartyContext(channel, Roles.sum("A", ("P1", "P2", "P3")), Meter(channel.clock, channel.books))
 
 
 CHECKS: dict[str, Callable[[], Outcome]] = {

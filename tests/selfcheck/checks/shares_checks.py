@@ -25,8 +25,8 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.audit.statistics import Battery, uniform
-from securevfl.audit.transcripts import Outcome
+from securevfl.audit.statistics import Battery, add_uniformity_tests
+from securevfl.audit.transcript_checks import Outcome
 from securevfl.crypto.kernel.share_protocol import REPLY
 from securevfl.crypto.lattice.lattice_shares import BfvParameters, LatticeShares
 from securevfl.crypto.prg import Prg
@@ -43,13 +43,16 @@ from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedSGD
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.notes import SharedResidual
+from securevfl.protocols.score_ledger.ledger import NEW, Ledger
+from securevfl.protocols.score_ledger.row_digests import COMMITMENT
+from securevfl.protocols.shares.disk_store import OnDisk
+from securevfl.protocols.shares.fixed_point import Numbers
+from securevfl.protocols.shares.iteration import Turn
 from securevfl.protocols.shares.opened_weights import OpenedWeights
-from securevfl.protocols.shares.score_ledger import COMMITMENT, NEW, Ledger
-from securevfl.protocols.shares.share_numbers import Numbers
+from securevfl.protocols.shares.preprocessing_store import NAME_BYTES
 from securevfl.protocols.shares.shares_options import Shares
-from securevfl.protocols.shares.visits import Turn
-from securevfl.protocols.shares.work_ahead import NAME_BYTES, OnDisk, SpentNames
-from securevfl.runtime.channel import Entry, Event, Observer
+from securevfl.protocols.shares.spent_chunks import SpentNames
+from securevfl.runtime.channel import DisclosureRecord, Event, Observer
 from securevfl.training.checkpoint import Checkpoints, Saved
 from securevfl.training.simulate import simulate
 
@@ -105,7 +108,7 @@ def seen() -> Outcome:
 
 def _uniform(battery: Battery, what: str, words: Any, ring: ShareRing) -> None:
     whole = words % 2.0**ring.bits
-    uniform(battery, what, whole / 2.0**ring.bits, (whole % 256).astype(np.uint8))
+    add_uniformity_tests(battery, what, whole / 2.0**ring.bits, (whole % 256).astype(np.uint8))
 
 
 def answered() -> Outcome:
@@ -128,7 +131,9 @@ def answered() -> Outcome:
     whole = [int(a) + primes[0] * ((int(b) - int(a)) * inverse % primes[1]) for a, b in masks.T]
     below = np.array([x * 2**48 % q / q for x in whole])
     battery = Battery()
-    uniform(battery, "masks of answers below a unit", below, (below * 2**16).astype(np.int64).astype(np.uint8))
+    add_uniformity_tests(
+        battery, "masks of answers below a unit", below, (below * 2**16).astype(np.int64).astype(np.uint8)
+    )
     outcome.statistics("uniform", "holder", battery)
     seconds = [parameters.second(coin) for coin in coins]
     if (seconds[0] == seconds[1]).all() or not seconds[0].any():
@@ -297,7 +302,7 @@ class _Weighed(Observer):
             self.bits.append(event.message.bits)
 
     def note(self, me: str, fact: object) -> None:
-        if isinstance(fact, Entry) and fact.group == "weights":
+        if isinstance(fact, DisclosureRecord) and fact.group == "weights":
             self.entries.append((me, fact.kind, fact.numbers * fact.bits))
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from securevfl.audit.simulators import residual_views, run_views, sum_views
-from securevfl.audit.transcripts import Outcome
+from securevfl.audit.run_simulators import run_views
+from securevfl.audit.simulators import residual_views, sum_views
+from securevfl.audit.transcript_checks import Outcome
 from securevfl.data import datasets
 from securevfl.job import Job
 from securevfl.models.linear import Logistic

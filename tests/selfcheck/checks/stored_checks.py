@@ -19,8 +19,8 @@ import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-from securevfl.audit.recording.transcript import COLLECTS
-from securevfl.audit.transcripts import Outcome, check_transcript
+from securevfl.audit.recording.protocol_record import COLLECTS
+from securevfl.audit.transcript_checks import Outcome, check_transcript
 from securevfl.base.arrays import Floats
 from securevfl.errors import SecureVFLError
 from securevfl.families.fdml.stored_sum import SPACE, STORED, StoredMasks, StoredSum
@@ -32,7 +32,7 @@ from selfcheck.entropy import Drawn, recorded
 from selfcheck.stored_runs import WORKERS, StoredPush, StoredRun, WorkerStep, record_stored, steps
 
 _NEAR = 1e-3  # of a sum of three, under CKKS
-_LANE = ""
+_SUBCHANNEL = ""
 
 
 def outputs(seed: int, *, batches: int = 2, visits: int = 3, rows: int = 120) -> dict[WorkerStep, Floats]:
@@ -98,7 +98,7 @@ def _sealed(
 ) -> None:
     """Every key that was sent is sealed under the key of the two parties, and goes to readers alone."""
     publics = {name: drawn.keys[name][0].public_key().public_bytes_raw() for name in WORKERS}
-    session = f"{next(iter(run.transcript.witness.sessions)).hex()}/{_LANE}"
+    session = f"{next(iter(run.transcript.protocol_record.sessions)).hex()}/{_SUBCHANNEL}"
     for event in run.transcript.received:
         message, me, peer = event.message, event.me, event.peer
         if isinstance(message, SumPublic) and message.key != publics[peer]:

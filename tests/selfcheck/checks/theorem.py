@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from securevfl.audit.transcripts import Outcome
+from securevfl.audit.transcript_checks import Outcome
 from securevfl.base.arrays import Floats
 from securevfl.data import datasets
 from securevfl.data.party import Party

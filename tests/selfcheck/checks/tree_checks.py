@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from securevfl.audit.transcripts import Outcome
+from securevfl.audit.transcript_checks import Outcome
 from securevfl.data.party import Party
 from securevfl.data.preparation import Source
 from securevfl.data.scaling import on_grid

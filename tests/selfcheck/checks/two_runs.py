@@ -10,8 +10,8 @@ from typing import Any, ParamSpec, TypeVar
 from unittest import mock
 
 from securevfl.audit.recording.transcript import Transcript
-from securevfl.audit.transcripts import Outcome, ReceivedMessages
-from securevfl.protocols.shares import share_products
+from securevfl.audit.transcript_checks import Outcome, ReceivedMessages
+from securevfl.protocols.shares import product_work
 
 # An executor that does each piece of work at once, in the thread that hands it over, cut as one of three workers.
 #
@@ -44,7 +44,7 @@ WAYS: tuple[Executor | None, ...] = (None, Inline())  # what a check that runs t
 @contextmanager
 def any_work(executor: Executor | None) -> Iterator[None]:
     """While the block runs, no work is too little for an executor, if there is one."""
-    with mock.patch.object(share_products, "WORTH", share_products.WORTH if executor is None else 0.0):
+    with mock.patch.object(product_work, "WORTH", product_work.WORTH if executor is None else 0.0):
         yield
 
 
@@ -57,7 +57,7 @@ def same_shape(a: Transcript, b: Transcript) -> Outcome:
         by_receiver: dict[tuple[str, str, str], list[Any]] = defaultdict(list)
         for item in received.items:
             event, headers = item.event, tuple(part.header for part in item.parts)
-            by_receiver[event.me, event.peer, event.lane].append((item.name, event.nbytes, headers))
+            by_receiver[event.me, event.peer, event.subchannel].append((item.name, event.nbytes, headers))
         shapes.append(by_receiver)
     for place in shapes[0] | shapes[1]:
         for first, second in zip(shapes[0].get(place, []), shapes[1].get(place, []), strict=False):

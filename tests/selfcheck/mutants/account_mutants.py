@@ -10,11 +10,11 @@ from securevfl.disclosure import summed_bits
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.families.shares.shares_player import SharesPlayer
 from securevfl.organisations import conversation, correlate, fairness_by_group, join
-from securevfl.protocols.declared import verdict
-from securevfl.protocols.shares import column_products, group_counts
+from securevfl.protocols.declared import permit_stop_decision
+from securevfl.protocols.shares import column_correlations, group_counts
 from securevfl.protocols.shares.opened_scores import Scores
 from securevfl.protocols.shares.shares_options import Shares
-from securevfl.runtime.channel import Door
+from securevfl.runtime.channel import DisclosureGate
 from securevfl.training import session
 from selfcheck.mutants.mutant import Mutant, Patch, edited, patched
 from selfcheck.mutants.protocol_mutants import any_bits
@@ -71,12 +71,12 @@ MUTANTS = [
         edited(fairness_by_group, "_give", ("remedy, ledger, ", "remedy, None, ")),
     ),
     _mutant(
-        "counts by group: one number at the door",
-        "all counts are entered at the door as one",
+        "counts by group: one number at the gate",
+        "all counts are entered at the gate as one",
         "counts by group",
         "count",
         _alone,
-        (Door, "check", any_bits),
+        (DisclosureGate, "check", any_bits),
     ),
     _mutant(
         "counts by group: numbers in place of bits",
@@ -97,7 +97,7 @@ MUTANTS = [
         "a correlation is cut to 6 bits and not rounded at random",
         "correlations of columns",
         "rounding",
-        edited(column_products, "_rounded", _share),
+        edited(column_correlations, "_rounded", _share),
     ),
     _mutant(
         "correlations: one entry for two looks",
@@ -132,7 +132,7 @@ MUTANTS = [
         "each output has the bits that the columns leave to all of them",
         "bits of scores",
         "limits",
-        edited(SharesPlayer, "_begin_scores", ("left / self._seat.outputs", "left")),
+        edited(SharesPlayer, "_begin_scores", ("left / self._context.outputs", "left")),
     ),
     _mutant(
         "scores: bits beside codes",
@@ -192,7 +192,7 @@ MUTANTS = [
         "whether to go on is told after each evaluation, and the ledger of the party with labels has none of it",
         "verdicts of early stopping",
         "count",
-        (session, "tell_verdict", verdict),
+        (session, "tell_verdict", permit_stop_decision),
     ),
     _mutant(
         "ends: not entered",

@@ -153,7 +153,7 @@ MUTANTS = [
     ),
     Mutant(
         "keys: contexts cut",
-        "of each part of a key's context 32 characters count, so that lanes share keys",
+        "of each part of a key's context 32 characters count, so that subchannels share keys",
         "agreed keys are known answers",
         "derived",
         patched((key_derivation, "encode_context", _cut_parts), (key_agreement, "encode_context", _cut_parts)),

@@ -19,12 +19,12 @@ _agreed = bin_classes._agreed
 _tell, _ask, _number_bins = bin_classes.tell, bin_classes.ask, bins.number_bins
 
 
-def _tells_in_the_clear(seat: Any, residual: Any, later: Any) -> None:
-    _tell(seat, OpenResidual(), later)
+def _tells_in_the_clear(context: Any, residual: Any, later: Any) -> None:
+    _tell(context, OpenResidual(), later)
 
 
-def _asks_in_the_clear(seat: Any, residual: Any, bins: Any, rows: Any) -> Any:
-    return _ask(seat, OpenResidual(), bins, rows)
+def _asks_in_the_clear(context: Any, residual: Any, bins: Any, rows: Any) -> Any:
+    return _ask(context, OpenResidual(), bins, rows)
 
 
 def _opens_whole(rows: int) -> Any:

@@ -23,9 +23,9 @@ from securevfl.data.register import Register
 from securevfl.families.fdml.local_noise import Blur
 from securevfl.protocols.alignment import psi_many
 from securevfl.protocols.residuals.defences import Gaussian, Noise
+from securevfl.protocols.score_ledger.ledger import Ledger
 from securevfl.protocols.shares import table_transfers
-from securevfl.protocols.shares.score_ledger import Ledger
-from securevfl.protocols.shares.work_ahead import OnDisk
+from securevfl.protocols.shares.disk_store import OnDisk
 from securevfl.training import session
 from securevfl.training.model_part import ModelPart
 from securevfl.transport import session_wire
@@ -72,9 +72,9 @@ _LOST: list[tuple[str, str, Patch]] = [
         "the evaluator",
         edited(share_scheme, "common_coin", ("holder, evaluator, chunk", "holder, chunk")),
     ),
-    ("seeds of transfers", "the lane", edited(table_transfers, "derived_seed", ("lane, ", ""))),
+    ("seeds of transfers", "the subchannel", edited(table_transfers, "derived_seed", ("subchannel, ", ""))),
     ("seeds of transfers", "the purpose", edited(table_transfers, "derived_seed", (", purpose)", ")"))),
-    ("noise", "the lane", edited(Noise, "__init__", (", lane)", ")"))),
+    ("noise", "the subchannel", edited(Noise, "__init__", (", subchannel)", ")"))),
     ("noise", "its number", edited(Noise, "take", ("self._key, number", "self._key, 0"))),
     ("claims of a session", "the session", edited(session_wire, "_claim", ("+ session ", ""))),
     ("claims of a session", "the receiver", edited(session_wire, "_claim", ("(sender, receiver)", "(sender, sender)"))),

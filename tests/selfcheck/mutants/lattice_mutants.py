@@ -75,10 +75,10 @@ def _true(residual: Any) -> bool:
 @contextmanager
 def _kept_key() -> Iterator[None]:
     """Keep the key holder's key when the epoch changes."""
-    from securevfl.audit.recording import recorded_runs
+    from securevfl.audit.recording import transcript_recording
 
     with (
-        mock.patch.object(recorded_runs, "_rotates", _true),
+        mock.patch.object(transcript_recording, "_rotates", _true),
         mock.patch.object(RowScheme, "rotates", property(_not_rotating)),
     ):
         yield

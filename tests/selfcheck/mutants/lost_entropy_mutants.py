@@ -60,9 +60,9 @@ def _known_seed(size: int) -> bytes:
 _tree_role = TreeSumRole.__init__
 
 
-def _public_masks(self: Any, seat: Any, T1: Any, T2: Any) -> None:
-    _tree_role(self, seat, T1, T2)
-    self._masks = Prg(hashlib.sha256(seat.channel.session + seat.me.encode()).digest(), "tree sum")
+def _public_masks(self: Any, context: Any, T1: Any, T2: Any) -> None:
+    _tree_role(self, context, T1, T2)
+    self._masks = Prg(hashlib.sha256(context.channel.session + context.me.encode()).digest(), "tree sum")
 
 
 _agree = KeyPair.agree

@@ -128,7 +128,7 @@ _contribute = TreeSumRole.contribute
 
 
 def _chatty(self: Any, values: Any, space: Any) -> None:
-    self._seat.channel.send(self._seat.collector, Diagnostics(b"contributing"), "log")
+    self._context.channel.send(self._context.collector, Diagnostics(b"contributing"), "log")
     _contribute(self, values, space)
 
 
@@ -138,8 +138,8 @@ def _undeclared_message() -> Iterator[None]:
 
     def listen(self: Any, shape: Any, space: Any) -> Any:
         total = collect(self, shape, space)
-        for passive in self._seat.contributors:
-            self._seat.channel.recv(passive, Diagnostics, "log")
+        for passive in self._context.contributors:
+            self._context.channel.recv(passive, Diagnostics, "log")
         return total
 
     with mock.patch.object(TreeSumRole, "contribute", _chatty), mock.patch.object(TreeSumRole, "collect", listen):

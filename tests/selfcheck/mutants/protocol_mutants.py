@@ -15,31 +15,35 @@ from securevfl.protocols.residuals.open_residual import OpenActive, OpenReply
 from securevfl.protocols.residuals.sealed_residual import SealedG
 from securevfl.protocols.sums.base import DirectSum, DirectSumRole, part_of_sum
 from securevfl.protocols.sums.cipher_sum import CipherAdder, CipherHolder, PartialSum
-from securevfl.runtime.channel import Door
+from securevfl.runtime.channel import DisclosureGate
 from selfcheck.mutants.mutant import Mutant, patched
 
 
 def _clear_partial(self: Any, values: Any, space: Any) -> None:
     for child in self._below:
-        self._channel.recv(child, PartialSum, self._lane)
-    told = part_of_sum(self._seat, values, space)
-    self._channel.send(self._above, PartialSum(np.ravel(values).astype(np.float64).tobytes()), self._lane, told=told)
+        self._channel.recv(child, PartialSum, self._subchannel)
+    permit = part_of_sum(self._context, values, space)
+    self._channel.send(
+        self._above, PartialSum(np.ravel(values).astype(np.float64).tobytes()), self._subchannel, permit=permit
+    )
 
 
 def _clear_collect(self: Any, shape: Any, space: Any) -> Any:
-    return np.frombuffer(self._channel.recv(self._head, PartialSum, self._lane).ciphertext).reshape(shape)
+    return np.frombuffer(self._channel.recv(self._head, PartialSum, self._subchannel).ciphertext).reshape(shape)
 
 
 def _open_under_sealed_name(self: Any, g: Any, *, epoch: int, to: Any, again: Any = None) -> None:
     number = self.__dict__.setdefault("_sent", 0)
     for passive in to:
-        self._seat.channel.send(passive, SealedG(number, np.ascontiguousarray(g).tobytes()), self._down)
+        self._context.channel.send(passive, SealedG(number, np.ascontiguousarray(g).tobytes()), self._down)
     self._sent = number + 1
 
 
 def _read_open(self: Any) -> Any:
-    message = self._seat.channel.recv(self._seat.active, SealedG, self._down)
-    return OpenReply(message.exchange, np.frombuffer(message.ciphertext).reshape(-1, self._seat.outputs), self._seat)
+    message = self._context.channel.recv(self._context.active, SealedG, self._down)
+    return OpenReply(
+        message.exchange, np.frombuffer(message.ciphertext).reshape(-1, self._context.outputs), self._context
+    )
 
 
 def _per_sample(self: Any, exchange: int, sealed: Any, evaluator: Any, model: Any, batch: Any) -> Any:
@@ -78,7 +82,7 @@ def _any_shape(self: Any, rows: int, outputs: int, columns: int) -> None:
 
 
 def any_bits(self: Any, message: Any, told: Any) -> None:
-    """Let messages out of more bits than were entered, which the door refuses before any check could see them."""
+    """Let messages out of more bits than were entered, which the gate refuses before any check could see them."""
 
 
 _publish = sealed_residual.SealedActive.publish
@@ -117,8 +121,8 @@ def _noisy_publish(self: Any, g: Any, *, epoch: int, to: Any, again: Any = None)
 _open_active = OpenActive.__init__
 
 
-def _forgets_defence(self: Any, seat: Any, agreement: Any, defence: Any) -> None:
-    _open_active(self, seat, agreement, None)
+def _forgets_defence(self: Any, context: Any, agreement: Any, defence: Any) -> None:
+    _open_active(self, context, agreement, None)
 
 
 def _half_blurred(self: Any, g: Any, *, epoch: int, to: Any, again: Any = None) -> None:
@@ -218,7 +222,7 @@ MUTANTS = [
         patched(
             (sealed_residual.SealedPassive, "gradient", _per_sample),
             (Shape, "check", _any_shape),
-            (Door, "check", any_bits),
+            (DisclosureGate, "check", any_bits),
         ),
     ),
     Mutant(

@@ -27,8 +27,8 @@ def _anew(self: Any, again: int | None = None) -> Prg:
     return Prg.fresh("defence of a residual")
 
 
-def _key_dropped(self: Any, key: bytes, lane: str, first: int) -> None:
-    _noise(self, os.urandom(32), lane, first)
+def _key_dropped(self: Any, key: bytes, subchannel: str, first: int) -> None:
+    _noise(self, os.urandom(32), subchannel, first)
 
 
 def _checks_only(self: Any, register: Any, sitting: Any, told: Any, check: Any, *, ahead: Any) -> Any:

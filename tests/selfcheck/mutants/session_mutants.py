@@ -13,7 +13,7 @@ from securevfl.crypto import prg, secret
 from securevfl.crypto.paillier.paillier_keys import SecretKey
 from securevfl.crypto.prg import Prg
 from securevfl.families import sizes
-from securevfl.protocols import seat
+from securevfl.protocols import handshake
 from securevfl.protocols.sums.sum_masks import SumPublic
 from securevfl.runtime import channel, codec
 from securevfl.runtime.channel import Channel, Inbox
@@ -24,14 +24,14 @@ from selfcheck.mutants.mutant import Mutant, patched
 
 @contextmanager
 def _meeting_with(**forged: Any) -> Iterator[None]:
-    """Every Meeting that comes in reads as if it agreed."""
+    """Every RunHello that comes in reads as if it agreed."""
     recv = Channel.recv
 
-    def accept(self: Any, sender: str, kind: Any, lane: str = "", **keys: Any) -> Any:
-        message = recv(self, sender, kind, lane, **keys)
-        if isinstance(message, seat.Meeting):
+    def accept(self: Any, sender: str, kind: Any, subchannel: str = "", **keys: Any) -> Any:
+        message = recv(self, sender, kind, subchannel, **keys)
+        if isinstance(message, handshake.RunHello):
             values = {name: getattr(message, name) for name in message.__struct_fields__}
-            return seat.Meeting(**(values | {name: value(self) for name, value in forged.items()}))
+            return handshake.RunHello(**(values | {name: value(self) for name, value in forged.items()}))
         return message
 
     with mock.patch.object(Channel, "recv", accept):
@@ -96,8 +96,8 @@ def _careless_inbox(self: Any, *args: Any, **keys: Any) -> None:
     self._next = _AnyNumber()
 
 
-def _any_kind(self: Any, sender: str, kind: Any, lane: str = "", *, timeout: float | None = None) -> Any:
-    arrival = self._inbox.take((sender,), lane, self.timeout)
+def _any_kind(self: Any, sender: str, kind: Any, subchannel: str = "", *, timeout: float | None = None) -> Any:
+    arrival = self._inbox.take((sender,), subchannel, self.timeout)
     kinds = [kind, SumPublic]
     return decode_message(next(k for k in kinds if k.__name__ == arrival.frame.kind), arrival.frame.payload)
 
@@ -157,7 +157,7 @@ MUTANTS = [
     ),
     Mutant(
         "session: row order ignored",
-        "every Meeting reads as if rows were in order",
+        "every RunHello reads as if rows were in order",
         "another row order is refused",
         "refusal",
         lambda: _meeting_with(order=lambda self: b""),

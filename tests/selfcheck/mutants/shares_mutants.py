@@ -15,14 +15,16 @@ from securevfl.crypto.transfers import ot_extension
 from securevfl.crypto.transfers.ot_extension import RowOfferer
 from securevfl.crypto.transfers.row_hash import RowHash
 from securevfl.families.shares.shares_player import SharesPlayer
-from securevfl.protocols.shares import opened_weights, work_ahead
-from securevfl.protocols.shares import visits as shares
+from securevfl.protocols.score_ledger.ledger import Ledger
+from securevfl.protocols.shares import iteration as shares
+from securevfl.protocols.shares import offline_phase, opened_weights
+from securevfl.protocols.shares.disk_store import OnDisk
+from securevfl.protocols.shares.fixed_point import Numbers
+from securevfl.protocols.shares.iteration import Delta
+from securevfl.protocols.shares.offline_phase import Ahead
 from securevfl.protocols.shares.opened_weights import WeightLevels
-from securevfl.protocols.shares.score_ledger import Ledger
-from securevfl.protocols.shares.share_numbers import Numbers
 from securevfl.protocols.shares.share_products import Products
-from securevfl.protocols.shares.visits import Delta
-from securevfl.protocols.shares.work_ahead import Ahead, OnDisk, SpentNames
+from securevfl.protocols.shares.spent_chunks import SpentNames
 from securevfl.training.checkpoint import Checkpoints
 from selfcheck.mutants.lattice_mutants import no_zero
 from selfcheck.mutants.mutant import Mutant, Stand, edited, patched
@@ -74,9 +76,9 @@ class _Known(Prg):
 def _handed_out(self: Any, loss: Any, data: Any, rounds: int, *, last: bool) -> Any:
     """Measure as before, but at the end have the active party give everyone what it holds of their weights."""
     for name, words in self._state.others.items() if last and self._active else ():
-        self._seat.channel.send(name, Delta(words.tobytes()), "weights")
+        self._context.channel.send(name, Delta(words.tobytes()), "weights")
     if last and not self._active:
-        self._seat.channel.recv(self._seat.active, Delta, "weights")
+        self._context.channel.recv(self._context.active, Delta, "weights")
     return _measure(self, loss, data, rounds, last=last)
 
 
@@ -100,7 +102,7 @@ def _bare(party: str) -> Any:
     """`Ahead.make` with keystreams of zeros at this party, so that it hides nothing of residuals."""
 
     def make(self: Any, chunk: int, visits: Any) -> None:
-        if self._seat.me == (self._seat.active if party == ACTIVE else self._terms.partner):
+        if self._context.me == (self._context.active if party == ACTIVE else self._terms.partner):
             self._prg = Stand(self._prg, array=lambda shape, dtype, number=None: np.zeros(shape, dtype))
         _make(self, chunk, visits)
 
@@ -142,7 +144,7 @@ MUTANTS = [
         "psi and gamma come from a key that is the same in every session",
         "shares: what parties know",
         "uniform",
-        patched((work_ahead, "Prg", _Known)),
+        patched((offline_phase, "Prg", _Known)),
     ),
     Mutant(
         "tables without psi",
@@ -292,7 +294,7 @@ MUTANTS = [
         "the party with labels enters what weights tell of its columns, and nothing of its labels",
         "shares: opened weights",
         "weights",
-        patched(edited(opened_weights, "enter", ("        if seat.me == seat.active:\n", "        if False:\n"))),
+        patched(edited(opened_weights, "enter", ("        if context.me == context.active:\n", "        if False:\n"))),
     ),
     Mutant(
         "weights served unrounded",

@@ -36,8 +36,8 @@ def _known(size: int) -> bytes:
     return hashlib.sha256(threading.current_thread().name.encode()).digest()[:size]
 
 
-def _read_by_all(seat: Any, readers: Any, domain: str) -> Any:
-    return _keys(seat, seat.contributors, domain)
+def _read_by_all(context: Any, readers: Any, domain: str) -> Any:
+    return _keys(context, context.contributors, domain)
 
 
 def _first(self: Any, stored: Any) -> bytes:

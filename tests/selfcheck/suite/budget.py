@@ -29,7 +29,7 @@ class Budget:
         finally:
             os.close(line)
         total = sum(map(int, self._path.read_text(encoding="ascii").split()))
-        assert total <= most, f"{total} p-values in this run, at most {most} were allowed for: raise MOST_TESTS"
+        assert total <= most, f"{total} p-values in this run, at most {most} were allowed for: raise MAX_TESTS"
 
 
 @pytest.fixture(scope="session")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from securevfl.audit.statistics import MOST_TESTS
-from securevfl.audit.transcripts import Outcome
+from securevfl.audit.statistics import MAX_TESTS
+from securevfl.audit.transcript_checks import Outcome
 from selfcheck.checks.check_table import CHECKS
 from selfcheck.suite.budget import Budget, budget
 
@@ -19,5 +19,5 @@ _SLOW = ("simulator", "paillier", "whole digests of lattice")
 )
 def test_check(name: str, budget: Budget) -> None:
     outcome: Outcome = CHECKS[name]()
-    budget.spend(outcome.tests, most=MOST_TESTS)
+    budget.spend(outcome.tests, most=MAX_TESTS)
     assert not outcome.findings, "\n".join(map(str, outcome.findings))

@@ -25,8 +25,8 @@ from collections.abc import Callable
 import pytest
 
 from securevfl.audit import simulators
-from securevfl.audit.statistics import MOST_TESTS
-from securevfl.audit.transcripts import Outcome
+from securevfl.audit.statistics import MAX_TESTS
+from securevfl.audit.transcript_checks import Outcome
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedBCD
@@ -54,7 +54,7 @@ def protocol_under_test() -> Protocol:
 
 def _clean(budget: Budget, work: Callable[[], Outcome]) -> None:
     outcome = work()
-    budget.spend(outcome.tests, most=MOST_TESTS)
+    budget.spend(outcome.tests, most=MAX_TESTS)
     assert not outcome.findings, "\n".join(map(str, outcome.findings))
 
 

@@ -1,0 +1,126 @@
+"""Forward sums of rows outside a training on shares: made when they are asked for, and seen by nobody.
+
+theta_k = s_k + sum_h r_kh as in shares.py, A the active party, B its partner, C any other; h_k is X_k s_k and the
+party's shares of all X r.
+
+0. h -> k   [[r_kh]]_h under keys of this occasion             once for all blocks of rows
+1. k -> h   masked X_k r_kh => one share at k, one at h        for each block
+2. C -> A   h_C - kappa                                        kappa a keystream that B has too
+   A        h_A + all that came     B   h_B + all kappa        shares of H = X theta, modulo 2^L
+
+What comes is a ciphertext under another's key or uniform (share_products.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from securevfl.base.arrays import RowSlices
+from securevfl.crypto.prg import Prg
+from securevfl.crypto.share_ring import Factor, Integers, ShareRing, Words, narrow
+from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.shares import share_products
+from securevfl.protocols.shares.iteration import SharedState
+from securevfl.protocols.shares.product_work import Elsewhere
+from securevfl.protocols.shares.remote_columns import PlacedColumns
+from securevfl.protocols.shares.share_products import Products, Query, words
+from securevfl.protocols.shares.shares_params import RowBlock, Terms
+from securevfl.runtime.codec import Message
+
+STRETCH = 16_384  # rows of one product
+_READ = 4096  # rows that are made into integers at a time
+
+
+NewRows = RowSlices | PlacedColumns  # of which batch 0 is meant
+
+
+class SumPart(Message, frozen=True):
+    """h_C - kappa, (n x c) words."""
+
+    words: bytes
+
+
+def declares() -> list[Declared]:
+    """Declare what the messages reveal. Roles: active, partner, passive (any party that is neither)."""
+    return [*share_products.declares(), Declared(SumPart, "passive", "active", Reveal("uniform"))]
+
+
+class NewSums:
+    """One party's side of one occasion, whichever it is."""
+
+    def __init__(
+        self, products: Products, terms: Terms, state: SharedState, occasion: str, number: int, rows: int
+    ) -> None:
+        """Begins: all parties make theirs at the same point.
+
+        occasion, number: no two of a session are equal in both. rows: about how many a block has.
+        """
+        self._context, self._terms, self._products = products.context, terms, products
+        self._ring = ShareRing(terms.numbers.bits)
+        context, ring = self._context, self._ring
+        self._passives = tuple(name for name in context.passives if name != terms.partner)
+        self._own = ring.reduce(terms.rule_of(context.me).theta(state.own, state.visits))
+        products.meet()
+        self._holders, (self._evaluators,) = products.keys(number, (occasion,))  # 0
+        once = products.work(0)
+        for at, (name, r) in enumerate(state.others.items()):
+            V = ring.reduce(terms.rule_of(name).theta(r, state.visits))
+            products.ask(once, [name], self._holders[0], {at: V}, columns=lambda at: min(rows, STRETCH), uses=1)  # 0
+        self._sealed = {name: products.recv(name, Query).ciphertext for name in products.served}
+        label = f"sums on shares, {occasion} {number}"
+        peers = (
+            self._passives if context.me == terms.partner else (terms.partner,) if context.me in self._passives else ()
+        )
+        self._kappas = [Prg(products.pair_keys[name], label) for name in peers]
+
+    def block(self, number: int, X: NewRows) -> Words | None:
+        """Return this party's share (n x c) of H for block `number`, of which it has columns X (n x d), read some rows
+        at a time where they are in this process.
+
+        None at other parties than the active one and its partner.
+        """
+        context, ring = self._context, self._ring
+        pieces = [RowBlock(0, at, min(at + STRETCH, len(X))) for at in range(0, len(X), STRETCH)]
+        factors: list[Integers | Elsewhere]
+        if isinstance(X, PlacedColumns):
+            h = np.concatenate([X.sums(piece, self._own) for piece in pieces])
+            factors = [X.integers(piece)[0] for piece in pieces]
+        else:
+            stretches = (X[at : at + _READ] for at in range(0, len(X), _READ))
+            integers = np.concatenate([narrow(self._terms.numbers.columns(rows)) for rows in stretches])
+            h = Factor(ring, integers).times(self._own)
+            factors = [integers[piece.start : piece.stop] for piece in pieces]
+        h = h + self._shares(number, factors, apart=isinstance(X, PlacedColumns))
+        for prg in self._kappas:
+            mask = ring.uniform(prg, h.shape)
+            h = h + mask if context.me == self._terms.partner else h - mask
+        if context.me in self._passives:
+            self._products.send(context.active, SumPart(ring.pack(ring.reduce(h))))  # 2
+            return None
+        for name in self._passives if context.me == context.active else ():
+            h = h + words(name, self._products.recv(name, SumPart).words, ring, h.shape)  # 2
+        return ring.reduce(h)
+
+    def _shares(self, number: int, factors: Sequence[Integers | Elsewhere], *, apart: bool) -> Words:
+        """Add up this party's shares of all X r of a block, from products of stretches of rows."""
+        products, c, d = self._products, self._terms.outputs, max(self._terms.columns.values())
+        stretches = dict(enumerate(factors, number))
+        work = products.work(len(stretches) * products.scheme.seconds(d, c, factors[0].shape[0]))
+        sealed = self._sealed
+        parts = [
+            products.answer(
+                work,
+                self._evaluators,
+                dict.fromkeys(stretches, c),
+                lambda k: stretches[k].T,
+                sealed=lambda name, _: sealed[name],
+                apart=apart,
+            )
+        ]
+        shapes = {k: (X.shape[0], c) for k, X in stretches.items()}
+        parts += [products.opened(work, self._holders[0], name, shapes) for name in products.asked]
+        whole = [np.concatenate([shares[k] for k in stretches]) for shares in parts]
+        total: Words = np.sum(whole, axis=0, dtype=np.uint64)
+        return total

@@ -1,0 +1,40 @@
+"""Residuals from the opened gradients of all rounds together (the leak behind `fresh_equations`).
+
+Every opened gradient adds equations about the residuals of its rows. Those change slowly, so the attacker takes each
+as constant in time and solves all equations by least squares (LSQR). With one fixed partition the equations of an
+epoch repeat those of the last; with reshuffled rows each epoch brings new ones.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.sparse import coo_array, vstack
+from scipy.sparse.linalg import lsqr
+
+from securevfl.audit.attacks.base import LabelAttack
+from securevfl.audit.recording.party_view import PartyView
+from securevfl.audit.recording.real_ideal_pair import RealIdealPair
+from securevfl.base.arrays import Floats
+from securevfl.data.schedule import Rows
+
+
+class CrossRound(LabelAttack):
+    name = "cross_round"
+    paper = "gradients of several rounds as one linear system (after Hitaj et al. 2017; design, section 4)"
+
+    def guess(self, view: PartyView, pair: RealIdealPair) -> Floats:
+        return -solve(view.equations(), len(view.X), view.outputs)
+
+
+def solve(equations: list[tuple[Rows, Floats, Floats]], m: int, c: int) -> Floats:
+    """Residuals (m x c) taken as constant in time, from (rows, A, A g); NaN for rows in no equation."""
+    if not equations:
+        return np.full((m, c), np.nan)
+    blocks = []
+    for rows, A, _ in equations:
+        k, n = A.shape
+        blocks.append(coo_array((A.ravel(), (np.repeat(range(k), n), np.tile(rows, k))), (k, m)))
+    system, b = vstack(blocks).tocsr(), np.vstack([b for *_, b in equations])
+    g = np.column_stack([lsqr(system, b[:, j], iter_lim=60)[0] for j in range(c)])
+    g[np.setdiff1d(np.arange(m), np.concatenate([rows for rows, *_ in equations]))] = np.nan
+    return g

@@ -1,0 +1,72 @@
+"""All labels of the first batch from one opened gradient, where residuals take two known values (lattice reduction).
+
+Where all weights start at zero, every row with y = 1 has the residual a before the first step and every other b, both
+known. Then X^T g = X^T (b + (a - b) s) with s in {0, 1}^n is a subset-sum problem with p equations of as many bits as
+the opened values are precise. It has one solution once p times those bits exceeds n, far below p = n, and lattice
+reduction finds it while n is small (Lagarias and Odlyzko 1985; Coster et al. 1992, whose lattice this is, with one
+column an equation; reduced by LLL, Lenstra, Lenstra and Lovasz 1982, after Cohen 1993, algorithm 2.6.3).
+
+The active party starts from weights of its own drawing instead (`securevfl.models.linear.starting_weights`):
+residuals are continuous then, and the attack finds nothing. Its test puts zero weights back and sees it succeed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.audit.attacks.base import SINGLE, LabelAttack
+from securevfl.audit.attacks.lattice_reduction import reduce
+from securevfl.audit.recording.party_view import PartyView, least_norm
+from securevfl.audit.recording.real_ideal_pair import RealIdealPair
+from securevfl.base.arrays import Floats
+
+MAX_ROWS = 64  # what LLL does in seconds; stronger reduction reaches further
+
+BITS = (15, 20, 11)  # precisions to try
+
+Integers = NDArray[np.int64]
+
+
+class TwoValues(LabelAttack):
+    name = "two_values"
+    paper = "Lagarias and Odlyzko 1985; Coster et al. 1992, improved low-density subset sum algorithms"
+    measures = "AUC of the labels of the first batch"
+    needs = (
+        *LabelAttack.needs,
+        SINGLE,
+        (
+            lambda job: not isinstance(job.batch_size, str) and job.batch_size <= MAX_ROWS,
+            f"batches have more than the {MAX_ROWS} rows that lattice reduction takes in seconds",
+        ),
+    )
+
+    def guess(self, view: PartyView, pair: RealIdealPair) -> Floats:
+        scores = np.full((len(view.X), 1), np.nan)
+        equations = view.equations()
+        if equations:
+            rows, A, b = equations[0]
+            loss = pair.job.model.loss
+            low, high = (float(loss.residual(np.zeros((1, 1)), np.array([[y]]))[0, 0]) for y in (-1.0, 1.0))
+            s = subset(A, (b[:, 0] - A.sum(axis=1) * low) / (high - low))
+            scores[rows] = -least_norm(A, b) if s is None else s[:, None]
+        return scores
+
+
+def subset(A: Floats, total: Floats) -> Integers | None:
+    """s in {0, 1}^n with A (p x n) s = total (p,) up to a small error; None if none is found."""
+    n = A.shape[1]
+    if np.linalg.matrix_rank(A) == n:
+        return np.rint(least_norm(A, total[:, None])[:, 0]).astype(np.int64)
+    if n > MAX_ROWS:
+        return None
+    for bits in BITS:
+        # rows (2 e_i | 0 | K A_i) and (-1 ... -1 | 1 | -K total): their shortest sum is (2 s - 1 | 1 | nearly 0)
+        basis = np.zeros((n + 1, n + 1 + len(A)))
+        basis[:n, :n] = 2 * np.eye(n)
+        basis[n, :n], basis[n, n] = -1, 1
+        basis[:n, n + 1 :], basis[n, n + 1 :] = np.rint(A.T * 2.0**bits), -np.rint(total * 2.0**bits)
+        for row in reduce(basis):
+            if abs(row[n]) == 1 and (np.abs(row[:n]) == 1).all():
+                return ((row[:n] * row[n] + 1) / 2).astype(np.int64)
+    return None

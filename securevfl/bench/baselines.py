@@ -1,0 +1,131 @@
+"""The baselines phe and tenseal, called as their documentation shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from securevfl.base.arrays import Floats
+from securevfl.bench.stopwatch import Stopwatch
+
+SECONDS = 60.0
+
+_PROBE = 8
+
+
+class BaselineUnavailable(Exception):
+    """The baseline cannot do this size; the text says why."""
+
+
+@dataclass(frozen=True)
+class BaselineFigures:
+    """What a baseline took: its steps, what it sent, and how far off it was."""
+
+    watch: Stopwatch
+    bytes_up: int
+    bytes_down: int
+    max_abs_error: float
+    repetitions: int = 1
+    estimated: bool = False
+
+    def row(self) -> dict[str, Any]:
+        """Return the figures as a row has them, but for the bytes."""
+        return self.watch.figures() | {
+            "max_abs_error": self.max_abs_error,
+            "repetitions": self.repetitions,
+            "estimated": self.estimated,
+        }
+
+
+def phe_keys(bits: int) -> tuple[Any, Any]:
+    """Make a public and a private key of phe."""
+    from phe import generate_paillier_keypair
+
+    public, private = generate_paillier_keypair(n_length=bits)
+    return public, private
+
+
+def _median(
+    once: Callable[[], tuple[Stopwatch, float]], expected: float, seconds: float
+) -> tuple[Stopwatch, float, int]:
+    """Return the repetition of median time with its error, of as many as fit, three at most."""
+    count = max(1, min(3, int(seconds / expected)))
+    return *sorted((once() for _ in range(count)), key=lambda run: run[0].total)[count // 2], count
+
+
+def phe_product(J: Floats, g: Floats, bits: int, *, seconds: float = SECONDS) -> BaselineFigures:
+    """J^T g for J (n x d), g (n,)."""
+    public, private = phe_keys(bits)
+    n, d = J.shape
+
+    def once(rows: int, columns: int) -> tuple[Stopwatch, float]:
+        watch, part = Stopwatch(), J[:rows, :columns]
+        sealed = watch("encrypt", lambda: [public.encrypt(value) for value in g[:rows].tolist()])
+        products = watch(
+            "compute", lambda: [sum(c * x for c, x in zip(sealed, own.tolist(), strict=True)) for own in part.T]
+        )
+        result = watch("open", lambda: [private.decrypt(product) for product in products])
+        return watch, float(np.abs(np.array(result) - part.T @ g[:rows]).max())
+
+    pace = {step: ms / 1e3 for step, ms in once(_PROBE, 1)[0].steps.items()}
+    each_row, each_term = pace["encrypt"] / min(n, _PROBE), pace["compute"] / min(n, _PROBE)
+    rows = min(n, max(_PROBE, int(0.4 * seconds / each_row)))
+    columns = min(d, max(1, int(0.5 * seconds / (rows * each_term + pace["open"]))))
+    expected = rows * each_row + columns * (rows * each_term + pace["open"])
+    watch, error, count = _median(lambda: once(rows, columns), expected, seconds)
+    watch.scale(encrypt=n / rows, compute=n * d / (rows * columns), open=d / columns)
+    size = 2 * bits // 8
+    return BaselineFigures(watch, d * size, n * size + 8 * d, error, count, (rows, columns) != (n, d))
+
+
+def phe_sum(parts: Floats, bits: int, *, seconds: float = SECONDS) -> BaselineFigures:
+    """Time the sum of the rows of `parts` (K x m), one ciphertext a value."""
+    public, private = phe_keys(bits)
+
+    def once(taken: int) -> tuple[Stopwatch, float]:
+        watch, some = Stopwatch(), parts[:, :taken]
+        sealed = watch("encrypt", lambda: [[public.encrypt(value) for value in part.tolist()] for part in some])
+        totals = watch("add", lambda: [sum(column) for column in zip(*sealed, strict=True)])
+        result = watch("decrypt", lambda: [private.decrypt(total) for total in totals])
+        return watch, float(np.abs(np.array(result) - some.sum(axis=0)).max())
+
+    m = parts.shape[1]
+    each = once(_PROBE)[0].total / 1e3 / min(m, _PROBE)
+    taken = min(m, max(_PROBE, int(0.9 * seconds / each)))
+    watch, error, count = _median(lambda: once(taken), taken * each, seconds)
+    watch.scale(encrypt=m / taken, add=m / taken, decrypt=m / taken)
+    return BaselineFigures(watch, (len(parts) + 1) * m * (2 * bits // 8), 0, error, count, taken < m)
+
+
+def tenseal_product(J: Floats, g: Floats) -> BaselineFigures:
+    """J^T g for J (n x d), g (n,). BaselineUnavailable where tenseal refuses."""
+    import tenseal
+
+    n, d = J.shape
+    context = tenseal.context(tenseal.SCHEME_TYPE.CKKS, 8192, coeff_mod_bit_sizes=[60, 40, 40, 60])
+    if n > 8192 // 2:
+        raise BaselineUnavailable(
+            f"a vector of {n} does not fit into N / 2 = {8192 // 2} slots, and matmul takes no more"
+        )
+    context.global_scale = 2.0**40
+    context.generate_galois_keys()
+    columns = J.tolist()
+
+    def once() -> tuple[Stopwatch, Any, Any, Any]:
+        watch = Stopwatch()
+        sealed = watch("encrypt", lambda: tenseal.ckks_vector(context, g.tolist()))
+        product = watch("compute", lambda: sealed.matmul(columns))
+        return watch, sealed, product, watch("open", product.decrypt)
+
+    try:
+        runs = [once()]
+        if runs[0][0].total < SECONDS / 6 * 1e3:
+            runs = [once() for _ in range(3)]
+    except (RuntimeError, ValueError) as cause:
+        raise BaselineUnavailable(f"tenseal refuses: {cause}") from None
+    watch, sealed, product, result = sorted(runs, key=lambda run: run[0].total)[len(runs) // 2]
+    error = float(np.abs(np.array(result)[:d] - J.T @ g).max())
+    return BaselineFigures(watch, len(product.serialize()), len(sealed.serialize()) + 8 * d, error, len(runs))
