@@ -12,10 +12,13 @@ from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import Integers
 from securevfl.errors import RangeError
 from securevfl.protocols.shares.fixed_point import Numbers, away
+from securevfl.protocols.shares.projection import projected
 
 _DITHER = 16  # bits below f_g that random rounding looks at
 
 _AT_ONCE = 4096  # targets whose tables are made at a time
+
+_ENTRIES_AT_ONCE = 2**18  # entries of these tables
 
 _NEAR = 1.0  # sums at which no residual is cut off
 
@@ -29,24 +32,47 @@ class LookUp:
         residual: Callable[[Floats, Floats], Floats],
         y: Floats,
         least: Callable[[Floats], Floats] = np.zeros_like,
+        *,
+        smooth: bool = False,
     ) -> None:
-        """residual: g (n x 1) of f and targets y, elementwise; y (n x k), what a row's g goes by beside f. least: the f
-        (n x 1) of least loss of targets, by which their tables are centred; 0 if left out."""
+        """Compute the table of every distinct target.
+
+        Args:
+            numbers: the agreed sizes.
+            residual: g (n, 1) of outputs f (n, 1) and targets y (n, k), elementwise.
+            y: the targets of the rows of the batch (n, k).
+            least: the output of least loss (n, 1) of targets (n, k), by which their tables are centred; 0 by default.
+            smooth: True if g has a continuous derivative and is not linear. Entries are then the coefficients of its
+                projection on linear splines (`projection`), so that what is read has no bias. Otherwise they are
+                values of g.
+        """
         targets, which = np.unique(y, axis=0, return_inverse=True)
-        blocks = (targets[start : start + _AT_ONCE] for start in range(0, len(targets), _AT_ONCE))
+        size = max(1, min(_AT_ONCE, _ENTRIES_AT_ONCE // numbers.entries))
+        blocks = (targets[start : start + size] for start in range(0, len(targets), size))
         self._tables = np.concatenate(
-            [self._made(numbers, residual, block, numbers.centres(least(block))) for block in blocks]
+            [self._made(numbers, residual, block, numbers.centres(least(block)), smooth) for block in blocks]
         )
         self._start = which.astype(np.int32) << numbers.table_bits
         self._numbers = numbers
 
     @staticmethod
     def _made(
-        numbers: Numbers, residual: Callable[[Floats, Floats], Floats], targets: Floats, centres: Floats
+        numbers: Numbers,
+        residual: Callable[[Floats, Floats], Floats],
+        targets: Floats,
+        centres: Floats,
+        smooth: bool,
     ) -> NDArray[np.int32]:
-        """Make the look-up tables of these targets (m x k), centred at m sums, one behind the other."""
-        f = (away(numbers.knots, centres) + centres).T.reshape(-1, 1)
-        g = residual(f, np.repeat(targets, numbers.entries, axis=0))[:, 0]
+        """Compute the look-up tables of these targets (m, k), centred at m sums, one behind the other."""
+        knots = (away(numbers.knots, centres) + centres).T
+        f = knots.reshape(-1, 1)
+        if smooth:
+            spacing, first = 2.0**numbers.step, knots.min(axis=1)
+            coefficients = projected(residual, targets, first, numbers.entries, spacing)
+            positions = np.rint((knots - first[:, None]) / spacing).astype(np.intp)
+            g = np.take_along_axis(coefficients, positions, axis=1).reshape(-1)
+        else:
+            g = residual(f, np.repeat(targets, numbers.entries, axis=0))[:, 0]
         most = (2**31 - 2**_DITHER - 1) * 2.0 ** -(numbers.f_g + _DITHER)
         if np.abs(g[np.abs(f[:, 0]) <= _NEAR]).max() > most:  # further out entries end there
             raise RangeError(

@@ -41,6 +41,7 @@ class LogLinkLoss(Loss):
     classifies = False
     bound = 256.0
     spacing = 0.25
+    smooth = True
     estimates = True
     spread = "times their mean"
     variance_power: float | None = None  # the variance goes with this power of the mean, if with one

@@ -54,6 +54,7 @@ class Loss(ABC):
     elementwise: ClassVar[bool] = True  # whether each entry of g follows from that of f and of y alone
     keeps_targets: ClassVar[bool] = False  # whether y is still in the sums that `undo` gives
     guesses: ClassVar[bool] = False  # whether `undo` takes labels for 0 that it cannot tell from it
+    smooth: ClassVar[bool] = False  # whether g has a continuous derivative by f and is not linear
     bound: ClassVar[float] = 1.0  # |g| of one entry never exceeds it
     curvature: ClassVar[float | None] = None  # largest eigenvalue of a row's second derivatives by f (c x c)
     spacing: ClassVar[float] = 1.0  # of a table of g by f: between so near entries it is straight enough

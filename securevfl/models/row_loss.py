@@ -14,7 +14,7 @@ from securevfl.models.loss import Loss, Undone
 
 AS_IT_IS = (  # of a loss that a number of each row changes
     *("name", "classifies", "single", "elementwise", "bound", "curvature", "spacing", "spread", "estimates", "slack"),
-    *("keeps_targets", "guesses"),
+    *("keeps_targets", "guesses", "smooth"),
 )
 
 

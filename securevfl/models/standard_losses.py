@@ -21,6 +21,7 @@ class LogisticLoss(Loss):
 
     name = "logistic"
     curvature = 0.25
+    smooth = True
 
     def value(self, f: Floats, y: Floats) -> Floats:
         return np.logaddexp(0.0, -y * f)[:, 0]
@@ -124,6 +125,7 @@ class OneVsRestLoss(SoftmaxLoss):
 
     name = "one_vs_rest"
     curvature = 0.25
+    smooth = True
     elementwise = True
 
     def value(self, f: Floats, y: Floats) -> Floats:

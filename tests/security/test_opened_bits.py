@@ -169,15 +169,15 @@ def outputs_read(monkeypatch: pytest.MonkeyPatch, *, first: int | None, bits: in
 
         monkeypatch.setattr(kind, "train", train)
 
-    def made(numbers: Numbers, residual: Any, targets: Any, centres: Any) -> Any:
-        honest = read(numbers, residual, targets, centres)
+    def made(numbers: Numbers, residual: Any, targets: Any, centres: Any, smooth: bool) -> Any:
+        honest = read(numbers, residual, targets, centres, smooth)
         place = (np.arange(numbers.entries) + numbers.entries // 2) % numbers.entries
         return honest if not seen.get("trained") else np.tile((place << 16).astype(np.int32), len(targets))
 
-    def look_up(self: LookUp, numbers: Numbers, residual: Any, y: Any, least: Any) -> None:
+    def look_up(self: LookUp, numbers: Numbers, residual: Any, y: Any, least: Any, *, smooth: bool) -> None:
         seen["trained"] = len(seen.setdefault("tables", [])) >= 1
         seen["tables"].append(0)
-        init(self, numbers, residual, y, least)
+        init(self, numbers, residual, y, least, smooth=smooth)
 
     read, init = LookUp._made, LookUp.__init__
     monkeypatch.setattr(LookUp, "_made", staticmethod(made))
