@@ -93,7 +93,7 @@ def columns(data: Path, only: str, rows: int) -> None:
             continue
         stage = RealIdealPair(own, parties, 0)
         for attack in ("column_space", "binary_columns", "first_difference"):
-            if not ATTACKS[attack].why_not(own):
+            if not ATTACKS[attack].skip_reason(own):
                 show(f"{name}: {attack}", ATTACKS[attack].score(stage))
 
 

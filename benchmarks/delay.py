@@ -33,10 +33,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import securevfl as vfl
-from securevfl.organisations.conversation import Venue
 from securevfl.organisations.join import join
 from securevfl.organisations.kit import init_certs, write_kit
-from securevfl.organisations.measure import measure_lines, slowest
+from securevfl.organisations.line_measurement import measure_lines, slowest
+from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.runtime.clock import Stage
 from securevfl.training.run_page import format_table
 from securevfl.transport.peers import Peers
@@ -162,7 +162,7 @@ Tables = Callable[[], Sequence[vfl.Party]]
 
 def play(name: str, kit: Path, work: vfl.Job, tables: Tables, listen: str | None, told: Any) -> None:
     """One party, in a process of its own."""
-    network = slowest(measure_lines(name, Venue.of(kit / "peers.toml", listen=listen)))
+    network = slowest(measure_lines(name, PeerSettings.of(kit / "peers.toml", listen=listen)))
     party = next(party for party in tables() if party.name == name)
     part = join(work, party, kit / "peers.toml", listen=listen, ledger=kit / "ledger")
     told.put((name, Told(network, part.path[Stage.TRAIN], part.rounds)))

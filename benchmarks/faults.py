@@ -35,6 +35,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from securevfl.transport import line_messages
+
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # TLS errors are what is asked for
 
 import numpy as np
@@ -87,7 +89,7 @@ def play(kit: Path, setting: Setting, listen: str | None, told: Connection, mang
 
     def encode_mangled(message: Any) -> bytes:
         data = encode(message)
-        if mangle.is_set() and isinstance(message, line.Data):
+        if mangle.is_set() and isinstance(message, line_messages.PacketPiece):
             mangle.clear()
             head = bytearray(data[:4])
             head[draw.randrange(4)] ^= 1 << draw.randrange(8)
@@ -410,7 +412,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--first", type=int, default=0, help="seed of the first run")
-    parser.add_argument("--at-once", type=int, default=2)
+    parser.add_argument("--max-sessions", type=int, default=2)
     parser.add_argument("--only", default="", help="settings whose names begin like this")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()

@@ -1,7 +1,7 @@
 """A live endpoint, in a process of its own, under bytes that its one authenticated peer or anyone else may send.
 
-The endpoint is a party's real `Post`: mutual TLS 1.3, greetings, signed session, then frames. Its peer agrees on the
-session as usual and hands its line over to the fuzzer, which speaks as the peer from then on. Kinds:
+The endpoint is a party's real `SecureTransport`: mutual TLS 1.3, greetings, signed session, then frames. Its peer
+agrees on the session as usual and hands its line over to the fuzzer, which speaks as the peer from then on. Kinds:
 
     handshake   a ClientHello, altered or made up, from someone without a certificate; TLS is never there
     record      the peer's own good message, one TLS record altered on its way
@@ -41,22 +41,22 @@ from securevfl.organisations.kit import init_certs, write_kit
 from securevfl.protocols.sums.base import Part
 from securevfl.runtime.channel import Abort
 from securevfl.runtime.codec import FORMAT, SESSION_BYTES, decode_message, encode_frame, encode_message
-from securevfl.transport.acceptor import METHOD
-from securevfl.transport.certs import server_name
+from securevfl.transport.acceptor import STREAM_METHOD
+from securevfl.transport.certificate_names import server_name
 from securevfl.transport.grpc_tls13 import grpc
-from securevfl.transport.line import Ack, Bye, Data, Open, Refusal
+from securevfl.transport.line_messages import Acknowledge, CloseLine, OpenStream, PacketPiece, RefuseStream
+from securevfl.transport.packets import EncryptedPacket, SessionOffer, SessionProof
 from securevfl.transport.peers import Peers
-from securevfl.transport.relay import Agreed, Greeting, Parcel
-from securevfl.transport.session_wire import Post
+from securevfl.transport.secure_transport import SecureTransport
 from securevfl.transport.tls import Credentials
 
 GOOD = Part(np.arange(6.0).reshape(3, 2))
 KINDS = ("handshake", "record", "http2", "line", "letter", "frame")
 TERMS = {"task": "fuzz"}
 LETTERS = (
-    Greeting(FORMAT, bytes(32), '{"task": "fuzz"}', False),
-    Agreed(bytes(SESSION_BYTES), bytes(300), bytes(64)),
-    Parcel("shop", "bank", bytes(100)),
+    SessionOffer(FORMAT, bytes(32), '{"task": "fuzz"}', False),
+    SessionProof(bytes(SESSION_BYTES), bytes(300), bytes(64)),
+    EncryptedPacket("shop", "bank", bytes(100)),
     Abort("enough"),
 )
 SILENCE = 0.2  # seconds after which an endpoint that waits for more is left alone
@@ -97,7 +97,7 @@ def serve(kit: Path, pipe: Any) -> None:
         if word == "anew":
             if post is not None:
                 post.abandon()
-            post = Post(credentials, peers, TERMS, patience=3600)
+            post = SecureTransport(credentials, peers, TERMS, patience=3600)
             inbox = post.open(60)
         assert post is not None
         assert inbox is not None
@@ -133,12 +133,12 @@ class Peer:
     def anew(self) -> State:
         """A new session and its line."""
         self._pipe.send("anew")
-        post = Post(self.credentials, self._peers, TERMS, patience=60)
+        post = SecureTransport(self.credentials, self._peers, TERMS, patience=60)
         self.session = post.open(60).session
         line = post._endpoint.lines["bank"]
         with line.changed:
             line.changed.wait_for(lambda: not line.out, 5)
-            self.open = Open(line.start, line.peer_start, line.expected)
+            self.open = OpenStream(line.start, line.peer_start, line.expected)
         post.abandon()
         state: State = self._pipe.recv()
         while self.state().seq or self.state().packet < 2:
@@ -158,11 +158,11 @@ class Peer:
     def packet(self, state: State, whole: bytes | None = None) -> bytes:
         """A message of the line with the next packet in it, a good frame by default."""
         whole = self.frame(state) if whole is None else whole
-        return encode_message(Data(state.packet, False, self.open.expected, whole))
+        return encode_message(PacketPiece(state.packet, False, self.open.expected, whole))
 
     def says(self, *messages: bytes) -> None:
         """One stream that brings these messages; returns when the endpoint has ended it or confirmed one."""
-        call = self._channel.stream_stream(METHOD)(iter(messages), timeout=10)
+        call = self._channel.stream_stream(STREAM_METHOD)(iter(messages), timeout=10)
         with suppress(grpc.RpcError):
             for _ in call:
                 pass
@@ -178,8 +178,8 @@ class Peer:
 
         headers = (
             b"\x83\x87\x04"
-            + bytes([len(METHOD)])
-            + METHOD.encode()
+            + bytes([len(STREAM_METHOD)])
+            + STREAM_METHOD.encode()
             + header(b":authority", b"bank")
             + header(b"content-type", b"application/grpc")
             + header(b"te", b"trailers")
@@ -253,8 +253,8 @@ def attempt(kind: str, peer: Peer, state: State, mutate: Mutate, draw: random.Ra
         case "http2":
             peer.dial(mutate(peer.bytes_of(state), draw), lambda sealed: sealed)
         case "line":
-            kinds = [peer.packet(state), encode_message(Ack(peer.open.expected))]
-            rare = [opened, encode_message(Bye(peer.open.expected)), encode_message(Refusal("no", False))]
+            kinds = [peer.packet(state), encode_message(Acknowledge(peer.open.expected))]
+            rare = [opened, encode_message(CloseLine(peer.open.expected)), encode_message(RefuseStream("no", False))]
             data = mutate(draw.choice(rare if draw.random() < 0.1 else kinds), draw)
             peer.says(*([data] if draw.random() < 0.1 else [opened, data]))
         case "letter":

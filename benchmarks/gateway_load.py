@@ -1,6 +1,6 @@
 """Load on the service with a real HTTP client: answers a second, quantiles of their time, what was refused.
 
-    python -m benchmarks.gateway_load --rows 1000000 --requests 20000 --at-once 100 --rtt-ms 20
+    python -m benchmarks.gateway_load --rows 1000000 --requests 20000 --max-sessions 100 --rtt-ms 20
 
 A model on shares is trained by two parties, who then have a made-up table of new rows each. `securevfl serve` and
 `securevfl score --http` run as an operator runs them, on a line that is slow on purpose (`benchmarks.delay`), with
@@ -182,7 +182,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--rows", type=int, default=100_000, help="of the tables that are served")
     options.add_argument("--requests", type=int, default=5000)
-    options.add_argument("--at-once", type=int, default=100)
+    options.add_argument("--max-sessions", type=int, default=100)
     options.add_argument("--rate", type=float, default=120.0, help="requests a second of a part of them")
     options.add_argument("--conversations", type=int, default=4)
     options.add_argument("--rtt-ms", type=float, default=20.0)

@@ -46,7 +46,7 @@ def attacked(job: vfl.Job, parties: Sequence[vfl.Party]) -> tuple[float, str, fl
     worlds = RealIdealPair(job, parties, job.seed, attacker=STRANGER)
     run, found = worlds.real_run[0], [(0.5, "none")]
     for name, attack in ATTACKS.items():
-        if isinstance(attack, LabelAttack) and not attack.why_not(job):
+        if isinstance(attack, LabelAttack) and not attack.skip_reason(job):
             try:
                 found.append((label_auc(attack.guess(worlds.real(), worlds), worlds.labels), name))
             except SecureVFLError as error:

@@ -10,7 +10,14 @@ from securevfl.base.roles import Roles
 from securevfl.families import METHODS
 from securevfl.families.fdml.stored_sum import STORED
 from securevfl.job import Job
-from securevfl.organisations import conversation, correlate, fairness_by_group, measure, predict, scoring
+from securevfl.organisations import (
+    correlate,
+    fairness_by_group,
+    line_measurement,
+    peer_session,
+    prediction_session,
+    scoring,
+)
 from securevfl.protocols import handshake
 from securevfl.protocols.alignment import psi, standing
 from securevfl.protocols.choice import RESIDUALS, SUMS
@@ -66,7 +73,11 @@ def sections() -> list[Section]:
     found += _methods({item.message for section in found for item in section.declared})
     found += [_alignment(passives, transfers=transfers) for transfers in (True, False) for passives in (1, 3)]
     found.append(_standing())
-    beside = [each for source in (conversation, predict, scoring, measure) for each in source.declares(_ROLES)]
+    beside = [
+        each
+        for source in (peer_session, prediction_session, scoring, line_measurement)
+        for each in source.declares(_ROLES)
+    ]
     strength = SHARE_SCHEMES["own"](ProductNumbers(FEWEST).bits).strength
     both = "none needed: who asks is told the sums"
     return [

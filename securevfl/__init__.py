@@ -64,9 +64,9 @@ if TYPE_CHECKING:  # the one list of public names: type checkers see it here, an
     from securevfl.options import Target as Target
     from securevfl.organisations.correlate import correlate as correlate
     from securevfl.organisations.correlate import correlate_with as correlate_with
-    from securevfl.organisations.fairness_by_group import ask_groups as ask_groups
-    from securevfl.organisations.fairness_by_group import count_groups as count_groups
-    from securevfl.organisations.fairness_by_group import give_groups as give_groups
+    from securevfl.organisations.fairness_by_group import provide_groups as provide_groups
+    from securevfl.organisations.fairness_by_group import request_group_rates as request_group_rates
+    from securevfl.organisations.fairness_by_group import simulate_group_rates as simulate_group_rates
     from securevfl.organisations.join import join as join
     from securevfl.organisations.predict import predict_with as predict_with
     from securevfl.protocols.choice import Protocol as Protocol

@@ -292,7 +292,7 @@ def test_an_attack(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     register(monkeypatch, ATTACKS, load("first_column").FirstColumn())
     audit = run_audit(job(), parties(2), seeds=(0,))
     found = next(each for each in audit.inferences if each.name == "first column")
-    assert (found.who, found.remedy) == ("shop", "none: it is shop's own column")
+    assert (found.attacker, found.remedy) == ("shop", "none: it is shop's own column")
     assert "first column" in text(audit)
     with pytest.raises(TypeError, match="remedy"):
         type("Half", (Attack,), {"name": "half"})()

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 
-from securevfl.display.html import COLOURS, escape, ticks
+from securevfl.display.html import escape
+from securevfl.display.svg import COLOURS, ticks
 
 WIDTH, HEIGHT = 560.0, 320.0
 LEFT, RIGHT, TOP, BOTTOM = 56.0, 190.0, 30.0, 44.0

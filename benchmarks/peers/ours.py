@@ -17,7 +17,7 @@ import securevfl as vfl
 from benchmarks.peers.environments import run_quietly
 from benchmarks.peers.pairs import Line, PairFailed, Taken, between, run_pair
 from benchmarks.peers.tables import SIDES
-from securevfl.organisations.kit import to_toml
+from securevfl.organisations.toml_writer import to_toml
 from securevfl.runtime.clock import Network
 from securevfl.training.model_part import ModelPart
 

@@ -18,24 +18,24 @@ class Finding:
     """Something a party received that it should not have."""
 
     check: str
-    who: str
-    what: str
+    party: str
+    problem: str
 
     def __str__(self) -> str:
-        return f"{self.check}: {self.who}: {self.what}"
+        return f"{self.check}: {self.party}: {self.problem}"
 
 
 @dataclass(frozen=True)
 class Inference:
     """What one attack got over all seeds: means, and `error`, the standard error of real minus simulated.
 
-    noise: the standard error of the score itself, by rows and by seeds. flips: a score below chance serves as well,
+    noise: the standard error of the score itself, by rows and by seeds. two_sided: a score below chance serves as well,
     turned over, as that of an AUC does.
     """
 
-    who: str
+    attacker: str
     name: str
-    what: str
+    measures: str
     paper: str
     real: float
     simulated: float
@@ -45,13 +45,13 @@ class Inference:
     remedy: str
     detail: str = ""
     noise: float = 0.0
-    flips: bool = False
+    two_sided: bool = False
 
     @property
     def score(self) -> float:
         """What an attacker reaches, who holds its declared output beside the messages and may turn its scores over."""
         reached = [self.real, self.simulated]
-        return max(reached + [2 * self.chance - each for each in reached] if self.flips else reached)
+        return max(reached + [2 * self.chance - each for each in reached] if self.two_sided else reached)
 
     @property
     def above_chance(self) -> bool:
@@ -79,7 +79,7 @@ class Inference:
     @property
     def figure(self) -> str:
         """The score and chance in figures; that it was turned over, where it was."""
-        turned = self.flips and self.score > max(self.real, self.simulated)
+        turned = self.two_sided and self.score > max(self.real, self.simulated)
         return f"{self.score:.2f}{', turned over' if turned else ''}; chance {self.chance:.2f}"
 
 
@@ -111,8 +111,8 @@ class Audit:
         """Everything beyond what is declared and accepted, a line each."""
         found = [str(finding) for finding in self.findings] + [f"would be refused: {leak}" for leak in self.refused]
         return found + [
-            f"{inference.name}: {inference.detail or inference.who}: {inference.real:.3f}, the declared output gives "
-            f"{inference.simulated:.3f}"
+            f"{inference.name}: {inference.detail or inference.attacker}: {inference.real:.3f}, "
+            f"the declared output gives {inference.simulated:.3f}"
             for inference in self.inferences
             if inference.exceeds
         ]

@@ -46,13 +46,15 @@ def summary(audit: Audit) -> list[str]:
     """
     best: dict[tuple[str, str], Inference] = {}
     for each in audit.inferences:
-        place = each.who, _about(each)
+        place = each.attacker, _about(each)
         best[place] = max(best.get(place, each), each, key=lambda inference: inference.reach)
     found = [each for each in sorted(best.values(), key=lambda each: each.reach, reverse=True) if each.above_chance]
-    quiet = dict.fromkeys(f"{each.name} ({each.who})" for each in audit.inferences if not each.above_chance)
+    quiet = dict.fromkeys(f"{each.name} ({each.attacker})" for each in audit.inferences if not each.above_chance)
     lines = [
         _SAYS[_about(each)].format(
-            who=each.who[:1].upper() + each.who[1:] if each.who.startswith("any") else f"The party {each.who}",
+            who=each.attacker[:1].upper() + each.attacker[1:]
+            if each.attacker.startswith("any")
+            else f"The party {each.attacker}",
             how=_HOW[each.strength],
             found=_FOUND[each.strength],
             lead=audit.lead,
@@ -69,9 +71,9 @@ def summary(audit: Audit) -> list[str]:
 def _about(each: Inference) -> str:
     if each.name == _ALONE:
         return _ALONE
-    if "labels" in each.what:
+    if "labels" in each.measures:
         return _UNSENT if each.unsent else "labels"
-    return next((word for word in ("part of f", "column", "trained on") if word in each.what), "part of f")
+    return next((word for word in ("part of f", "column", "trained on") if word in each.measures), "part of f")
 
 
 def _parts_of(audit: Audit) -> Iterator[tuple[str, list[Declared], list[str], list[Inference]]]:
@@ -79,8 +81,13 @@ def _parts_of(audit: Audit) -> Iterator[tuple[str, list[Declared], list[str], li
     its labels, and attacks."""
     for name, role in audit.roles.items():
         messages = [item for item in audit.declared if item.receiver == role]
-        yield f"{name} ({role})", messages, audit.opens.get(name, []), [x for x in audit.inferences if x.who == name]
-    yield ANYONE, [], [], [inference for inference in audit.inferences if inference.who == ANYONE]
+        yield (
+            f"{name} ({role})",
+            messages,
+            audit.opens.get(name, []),
+            [x for x in audit.inferences if x.attacker == name],
+        )
+    yield ANYONE, [], [], [inference for inference in audit.inferences if inference.attacker == ANYONE]
 
 
 ANYONE = "any party"
@@ -102,7 +109,7 @@ def text(audit: Audit, width: int = 100) -> str:
             word = "EXCEEDS WHAT IS DECLARED" if each.exceeds else each.strength
             lines += [""] if title == ANYONE else []
             lines.append(f"  {each.name:<19} {figures}   {word}")
-            lines += _wrap(f"{each.what}; less by: {each.remedy}", width, " " * 22)
+            lines += _wrap(f"{each.measures}; less by: {each.remedy}", width, " " * 22)
             lines += _wrap(each.detail, width, " " * 22)
     for title, entries in (("Leaks", audit.leaks), (_SKIPPED, audit.skipped)):
         if entries:
@@ -175,7 +182,7 @@ def _score(each: Inference) -> list[markup.Cell]:
     kind, word = ("exceeds", "exceeds what is declared") if each.exceeds else (each.strength, each.strength)
     return [
         Markup(
-            f"<strong>{escape(each.name)}</strong><br><span class='soft'>{escape(each.what)}"
+            f"<strong>{escape(each.name)}</strong><br><span class='soft'>{escape(each.measures)}"
             f"<br>{escape(each.detail)}</span>"
         ),
         Markup("".join(bars)),

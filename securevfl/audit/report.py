@@ -27,7 +27,7 @@ import numpy as np
 
 from securevfl.audit import run_simulators, simulators
 from securevfl.audit.attacks import ATTACKS, load_more
-from securevfl.audit.attacks.base import Attack, By, Score
+from securevfl.audit.attacks.base import Attack, AttackerRole, Score
 from securevfl.audit.findings import Audit, Inference
 from securevfl.audit.recording.party_record import PartyRecord
 from securevfl.audit.recording.party_view import as_numbers, fields
@@ -151,7 +151,7 @@ def _attackers(known: Known) -> tuple[list[str], list[str]]:
 
 def _skipped(job: Job, known: Known) -> list[str]:
     """List the attacks that are not carried out, each with its reason, and the parties whose view is not attacked."""
-    reasons = {name.replace("_", " "): attack.why_not(job) for name, attack in ATTACKS.items()}
+    reasons = {name.replace("_", " "): attack.skip_reason(job) for name, attack in ATTACKS.items()}
     reasons |= {f"leak {kind.name}": "no attack carries it out" for kind in job.method.leak_kinds if not kind.attacks}
     if others := _attackers(known)[1]:
         why = f"{_MOST_ATTACKERS} parties with as many columns or more are tried"
@@ -177,9 +177,9 @@ def _attacks(
             pair.bins_recording  # noqa: B018  as above
         failed |= {line: line for line in unseen(pair)}
         for name, attack in ATTACKS.items():
-            if attack.why_not(asked[0]) or name in failed:
+            if attack.skip_reason(asked[0]) or name in failed:
                 continue
-            for attacker in passives if attack.by is By.EACH else [known.sizes.active]:
+            for attacker in passives if attack.attacker_role is AttackerRole.PASSIVE else [known.sizes.active]:
                 own = copy(pair)
                 own.attacker = attacker
                 try:
@@ -197,7 +197,7 @@ def unseen(pair: RealIdealPair) -> list[str]:
     An attack on a view that holds nothing ends at chance, whatever the run has told.
     """
     tape = pair.real_run[1]
-    told = [(teller, entry) for teller, seen in tape.items() for entry in seen.entries if entry.group == "training"]
+    told = [(teller, entry) for teller, seen in tape.items() for entry in seen.disclosures if entry.group == "training"]
     lines = {
         f"{entry.to}: by its entries {teller} tells it {entry.kind} of training rows, and none was seen; a method "
         "asks for them by the roles of its protocols, which note them": None
@@ -210,8 +210,8 @@ def unseen(pair: RealIdealPair) -> list[str]:
 def _is_seen(seen: PartyRecord, entry: DisclosureRecord) -> bool:
     """Whether something of the kind was noted at who was told it, or stands in a message as it is."""
     noted: dict[str, Sequence[object]] = {
-        "labels": seen.openings,
-        "columns": seen.totals or seen.openings or seen.told,
+        "labels": seen.opened_gradients,
+        "columns": seen.totals or seen.opened_gradients or seen.told,
         "phases": seen.phases,
     }
     if entry.kind not in noted or noted[entry.kind]:
@@ -231,15 +231,15 @@ def _inference(job: Job, known: Known, attack: Attack, scores: list[Score], atta
     excess = real - simulated
     error, spread = (_standard_error(each) for each in (excess, real))
     noise = float(np.mean([score.noise for score in scores]))
-    by_luck = 6 * noise * (2 / len(scores)) ** 0.5 if attack.drawn else 0.0
+    by_luck = 6 * noise * (2 / len(scores)) ** 0.5 if attack.randomized else 0.0
     allowed = max(by_luck, MARGIN + 3 * error if len(excess) > 2 else _FEW_SEEDS_MARGIN)
     leaks = [kind.name for kind in job.method.leak_kinds if attack.name in kind.attacks]
-    carried_out = bool(leaks) and not set(leaks) & set(job.accepts) and real.mean() > attack.beyond
-    exceeds = carried_out or bool(attack.hidden(job) and excess.mean() > allowed)
+    carried_out = bool(leaks) and not set(leaks) & set(job.accepts) and real.mean() > attack.leak_threshold
+    exceeds = carried_out or bool(attack.target_hidden(job) and excess.mean() > allowed)
     return Inference(
-        who=attack.who(job, attacker, known.sizes.active),
+        attacker=attack.attacker_name(job, attacker, known.sizes.active),
         name=attack.name.replace("_", " "),
-        what=attack.measures,
+        measures=attack.measures,
         paper=attack.paper,
         real=float(real.mean()),
         simulated=float(simulated.mean()),
@@ -249,7 +249,7 @@ def _inference(job: Job, known: Known, attack: Attack, scores: list[Score], atta
         remedy=attack.remedy(job, known, attacker),
         detail=scores[-1].detail,
         noise=max(spread, noise),
-        flips=attack.flips,
+        two_sided=attack.two_sided,
     )
 
 

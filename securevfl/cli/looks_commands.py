@@ -79,7 +79,7 @@ def fairness(
 
     from securevfl.cli.show import check_digest, console
     from securevfl.cli.show import table as table_of
-    from securevfl.organisations.fairness_by_group import alone_by_group, ask_groups, give_groups
+    from securevfl.organisations.fairness_by_group import local_group_rates, provide_groups, request_group_rates
 
     check_digest(consent.accept)
     check_writable(report_json)
@@ -89,15 +89,15 @@ def fairness(
     said = None if predictions is None else _read_predictions(own, predictions)
     groups = None if group is None else _texts(own, group)
     if said is not None and groups is not None:
-        found = alone_by_group(own, said, groups, positive=positive)
+        found = local_group_rates(own, said, groups, positive=positive)
     else:
         with options.stoppable(), meeting.events(table.party, peers):
             if groups is not None:
                 ledger, agree = consent.asking(table.party, "securevfl fairness")
-                names = give_groups(own, groups, peers, ledger=ledger, consent=agree, **meeting.keys)
+                names = provide_groups(own, groups, peers, ledger=ledger, consent=agree, **meeting.keys)
                 typer.echo(f"counts of {', '.join(names)} were told, rounded to 8 rows")
                 return
-            found = ask_groups(own, said or [], peers, positive=positive, **meeting.keys)
+            found = request_group_rates(own, said or [], peers, positive=positive, **meeting.keys)
     if report_json is not None:
         write_whole(report_json, json.dumps(found, indent=1).encode())
     keys = [head.replace(" ", "_") for head in HEADS[1:]]
@@ -181,7 +181,7 @@ def line(
     """
     from securevfl.cli.show import console, table
     from securevfl.display.progress import progress
-    from securevfl.organisations.measure import measure_lines, slowest
+    from securevfl.organisations.line_measurement import measure_lines, slowest
 
     with options.stoppable(), meeting.events(party, peers), progress("measuring") as on_turn:
         lines = measure_lines(party, meeting.venue(peers), on_turn=on_turn)

@@ -16,7 +16,7 @@ from securevfl.cli.party_options import Ahead, Html, IdColumn, Ledger, Model, Na
 from securevfl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from securevfl.organisations.reason_codes import GivenCodes
+    from securevfl.organisations.reason_codes import ReasonCodePolicy
 
 
 # Files of reason codes: what a party's columns are called where others may see it.
@@ -42,15 +42,15 @@ def codes_in(file: Path) -> dict[str, str]:
         raise ConfigError(f"{file}: JSON as {{column: code}} was expected there; correct it") from None
 
 
-def given_codes(most: int | None, file: Path | None) -> GivenCodes | None:
+def given_codes(most: int | None, file: Path | None) -> ReasonCodePolicy | None:
     """Return what the options of a command give others. ConfigError for one of them without the other."""
-    from securevfl.organisations.reason_codes import GivenCodes
+    from securevfl.organisations.reason_codes import ReasonCodePolicy
 
     if most is None and file is None:
         return None
     if most is None or file is None:
         raise ConfigError("--reasons and --codes were expected together, one came; give both or neither")
-    return GivenCodes(most, codes_in(file))
+    return ReasonCodePolicy(most, codes_in(file))
 
 
 def drift(
@@ -183,10 +183,10 @@ def forget(
     model or the table. The same command again deletes what is there by then.
     """
     from securevfl.disclosure.ledger import DisclosureLedger
-    from securevfl.organisations.forget import Leftovers
+    from securevfl.organisations.forget import TrainingFiles
     from securevfl.organisations.forget import forget as run
 
-    left = Leftovers(
+    left = TrainingFiles(
         party,
         data,
         data.with_name(f"{party}.model.json") if model is None else model,

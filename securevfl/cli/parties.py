@@ -36,7 +36,7 @@ def align(
     from securevfl.disclosure.ledger import DisclosureLedger
     from securevfl.display.progress import progress
     from securevfl.organisations.align import align_privately
-    from securevfl.organisations.conversation import converse
+    from securevfl.organisations.peer_session import run_session
     from securevfl.runtime.channel import Channel
 
     venue, work = meeting.venue(peers), Path(f"{data}.align")
@@ -60,7 +60,7 @@ def align(
         meeting.events(party, peers),
         progress("aligning") as on_progress,
     ):
-        count = converse(party, venue, terms, talk, ledger=DisclosureLedger.of(party, None), resumes=True)
+        count = run_session(party, venue, terms, talk, ledger=DisclosureLedger.of(party, None), resumes=True)
     typer.echo(f"{count:,} of {len(ids):,} rows are shared by all; their order is in {data}.rows.npy")
     if not count:
         hint = "are ids written alike? --id COLUMN, with a comma behind it, at all parties leaves out capitals, blanks,"
@@ -80,7 +80,7 @@ def prepare(
     """
     from securevfl.display.progress import progress
     from securevfl.job import Job
-    from securevfl.organisations.join import prepare as run
+    from securevfl.organisations.prepare import prepare as run
 
     job, party, place, folder = Job.load(job_file), table.party, _peers(job_file, peers), _ahead(table.data, ahead)
     own = table.aligned(job)
@@ -214,7 +214,7 @@ def compare_at(
     from securevfl.cli.live import live, step_of
     from securevfl.cli.show import console
     from securevfl.job import Job
-    from securevfl.organisations.comparing import compare_with
+    from securevfl.organisations.compare import compare_with
 
     party = table.party
     ledger, agree = consent.asking(party, f"securevfl compare {job_file} --party {party}")
@@ -275,7 +275,7 @@ def predict(
     from securevfl.training.new_rows import no_rows, rows_of_file
     from securevfl.training.scorecard import scale_of
 
-    part, giving = ModelPart.load(model), given_codes(reasons, codes)
+    part, code_policy = ModelPart.load(model), given_codes(reasons, codes)
     scale = None if points is None else scale_of(part, points)
     check_writable(out, left)
     if data is None and part.columns:
@@ -290,7 +290,7 @@ def predict(
         progress("predicting") as on_rows,
     ):
         answered = predict_rows(
-            part, rows, meeting.venue(peers), **written, on_rows=on_rows, ledger=ledger, giving=giving
+            part, rows, meeting.venue(peers), **written, on_rows=on_rows, ledger=ledger, code_policy=code_policy
         )
     if part.name != part.asker:
         typer.echo(f"{answered.asked:,} rows predicted, for {part.asker} to see")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from securevfl.data.party import Party
     from securevfl.disclosure.ledger import DisclosureLedger
     from securevfl.job import Job
-    from securevfl.organisations.conversation import Venue
+    from securevfl.organisations.peer_settings import PeerSettings
 
 Name = Annotated[str, typer.Option("--party", metavar="NAME", help="Who you are.")]
 Data = Annotated[Path, typer.Option("--data", metavar="FILE", help="Your table: .csv, .csv.gz, .parquet or .npz.")]
@@ -348,11 +348,11 @@ class PlaceOptions:
         """The options as arguments of a function of the library, without the file of peers."""
         return {"certs": self.certs, "listen": self.listen, "timeout": self.timeout, "patience": self.patience}
 
-    def venue(self, peers: Path) -> Venue:
+    def venue(self, peers: Path) -> PeerSettings:
         """Make the venue of this file of peers."""
-        from securevfl.organisations.conversation import Venue
+        from securevfl.organisations.peer_settings import PeerSettings
 
-        return Venue.of(peers, **self.keys)
+        return PeerSettings.of(peers, **self.keys)
 
 
 @dataclass(frozen=True)

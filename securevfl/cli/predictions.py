@@ -15,7 +15,7 @@ import numpy as np
 from securevfl.base.files import write_whole, writing_whole
 
 if TYPE_CHECKING:
-    from securevfl.organisations.predict import OnLeft, Predicted
+    from securevfl.organisations.prediction import OnUnscored, Prediction
     from securevfl.training.model_part import ModelPart
     from securevfl.training.run import Run
     from securevfl.training.scorecard import ScorecardScale
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class Written(TypedDict):
     """What writes the outcome of a prediction, as functions of the library take it."""
 
-    on_block: Callable[[list[Any] | None, Predicted], None]
-    on_left: OnLeft | None
+    on_block: Callable[[list[Any] | None, Prediction], None]
+    on_unscored: OnUnscored | None
 
 
 @contextmanager
@@ -40,17 +40,17 @@ def predictions(
     states = io.StringIO()
     left_out = csv.writer(states, lineterminator="\n")
     left_out.writerow(["id", "state"])
-    on_left = None if left is None else lambda each, state: left_out.writerow([each, state])
+    on_unscored = None if left is None else lambda each, state: left_out.writerow([each, state])
     if part.name != part.asker:
-        yield {"on_block": lambda ids, found: None, "on_left": on_left}
+        yield {"on_block": lambda ids, found: None, "on_unscored": on_unscored}
     else:
         with nullcontext(sys.stdout.buffer) if out is None else writing_whole(out) as file:
             write = _CsvWriter(file, scale)
-            yield {"on_block": write, "on_left": on_left}
+            yield {"on_block": write, "on_unscored": on_unscored}
             if not write.begun:  # there was no row: the heading alone
-                from securevfl.organisations.predict import predicted
+                from securevfl.organisations.prediction import prediction_of
 
-                write([], predicted(part, np.empty((0, part.outputs))))
+                write([], prediction_of(part, np.empty((0, part.outputs))))
     if left is not None:
         write_whole(left, states.getvalue().encode())
 
@@ -61,7 +61,7 @@ class _CsvWriter:
     def __init__(self, file: BinaryIO, scale: ScorecardScale | None) -> None:
         self._file, self._scale, self.begun = file, scale, False
 
-    def __call__(self, ids: list[Any] | None, found: Predicted) -> None:
+    def __call__(self, ids: list[Any] | None, found: Prediction) -> None:
         assert ids is not None, "rows of a file have ids"
         columns = {"id": ids, "prediction": found.label.tolist()}
         if found.proba is not None and len(found.classes) == 2:
@@ -88,7 +88,7 @@ def predict_files(run: Run, files: Mapping[str, Path], out: Path | None, *, id_c
     from securevfl.data.id_keys import id_keys
     from securevfl.data.join import join_ids
     from securevfl.errors import PartiesError
-    from securevfl.organisations.predict import predicted
+    from securevfl.organisations.prediction import prediction_of
     from securevfl.training.new_rows import HeldRows, rows_of_file
 
     wanted = [name for name, part in run.parts.items() if part.columns]
@@ -106,4 +106,4 @@ def predict_files(run: Run, files: Mapping[str, Path], out: Path | None, *, id_c
     asker = run.parts[run.active.asker]
     ids = [held[first].ids[row] for row in rows[first].tolist()]
     with predictions(asker, out) as written:
-        written["on_block"](ids, predicted(asker, f))
+        written["on_block"](ids, prediction_of(asker, f))

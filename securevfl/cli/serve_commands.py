@@ -35,8 +35,8 @@ def serve(
     monitor: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Serve /health and /metrics there, as on 127.0.0.1:9464.")
     ] = None,
-    at_once: Annotated[int, typer.Option(min=1, help="Conversations of askers at a time.")] = 16,
-    waiting: Annotated[int, typer.Option(min=0, help="Askers more that wait for one to end.")] = 64,
+    max_sessions: Annotated[int, typer.Option(min=1, help="Conversations of askers at a time.")] = 16,
+    max_waiting: Annotated[int, typer.Option(min=0, help="Askers more that wait for one to end.")] = 64,
     meeting: options.PlaceOptions = options.PlaceOptions(timeout=60.0),
     log: options.Log = None,
 ) -> None:
@@ -48,18 +48,18 @@ def serve(
     With --reasons and --codes it is told, too, which of your columns cost a row most, by the names that you choose.
     Events go to stderr, one line of JSON each, or to --log. SIGTERM lets a request that is being answered end first.
     """
-    from securevfl.organisations.conversation import Room
     from securevfl.organisations.monitor import Monitor
     from securevfl.organisations.serve import Server
+    from securevfl.organisations.session_manager import SessionLimits
     from securevfl.runtime import eventlog
     from securevfl.training.drift_page import drift
     from securevfl.training.model_part import ModelPart
     from securevfl.training.new_rows import HeldRows, rows_of_file
     from securevfl.transport import certs as certificates
 
-    part, giving = ModelPart.load(model), given_codes(reasons, codes)
+    part, code_policy = ModelPart.load(model), given_codes(reasons, codes)
     held = HeldRows.of(part.name, rows_of_file(part, data, id_column=id_column, ordered=False))
-    venue = replace(meeting.venue(peers), room=Room(at_once, waiting))
+    venue = replace(meeting.venue(peers), limits=SessionLimits(max_sessions, max_waiting))
     with in_use(model, data), ExitStack() as stack:
         handler = eventlog.write_to(sys.stderr if log is None else log)
         stack.callback(eventlog.LOGGER.removeHandler, handler)
@@ -75,7 +75,7 @@ def serve(
             ledger=ledger,
             on_request=(lambda ended: None) if shown is None else shown.count,
             executor=stack.enter_context(options.pool_of(len(held.ids))),
-            giving=giving,
+            code_policy=code_policy,
         )
         if shown is not None:
             try:
@@ -150,11 +150,12 @@ def score(
     held = HeldRows.of(part.name, rows_of_file(part, data, id_column=id_column, ordered=False))
     venue, told = meeting.venue(peers), meeting.events(part.name, peers)
     if http is not None:
-        from securevfl.organisations.gateway import Gateway, HttpPlace, serve_http
+        from securevfl.organisations.gateway import Gateway
+        from securevfl.organisations.http_server import HttpAddress, serve_http
 
-        place = HttpPlace(http, _token(http_token), http_cert, http_key)
+        place = HttpAddress(http, _token(http_token), http_cert, http_key)
         with in_use(model, data), told:
-            serve_http(Gateway(part, held, venue, ledger=ledger, conversations=conversations), place)
+            serve_http(Gateway(part, held, venue, ledger=ledger, max_sessions=conversations), place)
         return
     with (
         in_use(model, data),

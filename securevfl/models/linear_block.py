@@ -22,7 +22,7 @@ def starting_weights(X: Floats, scaled: Floats, targets: Floats, seed: int) -> F
     intercept is 0.
 
     From zero weights the first residuals of a classifier take two values that everyone knows, and then a few opened
-    gradients determine every label of their batches (`securevfl.audit.attacks.opened_gradients`). So the start is drawn
+    gradients determine every label of their batches (`securevfl.audit.attacks.two_values`). So the start is drawn
     at random, from a hash of the active party's own columns X (m x d, before scaling) and its targets (n x c), rows in
     the order of ids: nobody else can compute it, and the same data and seed give the same model everywhere.
     """

@@ -1,6 +1,6 @@
 """A look at columns of several parties side by side, before any training: correlations and variance inflation.
 
-1. all -> all          ShownTable   rows, columns of numbers, keyed digest of the row order
+1. all -> all          TableShape   rows, columns of numbers, keyed digest of the row order
 2. each                its sheet; its ledger takes what it is about to tell, or refuses
 3. each pair in turn   products of columns, of which both learn 6 bits each (`protocols/shares/column_correlations.py`)
 
@@ -28,9 +28,9 @@ from securevfl.disclosure.exposure import Holds, entropies
 from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry
 from securevfl.disclosure.summed_bits import MOST, summed, told_before
 from securevfl.errors import PartiesError, TableError
-from securevfl.organisations import looks
-from securevfl.organisations.conversation import Venue, check_among
-from securevfl.organisations.looks import ShownTable
+from securevfl.organisations import joint_statistics
+from securevfl.organisations.joint_statistics import TableShape
+from securevfl.organisations.peer_settings import PeerSettings, check_among
 from securevfl.protocols.declared import Declared
 from securevfl.protocols.shares import column_correlations
 from securevfl.protocols.shares.column_correlations import BITS, FEWEST, LEVELS, NOISE, ROWS_PER_COLUMN, told_products
@@ -46,7 +46,7 @@ SAMPLE = 65_536  # rows that bits are counted in
 
 def declares(roles: Roles) -> list[Declared]:
     """Declare what the messages reveal."""
-    return [*looks.declares(roles), *column_correlations.declares()]
+    return [*joint_statistics.declares(roles), *column_correlations.declares()]
 
 
 def correlate(
@@ -83,10 +83,13 @@ def correlate_with(
     Raises TableError or IdError if rows are not the same, fewer than 1,000, or fewer than a hundred for each column of
     a peer; LeakageError if the ledger refuses; TransportError as `join`.
     """
-    venue, own_ledger = Venue.of(peers, certs, listen, timeout, patience), DisclosureLedger.of(party.name, ledger)
+    venue, own_ledger = (
+        PeerSettings.of(peers, certs, listen, timeout, patience),
+        DisclosureLedger.of(party.name, ledger),
+    )
     check_among(venue.peers, party.name)
     talk = partial(_talk, party, venue.peers.parties, own_ledger, consent)
-    correlations = looks.hold(party, venue, "correlate", talk, own_ledger)
+    correlations = joint_statistics.run_joint_session(party, venue, "correlate", talk, own_ledger)
     eventlog.emit(party.name, "correlated", {"others": len(correlations)})
     return correlations
 
@@ -104,15 +107,20 @@ def _talk(
     for one, two in combinations(names, 2):
         if party.name in (one, two):
             other = two if one == party.name else one
-            width, context = tables[other].count, looks.context(channel, one, two, f"correlations {one} {two}")
+            width, context = (
+                tables[other].count,
+                joint_statistics.context(channel, one, two, f"correlations {one} {two}"),
+            )
             R, K = told_products(context, [own.standard, own.white], [width, width])  # 3
             correlations.append(Correlations(party.name, other, own.names, R, own.alone, own.inflation(K, NOISE)))
     return correlations
 
 
-def _tables(party: Party, own: OwnColumns, names: Sequence[str], channel: Channel) -> dict[str, ShownTable]:
+def _tables(party: Party, own: OwnColumns, names: Sequence[str], channel: Channel) -> dict[str, TableShape]:
     """Tell all others of this party's table, and return what they tell, checked."""
-    tables = looks.greet(party, len(own.names), [name for name in names if name != party.name], channel)  # 1
+    tables = joint_statistics.exchange_table_shapes(
+        party, len(own.names), [name for name in names if name != party.name], channel
+    )  # 1
     for name, table in tables.items():
         if not 0 < table.count <= table.rows // ROWS_PER_COLUMN or table.rows < FEWEST:
             raise TableError(

@@ -3,7 +3,7 @@
 The party with labels has the outcome of each row (its class, and which it was said to be); one other party has the
 group of each. Both hold the same rows in one order.
 
-1. A <-> B   ShownTable     rows, number of groups, keyed digest of the row order
+1. A <-> B   TableShape     rows, number of groups, keyed digest of the row order
 2. B         its sheet; its ledger takes what it is about to tell, or refuses
 3. both      counts of rows by group and outcome, told to A (`protocols/shares/group_counts.py`)
 
@@ -33,9 +33,9 @@ from securevfl.errors import LabelError, PartiesError, TableError
 from securevfl.models.class_labels import class_name, classes_of
 from securevfl.models.group_metrics import rates_of_counts
 from securevfl.models.standard_losses import LogisticLoss
-from securevfl.organisations import looks
-from securevfl.organisations.conversation import Venue
-from securevfl.organisations.looks import ShownTable
+from securevfl.organisations import joint_statistics
+from securevfl.organisations.joint_statistics import TableShape
+from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.protocols.declared import Declared
 from securevfl.protocols.shares import group_counts
 from securevfl.protocols.shares.group_counts import (
@@ -52,15 +52,15 @@ from securevfl.runtime.clock import WallClock
 from securevfl.runtime.threads import run_threads
 from securevfl.transport.peers import Peers
 
-MOST_GROUPS = 50
+MAX_GROUPS = 50
 
 
 def declares(roles: Roles) -> list[Declared]:
     """Declare what the messages reveal."""
-    return [*looks.declares(roles), *group_counts.declares()]
+    return [*joint_statistics.declares(roles), *group_counts.declares()]
 
 
-def groups_told(values: ArrayLike) -> tuple[list[str], NDArray[np.int64]]:
+def merge_small_groups(values: ArrayLike) -> tuple[list[str], NDArray[np.int64]]:
     """Return the names of the groups that counts are told of, and the marks (n x groups) of the rows.
 
     Groups of fewer than 100 rows are put together, with the smallest of the others if these rows alone are too few.
@@ -72,9 +72,9 @@ def groups_told(values: ArrayLike) -> tuple[list[str], NDArray[np.int64]]:
     rest = len(place) - int(counts[alone].sum())
     while 0 < rest < FEWEST and alone:
         rest += int(counts[alone.pop()])
-    if not 2 <= len(alone) + (rest > 0) <= MOST_GROUPS:
+    if not 2 <= len(alone) + (rest > 0) <= MAX_GROUPS:
         raise TableError(
-            f"groups: 2 to {MOST_GROUPS} of {FEWEST} rows or more were expected, there are {len(alone)}; choose a "
+            f"groups: 2 to {MAX_GROUPS} of {FEWEST} rows or more were expected, there are {len(alone)}; choose a "
             "column with fewer or larger ones"
         )
     marks = [place == k for k in alone]
@@ -84,20 +84,20 @@ def groups_told(values: ArrayLike) -> tuple[list[str], NDArray[np.int64]]:
     return told, np.stack(marks, axis=1).astype(np.int64)
 
 
-def ask_groups(
+def request_group_rates(
     party: Party, said: ArrayLike, peers: Peers | str | Path = "peers.toml", *, positive: str | None = None, **keys: Any
 ) -> dict[str, dict[str, float]]:
     """Return figures by group (`securevfl.models.metrics.rates_of_counts`), at the party with labels of two classes.
 
     said: the name of the class that each row was said to be of (n,), as predictions have it. positive: the class that
-    the job of the model names (`securevfl.models.loss`); the usual one if it names none. keys: as `give_groups`,
+    the job of the model names (`securevfl.models.loss`); the usual one if it names none. keys: as `provide_groups`,
     but for its ledger.
     """
     marks = _outcomes(party, said, positive)
     return _meet(party, peers, partial(_ask, party, marks), DisclosureLedger.of(party.name, None), **keys)
 
 
-def give_groups(
+def provide_groups(
     party: Party,
     groups: ArrayLike,
     peers: Peers | str | Path = "peers.toml",
@@ -118,17 +118,17 @@ def give_groups(
     return names
 
 
-def alone_by_group(
+def local_group_rates(
     party: Party, said: ArrayLike, groups: ArrayLike, *, positive: str | None = None
 ) -> dict[str, dict[str, float]]:
     """Return the figures by group of a party that has labels and groups: exact, of groups of 100 rows or more. The rest
-    as `ask_groups`."""
+    as `request_group_rates`."""
     names, marks = _groups(party, groups)
     counts = marks.T @ _outcomes(party, said, positive)
     return {name: rates_of_counts(*own) for name, own in zip(names, counts.tolist(), strict=True)}
 
 
-def count_groups(
+def simulate_group_rates(
     labelled: Party,
     said: ArrayLike,
     grouped: Party,
@@ -137,7 +137,7 @@ def count_groups(
     positive: str | None = None,
     observe: Observer | None = None,
 ) -> dict[str, dict[str, float]]:
-    """Return what `ask_groups` would, of two aligned tables that are in this process, by the same messages."""
+    """Return what `request_group_rates` would, of two aligned tables that are in this process, by the same messages."""
     names, marks = _groups(grouped, groups)
     roles: dict[str, Callable[[Channel], Any]] = {
         labelled.name: partial(_ask, labelled, _outcomes(labelled, said, positive), peer=grouped.name),
@@ -164,14 +164,14 @@ def _outcomes(party: Party, said: ArrayLike, positive: str | None) -> NDArray[np
 def _groups(party: Party, groups: ArrayLike) -> tuple[list[str], NDArray[np.int64]]:
     if np.asarray(groups).shape != (len(party),):
         raise TableError(f"party {party.name}: one group for each of {len(party):,} rows was expected; bring as many")
-    return groups_told(groups)
+    return merge_small_groups(groups)
 
 
 def _meet(
     party: Party, peers: Peers | str | Path, talk: Callable[..., Any], ledger: DisclosureLedger, **keys: Any
 ) -> Any:
     """Hold the conversation of the two parties in the file of peers."""
-    venue = Venue.of(peers, **keys)
+    venue = PeerSettings.of(peers, **keys)
     names = venue.peers.parties
     if len(names) != 2 or party.name not in names:
         raise PartiesError(
@@ -179,11 +179,11 @@ def _meet(
             "file of peers of these two"
         )
     (peer,) = (name for name in names if name != party.name)
-    return looks.hold(party, venue, "groups", partial(talk, peer=peer), ledger)
+    return joint_statistics.run_joint_session(party, venue, "groups", partial(talk, peer=peer), ledger)
 
 
-def _greet(party: Party, groups: int, peer: str, channel: Channel) -> ShownTable:
-    other = looks.greet(party, groups, [peer], channel)[peer]  # 1
+def _greet(party: Party, groups: int, peer: str, channel: Channel) -> TableShape:
+    other = joint_statistics.exchange_table_shapes(party, groups, [peer], channel)[peer]  # 1
     if other.rows < ROWS:
         raise TableError(f"groups: {ROWS} rows or more were expected, {other.rows} came; bring more")
     if (groups > 0) == (other.count > 0):
@@ -194,9 +194,11 @@ def _greet(party: Party, groups: int, peer: str, channel: Channel) -> ShownTable
 
 def _ask(party: Party, marks: NDArray[np.int64], channel: Channel, peer: str) -> dict[str, dict[str, float]]:
     table = _greet(party, 0, peer, channel)
-    if table.count > MOST_GROUPS:
-        raise TableError(f"{peer}: up to {MOST_GROUPS} groups were expected, {table.count} came; bring fewer")
-    names, counts = counted_by_group(looks.context(channel, party.name, peer, "groups"), marks, table.count)  # 3
+    if table.count > MAX_GROUPS:
+        raise TableError(f"{peer}: up to {MAX_GROUPS} groups were expected, {table.count} came; bring fewer")
+    names, counts = counted_by_group(
+        joint_statistics.context(channel, party.name, peer, "groups"), marks, table.count
+    )  # 3
     return {name: rates_of_counts(*own) for name, own in zip(names, np.maximum(counts, 0.0).tolist(), strict=True)}
 
 
@@ -213,7 +215,7 @@ def _give(
     told = summed(peer, party.name, numbers_told(len(names)), bits_told(len(party)), _held(marks))
     remedy = f"bring fewer groups, or more rows: a first look at such groups takes some {_fewest(marks):,}"
     book_look(channel.session, party, [told], remedy, ledger, consent, partial(_sheet, party, names, told))  # 2
-    tell_groups(looks.context(channel, peer, party.name, "groups"), marks, names)  # 3
+    tell_groups(joint_statistics.context(channel, peer, party.name, "groups"), marks, names)  # 3
 
 
 def _held(marks: NDArray[np.int64]) -> float:

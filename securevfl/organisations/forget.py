@@ -36,7 +36,7 @@ _KEPT = "what was told stays told: without it limits begin anew, rows are scored
 
 
 @dataclass(frozen=True)
-class Leftovers:
+class TrainingFiles:
     """The places where a party's trainings on a table leave files.
 
     model: its part. states, ahead: the folders that its states and its work ahead are in, with those of other jobs.
@@ -51,14 +51,14 @@ class Leftovers:
 
 
 @dataclass
-class Forgotten:
+class DeletionReport:
     """What was deleted, and what was kept, each with what it is or why."""
 
     deleted: list[tuple[Path, str]] = field(default_factory=list)
     kept: list[tuple[Path, str]] = field(default_factory=list)
 
 
-def forget(left: Leftovers, ledger: DisclosureLedger, *, every: bool = False) -> Forgotten:
+def forget(left: TrainingFiles, ledger: DisclosureLedger, *, every: bool = False) -> DeletionReport:
     """Delete what the training of this part has left; with `every`, what all of the party's trainings on the table have
     left, those too that were cut off. Again, it deletes what is there by then.
 
@@ -76,8 +76,8 @@ def forget(left: Leftovers, ledger: DisclosureLedger, *, every: bool = False) ->
         return _delete(left, key, every, ledger)
 
 
-def _delete(left: Leftovers, key: str, every: bool, ledger: DisclosureLedger) -> Forgotten:
-    found, others = Forgotten(), set[str]()
+def _delete(left: TrainingFiles, key: str, every: bool, ledger: DisclosureLedger) -> DeletionReport:
+    found, others = DeletionReport(), set[str]()
     state = re.compile(_STATE.replace("NAME", re.escape(left.party)))
     for path in _files(left.states):
         named = state.fullmatch(path.name)
@@ -116,7 +116,7 @@ def _delete(left: Leftovers, key: str, every: bool, ledger: DisclosureLedger) ->
     return found
 
 
-def _key_of(left: Leftovers) -> str:
+def _key_of(left: TrainingFiles) -> str:
     """Return the key that the states and the work ahead of this part are filed under, in hex; an empty one for a part
     that is damaged, which fits no training. ConfigError if the file is no part, or another party's."""
     try:
@@ -145,7 +145,7 @@ def _files(folder: Path) -> Iterator[Path]:
     return iter(sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else ())
 
 
-def _empty(found: Forgotten, folder: Path, names: re.Pattern[str], what: str) -> None:
+def _empty(found: DeletionReport, folder: Path, names: re.Pattern[str], what: str) -> None:
     """Delete the files of these names in a folder, and the folder if nothing else is in it."""
     before = len(found.deleted)
     for path in _files(folder):
@@ -159,7 +159,7 @@ def _empty(found: Forgotten, folder: Path, names: re.Pattern[str], what: str) ->
         found.kept.append((folder, "other files are in it"))
 
 
-def _unlink(found: Forgotten, path: Path, what: str) -> None:
+def _unlink(found: DeletionReport, path: Path, what: str) -> None:
     if path.exists():
         path.unlink()
         found.deleted.append((path, what))

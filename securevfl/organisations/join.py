@@ -15,13 +15,14 @@ from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.display.progress import watched
 from securevfl.errors import ConfigError, DataError, PartiesError
 from securevfl.job import Job
-from securevfl.organisations.conversation import Venue, check_among, converse
+from securevfl.organisations.peer_session import run_session
+from securevfl.organisations.peer_settings import PeerSettings, check_among
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import Books, Kind, Stage
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart, Standing
-from securevfl.training.session import make_ahead, run_key, take_part
+from securevfl.training.session import run_key, take_part
 from securevfl.training.simulate import pool_for
 from securevfl.transport.peers import Peers
 
@@ -66,7 +67,7 @@ def join(
     for a training that is over here and not elsewhere; TransportError if a party is away, refused or has stopped, with
     the reason; never waits longer than it says.
     """
-    venue = Venue.of(peers, certs, listen, timeout, patience)
+    venue = PeerSettings.of(peers, certs, listen, timeout, patience)
     everyone = venue.peers.parties
     check_role(job, party, venue.peers)
     own_ledger = DisclosureLedger.of(party.name, ledger)
@@ -86,7 +87,7 @@ def join(
             consent=consent,
             again=again,
         )
-        part = converse(
+        part = run_session(
             party.name,
             venue,
             {"job": job.to_dict(), "parties": list(everyone), "task": "train"},
@@ -176,35 +177,3 @@ def _spent(path: Floats, books: Books) -> dict[str, str | int | float]:
     """Return what a run has cost so far, for its events."""
     waited = float(path[:, Kind.COMMUNICATION].sum())
     return {"seconds": float(path.sum()), "waited": waited, "bytes_sent": books.bytes_sent()}
-
-
-# Does the work that a training needs ahead of it, with the other parties on their own machines: a night's work, say.
-#
-# Everybody keeps its own in a folder and names that folder to `join`, which finds what all have made together. It holds
-# masks, so it belongs where the party's columns are. Work that was begun and cut off goes on where all are.
-
-
-def prepare(
-    job: Job,
-    party: Party,
-    venue: Venue,
-    *,
-    ahead: str | Path,
-    on_round: Callable[[int, int], None] | None = None,
-) -> None:
-    """Prepare a training with the parties of `venue`, all of whom call this, and keep this party's work in `ahead`.
-
-    on_round(done, of) counts the rounds that are prepared. The rest as in `securevfl.organisations.join.join`.
-
-    Raises ConfigError for a job whose method has nothing to prepare, and else what `join` raises.
-    """
-    parties = venue.peers.parties
-    check_role(job, party, venue.peers)
-
-    def talk(channel: Channel) -> None:
-        channel.clock.stage = Stage.AHEAD
-        make_ahead(job, party, channel, parties=parties, folder=Path(ahead), on_round=on_round)
-
-    terms = {"job": job.to_dict(), "parties": list(parties), "task": "prepare"}
-    converse(party.name, venue, terms, talk, ledger=DisclosureLedger.of(party.name, None), resumes=True)
-    eventlog.emit(party.name, "prepared", {})

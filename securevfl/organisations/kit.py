@@ -10,19 +10,16 @@ key itself, and had its certificate signed by openssl, gets a kit without one.
 
 from __future__ import annotations
 
-import json
-import math
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from securevfl.base.config import plain
 from securevfl.base.files import write_whole
 from securevfl.consent.consent_sheet import check_settled
 from securevfl.errors import ConfigError
 from securevfl.job import Job
-from securevfl.transport import certs
+from securevfl.organisations.toml_writer import to_toml
+from securevfl.transport import certificate_checks, certs, identity, pem_files
 from securevfl.transport.peers import Peers, split_address
 
 
@@ -52,11 +49,13 @@ def write_kit(folder: str | Path, party: str, job: Job, peers: Peers, ca: str | 
     folder, ca = Path(folder), Path(ca)
     certificate, key = ca / f"{party}.pem", ca / f"{party}.key"
     if key.exists():
-        certs.Identity(certificate, key, ca / "ca.pem")
+        identity.Identity(certificate, key, ca / "ca.pem")
     else:
-        certs.check_own(certificate, certs.read(certificate), certs.read(ca / "ca.pem"), party)
+        certificate_checks.check_usable(
+            certificate, pem_files.read_pem(certificate), pem_files.read_pem(ca / "ca.pem"), party
+        )
         if (folder / key.name).exists():
-            certs.Identity(certificate, folder / key.name, ca / "ca.pem")
+            identity.Identity(certificate, folder / key.name, ca / "ca.pem")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     check_settled(job, party)
     if party in peers.parties:  # a relay of its own need not know the job
@@ -67,39 +66,3 @@ def write_kit(folder: str | Path, party: str, job: Job, peers: Peers, ca: str | 
     if key.exists():
         write_whole(folder / key.name, key.read_bytes())
     return folder
-
-
-def to_toml(table: Mapping[str, Any]) -> str:
-    """Plain data (str, bool, int, float, lists, tables) as TOML that `tomllib` reads back equal."""
-    return "\n".join(_lines((), table)).lstrip("\n") + "\n"
-
-
-def _lines(place: tuple[str, ...], table: Mapping[str, Any]) -> list[str]:
-    tables = {key: value for key, value in table.items() if isinstance(value, Mapping)}
-    lines = ["", f"[{'.'.join(map(_key, place))}]"] if place and (len(tables) < len(table) or not table) else []
-    lines += [f"{_key(key)} = {_value(value)}" for key, value in table.items() if key not in tables]
-    for key, value in tables.items():
-        lines += _lines((*place, key), value)
-    return lines
-
-
-def _key(key: str) -> str:
-    bare = key.isascii() and key.replace("-", "").replace("_", "").isalnum()
-    return key if bare else _value(key)
-
-
-def _value(value: Any) -> str:
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case str():
-            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-        case int():
-            return str(value)
-        case float():
-            return repr(value) if math.isfinite(value) else str(value)
-        case Mapping():
-            return "{" + ", ".join(f"{_key(key)} = {_value(each)}" for key, each in value.items()) + "}"
-        case list() | tuple():
-            return "[" + ", ".join(map(_value, value)) + "]"
-    raise TypeError(f"{type(value).__name__} has no place in TOML")

@@ -20,7 +20,7 @@ from securevfl.base.version import __version__
 from securevfl.data.drift import Drift
 from securevfl.display import html
 from securevfl.errors import ConfigError
-from securevfl.organisations.serve import Ended, Server
+from securevfl.organisations.serve import RequestOutcome, Server
 from securevfl.training.drift_page import HEADS, rows
 from securevfl.transport.peers import split_address
 
@@ -37,7 +37,7 @@ class Monitor:
     def __init__(self, address: str, party: str, expires: float) -> None:
         self._party, self._expires = party, expires
         self._server: Server | None = None
-        self._last: Ended | None = None
+        self._last: RequestOutcome | None = None
         self._drift: list[Drift] = []
         self._gives: dict[str, html.Cell] = {}
         self._library = library = extra("prometheus_client", "serve", "--monitor")
@@ -77,11 +77,11 @@ class Monitor:
     def watch(self, server: Server) -> None:
         """Says whose state is shown."""
         self._server = server
-        giving = server.served.giving
-        codes = 0 if giving is None else giving.most
+        code_policy = server.served.code_policy
+        codes = 0 if code_policy is None else code_policy.most
         self._gives = {"ids a request at most": server.served.most, "reason codes a row": codes}
 
-    def count(self, ended: Ended) -> None:
+    def count(self, ended: RequestOutcome) -> None:
         """Count a request that is over, with its outcome, bytes and seconds."""
         self._last = ended
         self._requests.labels(ended.outcome).inc()

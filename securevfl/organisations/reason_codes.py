@@ -50,7 +50,7 @@ class ReasonCodes(DisclosingMessage, frozen=True):
 
 
 @dataclass(frozen=True)
-class GivenCodes:
+class ReasonCodePolicy:
     """What a party's owner lets others know of each scored row: `most` codes, by a name for each column of its own."""
 
     most: int
@@ -95,7 +95,7 @@ def declares(roles: Roles) -> list[Declared]:
 
 
 def admit(
-    part: ModelPart, given: GivenCodes, ledger: Ledger, ids: Sequence[Any] | None, X: Floats, most: float
+    part: ModelPart, given: ReasonCodePolicy, ledger: Ledger, ids: Sequence[Any] | None, X: Floats, most: float
 ) -> NDArray[np.bool_]:
     """Enter the codes of these rows X (n x d) before anything of them is told, and return of which rows (n,) they may
     be told: those of which scores and codes tell no more than `most` bits. ConfigError if rows have no ids to be
@@ -106,13 +106,13 @@ def admit(
     return ledger.admit_codes(part.run, rows, X, bits=given.bits(part), most=most)
 
 
-def coded(part: ModelPart, given: GivenCodes, scaled: Floats) -> list[list[str]]:
+def coded(part: ModelPart, given: ReasonCodePolicy, scaled: Floats) -> list[list[str]]:
     """Return the codes of each row (m x k), the heaviest first, each once."""
     names = [given.codes[column] for column in part.columns]
     return [_once([names[j] for j in own]) for own in heaviest(part, scaled, given.most).tolist()]
 
 
-def give(part: ModelPart, given: GivenCodes, channel: Channel, scaled: Floats) -> None:
+def give(part: ModelPart, given: ReasonCodePolicy, channel: Channel, scaled: Floats) -> None:
     """Tell the party that asks the codes of these scaled rows (n x d)."""
     names = given.names()
     place = np.array([names.index(given.codes[column]) for column in part.columns], _PLACES)

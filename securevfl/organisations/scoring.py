@@ -2,7 +2,7 @@
 
 0. all                  meet (`securevfl.organisations.predict`), once a conversation; answerers say how many ids a
                         request may have
-1. lead -> all others   Wanted   how many ids it asks about; none, to say that it is still there or that it is done
+1. lead -> all others   ScoreRequest   the number of ids; 0 to report that it is still there, or done
 2. all                  which of these ids all have: of two parties by what the other has worked out of its table
                         (`securevfl.protocols.alignment.standing`), of more by private set intersection (`.psi`)
 3. all                  prediction of the rows in common (`securevfl.organisations.predict`)
@@ -40,17 +40,12 @@ from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import IdError, LeakageError, PartiesError, ProtocolError
 from securevfl.organisations.align import align_privately
-from securevfl.organisations.conversation import Venue, converse
-from securevfl.organisations.predict import (
-    Answered,
-    OnLeft,
-    Predicted,
-    PredictionSide,
-    RowState,
-    check_parties_of,
-    predicted,
-)
-from securevfl.organisations.reason_codes import GivenCodes
+from securevfl.organisations.peer_session import run_session
+from securevfl.organisations.peer_settings import PeerSettings
+from securevfl.organisations.predict import check_parties_of
+from securevfl.organisations.prediction import OnUnscored, Prediction, RowState, ScoreCounts, prediction_of
+from securevfl.organisations.prediction_session import PredictionSession
+from securevfl.organisations.reason_codes import ReasonCodePolicy
 from securevfl.protocols.alignment.standing import StandingTable, TableAsker
 from securevfl.protocols.declared import Declared, Reveal, permit_sizes
 from securevfl.runtime import eventlog
@@ -59,24 +54,24 @@ from securevfl.runtime.codec import Message
 from securevfl.training.model_part import ModelPart
 from securevfl.training.new_rows import BLOCK, HeldRows
 
-OnBlock = Callable[[list[Any] | None, Predicted], None]
+OnBlock = Callable[[list[Any] | None, Prediction], None]
 
 
-class Wanted(DisclosingMessage, frozen=True):
+class ScoreRequest(DisclosingMessage, frozen=True):
     """How many ids the leading party asks about; with none, whether it will ask about more."""
 
     rows: int
     more: bool = True
 
 
-class Serves(Message, frozen=True):
+class ServerLimits(Message, frozen=True):
     """How many ids a request may have, which the owner has set."""
 
     most: int
 
 
 @dataclass(frozen=True)
-class RequestedRows:
+class ScoreResult:
     """What came of rows (m) that were asked about. state: of each, in a word. f (m x c): nan where there is none.
     reasons: by party the codes of each row, empty where there are none."""
 
@@ -85,9 +80,9 @@ class RequestedRows:
     reasons: Mapping[str, list[list[str]]]
 
     @property
-    def answered(self) -> Answered:
+    def answered(self) -> ScoreCounts:
         """How many rows there are of each state."""
-        return Answered.of(self.state)
+        return ScoreCounts.of(self.state)
 
 
 def declares(roles: Roles) -> list[Declared]:
@@ -95,17 +90,17 @@ def declares(roles: Roles) -> list[Declared]:
     others = dict.fromkeys(roles.role(name) for name in roles.others(roles.lead))
     asked, most = Reveal("plain", "how many ids it asks about"), Reveal("public")
     return [
-        *(Declared(Wanted, LEAD, role, asked) for role in others),
-        *(Declared(Serves, role, LEAD, most) for role in others),
+        *(Declared(ScoreRequest, LEAD, role, asked) for role in others),
+        *(Declared(ServerLimits, role, LEAD, most) for role in others),
     ]
 
 
-def terms(part: ModelPart) -> dict[str, Any]:
+def scoring_handshake(part: ModelPart) -> dict[str, Any]:
     """Return the terms on which all parties must agree before a request."""
     return {"job": part.job, "parties": part.parties, "task": "score"}
 
 
-def venue_of(venue: Venue) -> Venue:
+def scoring_settings(venue: PeerSettings) -> PeerSettings:
     """Return where askers and those who answer meet: the leading party calls, and names its conversation, so that it
     may hold several at once; as for any other meeting where there is a hub, or one who answers has no address."""
     peers, lead = venue.peers, venue.peers.active
@@ -118,17 +113,17 @@ def venue_of(venue: Venue) -> Venue:
 def score_rows(
     part: ModelPart,
     rows: HeldRows,
-    venue: Venue,
+    venue: PeerSettings,
     *,
     on_block: OnBlock,
     on_rows: OnRows | None = None,
-    on_left: OnLeft | None = None,
+    on_unscored: OnUnscored | None = None,
     ledger: DisclosureLedger | str | Path | None = None,
     executor: Executor | None = None,
-) -> Answered:
+) -> ScoreCounts:
     """Asks the parties that serve for the scores of these rows; for the leading party.
 
-    on_block(ids, outcome) is called with each block of the rows that are scored, on_left(id, state) with each other
+    on_block(ids, outcome) is called with each block of the rows that are scored, on_unscored(id, state) with each other
     row, on_rows(rows done, of) after each block.
 
     executor: takes the curve work, processes of this party.
@@ -143,10 +138,10 @@ def score_rows(
     if not part.asker == part.name:
         raise PartiesError(f"scores of this model are for {part.asker}, {part.name} came; use securevfl predict")
     check_parties_of(part, venue.peers)
-    own_ledger, outcomes = DisclosureLedger.of(part.name, ledger), list[RequestedRows]()
+    own_ledger, outcomes = DisclosureLedger.of(part.name, ledger), list[ScoreResult]()
 
     def talk(channel: Channel) -> None:
-        asking = ScoreAsker(part, channel, own_ledger, executor)
+        asking = ScoreClient(part, channel, own_ledger, executor)
         for start in range(0, len(rows.ids), asking.most):
             chosen = slice(start, start + asking.most)
             outcomes.append(asking.ask(rows.ids[chosen], rows.X[chosen]))
@@ -154,8 +149,8 @@ def score_rows(
                 on_rows(min(start + asking.most, len(rows.ids)), len(rows.ids))
         asking.end()
 
-    converse(part.name, venue_of(venue), terms(part), talk, ledger=own_ledger)
-    answered = sum((outcome.answered for outcome in outcomes), Answered(0, 0))
+    run_session(part.name, scoring_settings(venue), scoring_handshake(part), talk, ledger=own_ledger)
+    answered = sum((outcome.answered for outcome in outcomes), ScoreCounts(0, 0))
     if answered.unknown == answered.asked:
         others = part.parties[1:]
         where = others[0] if len(others) == 1 else f"all of {', '.join(others)}"
@@ -169,15 +164,15 @@ def score_rows(
         for at, state in enumerate(each.state):
             if state == "scored":
                 scored.append(at)
-            elif on_left is not None:
-                on_left(ids[at], state)
+            elif on_unscored is not None:
+                on_unscored(ids[at], state)
         reasons = {name: [codes[at] for at in scored] for name, codes in each.reasons.items()}
         if scored:
-            on_block([ids[at] for at in scored], replace(predicted(part, each.f[scored]), reasons=reasons))
+            on_block([ids[at] for at in scored], replace(prediction_of(part, each.f[scored]), reasons=reasons))
     return answered
 
 
-class ScoreAsker:
+class ScoreClient:
     """The leading party's side of a conversation, in which it asks about rows as often as it likes."""
 
     def __init__(
@@ -185,13 +180,13 @@ class ScoreAsker:
     ) -> None:
         """Meet the others."""
         self._part, self._channel, self._executor = part, channel, executor
-        self._answering = PredictionSide(part, channel, ledger)  # 0
-        self.most = min(channel.recv(name, Serves).most for name in part.parties[1:])  # 0
+        self._answering = PredictionSession(part, channel, ledger)  # 0
+        self.most = min(channel.recv(name, ServerLimits).most for name in part.parties[1:])  # 0
         if self.most < 1:
             raise ProtocolError("a number of ids that a request may have was expected, none came; use one version")
         self._table = TableAsker(channel, part.parties[1]) if len(part.parties) == 2 else None
 
-    def ask(self, ids: Sequence[Any], X: NDArray[Any]) -> RequestedRows:
+    def ask(self, ids: Sequence[Any], X: NDArray[Any]) -> ScoreResult:
         """Ask about rows (m x d) of these ids, at most `most`. What this party knows of them does not leave it."""
         answering, known = self._answering, self._answering.known(ids, X)
         state: list[RowState] = ["unknown"] * len(ids)
@@ -231,7 +226,7 @@ class ScoreAsker:
                     told = reasons.setdefault(name, [[] for _ in ids])
                     for at, own in zip(block[outcome.scored].tolist(), codes, strict=True):
                         told[at] = own
-        return RequestedRows(state, f, reasons)
+        return ScoreResult(state, f, reasons)
 
     def stay(self) -> None:
         """Say that this party is still there."""
@@ -243,7 +238,7 @@ class ScoreAsker:
 
     def _want(self, rows: int, *, more: bool = True) -> None:
         for name in self._part.parties[1:]:
-            self._channel.send(name, Wanted(rows, more), permit=permit_sizes(self._channel, name))  # 1
+            self._channel.send(name, ScoreRequest(rows, more), permit=permit_sizes(self._channel, name))  # 1
 
 
 @dataclass(frozen=True)
@@ -254,13 +249,13 @@ class ServedTable:
     rows: HeldRows
     most: int
     executor: Executor | None = None
-    giving: GivenCodes | None = None
+    code_policy: ReasonCodePolicy | None = None
     table: StandingTable | None = None
 
 
-def answer_requests(
+def serve_requests(
     part: ModelPart, served: ServedTable, channel: Channel, ledger: DisclosureLedger
-) -> Iterator[Wanted | Answered]:
+) -> Iterator[ScoreRequest | ScoreCounts]:
     """Answer requests as a standing party until the leading one is done: yield what it wants, before anything is done
     about it, and what came of it.
 
@@ -269,12 +264,12 @@ def answer_requests(
     """
     rows, most, executor, table = served.rows, served.most, served.executor, served.table
     (lead, *others), asked = part.parties, 0
-    answering = PredictionSide(part, channel, ledger, served.giving)  # 0
-    channel.send(lead, Serves(most))  # 0
+    answering = PredictionSession(part, channel, ledger, served.code_policy)  # 0
+    channel.send(lead, ServerLimits(most))  # 0
     if len(others) == 1:
         table = table or StandingTable(rows.ids, executor)
         table.open(channel, lead)
-    while (wanted := channel.recv(lead, Wanted)).more:  # 1
+    while (wanted := channel.recv(lead, ScoreRequest)).more:  # 1
         yield wanted
         if not wanted.rows:
             continue
@@ -297,4 +292,4 @@ def answer_requests(
             outcome = answering.score([rows.ids[at] for at in block.tolist()], rows.X[block])  # 3
             scored += int(outcome.scored.sum())
         eventlog.emit(part.name, "answered", {"asked": wanted.rows, "scored": scored})
-        yield Answered(wanted.rows, scored)
+        yield ScoreCounts(wanted.rows, scored)

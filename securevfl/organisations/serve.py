@@ -18,10 +18,13 @@ from typing import Literal
 
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, LeakageError, PartiesError, SecureVFLError
-from securevfl.organisations.conversation import Venue, Visitors, converse
-from securevfl.organisations.predict import Answered, check_parties_of
-from securevfl.organisations.reason_codes import GivenCodes
-from securevfl.organisations.scoring import ServedTable, answer_requests, terms, venue_of
+from securevfl.organisations.peer_session import run_session
+from securevfl.organisations.peer_settings import PeerSettings
+from securevfl.organisations.predict import check_parties_of
+from securevfl.organisations.prediction import ScoreCounts
+from securevfl.organisations.reason_codes import ReasonCodePolicy
+from securevfl.organisations.scoring import ServedTable, scoring_handshake, scoring_settings, serve_requests
+from securevfl.organisations.session_manager import SessionManager
 from securevfl.protocols.alignment.standing import StandingTable
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
@@ -41,12 +44,12 @@ _LAST = 5.0  # seconds for conversations that are broken off to say so
 
 
 @dataclass(frozen=True)
-class Ended:
+class RequestOutcome:
     """One request that is over. seconds: since all parties were there, 0 if that never came about."""
 
     outcome: Outcome
     seconds: float
-    answered: Answered | None = None
+    answered: ScoreCounts | None = None
     sent: int = 0
     reason: str = ""
 
@@ -80,29 +83,29 @@ class Server:
         self,
         part: ModelPart,
         rows: HeldRows,
-        venue: Venue,
+        venue: PeerSettings,
         *,
         most: int = 10_000,
         ledger: DisclosureLedger | str | Path | None = None,
-        on_request: Callable[[Ended], None] = lambda ended: None,
+        on_request: Callable[[RequestOutcome], None] = lambda ended: None,
         executor: Executor | None = None,
-        giving: GivenCodes | None = None,
+        code_policy: ReasonCodePolicy | None = None,
     ) -> None:
         if part.leads:
             raise PartiesError(
                 f"a party that answers was expected to serve, {part.name} leads and asks; run securevfl score there"
             )
-        self._venue = venue_of(venue)
+        self._venue = scoring_settings(venue)
         check_parties_of(part, self._venue.peers)
-        if giving is not None:
-            giving.check(part)
+        if code_policy is not None:
+            code_policy.check(part)
         self._part = part
         self._ledger = DisclosureLedger.of(part.name, ledger)
         _check_limits(self._ledger)
         self._on_request = on_request
         table = StandingTable(rows.ids, executor) if len(part.parties) == 2 else None
-        self.served = ServedTable(rows, most, executor, giving, table)
-        self._visitors = Visitors(part.name, self._visited, venue.room)
+        self.served = ServedTable(rows, most, executor, code_policy, table)
+        self._visitors = SessionManager(part.name, self._visited, venue.limits)
         self._open: list[_Conversation] = []  # those that go on
         self._lock = threading.Lock()
         self._stopping: Callable[[], bool] = lambda: False
@@ -121,10 +124,10 @@ class Server:
         """Answer until `stopping` says so; requests that are being answered by then are answered first. While it waits,
         only an exception ends it."""
         self._stopping = stopping
-        rows, most, giving = self.served.rows, self.served.most, self.served.giving
+        rows, most, code_policy = self.served.rows, self.served.most, self.served.code_policy
         facts: dict[str, str | int | float] = {"rows": len(rows.ids), "most": most}
-        if giving is not None:
-            facts |= {"codes": giving.most, "bits_of_codes": round(giving.bits(self._part), 1)}
+        if code_policy is not None:
+            facts |= {"codes": code_policy.most, "bits_of_codes": round(code_policy.bits(self._part), 1)}
         eventlog.emit(self._part.name, "serving", facts)
         if self._venue.conversation:
             self._run_several()
@@ -169,22 +172,22 @@ class Server:
 
     def _visited(self, name: str) -> None:
         patience = min(self._venue.patience, _PATIENCE)
-        self._hold(replace(self._venue, conversation=name, hall=self._visitors, wait=_MEETS, patience=patience))
+        self._hold(replace(self._venue, conversation=name, router=self._visitors, wait=_MEETS, patience=patience))
 
-    def _hold(self, venue: Venue) -> Ended | None:
+    def _hold(self, venue: PeerSettings) -> RequestOutcome | None:
         """Hold a conversation and answer its requests; return how the one ended that was not answered, if any."""
         own = _Conversation()
         with self._lock:
             self._open.append(own)
         try:
             answer = partial(self._answer, own)
-            converse(self._part.name, venue, terms(self._part), answer, ledger=self._ledger)
+            run_session(self._part.name, venue, scoring_handshake(self._part), answer, ledger=self._ledger)
             return None
         except SecureVFLError as error:
             outcome: Outcome = "refused" if isinstance(error, LeakageError) else "failed"
-            ended = Ended(outcome, own.since, sent=own.sent, reason=str(error))
+            ended = RequestOutcome(outcome, own.since, sent=own.sent, reason=str(error))
         except KeyboardInterrupt:
-            if venue.hall is None:
+            if venue.router is None:
                 raise
             return None
         finally:
@@ -196,10 +199,10 @@ class Server:
     def _answer(self, own: _Conversation, channel: Channel) -> None:
         before, own.channel = 0, channel
         try:
-            for event in answer_requests(self._part, self.served, channel, self._ledger):
-                if isinstance(event, Answered):
+            for event in serve_requests(self._part, self.served, channel, self._ledger):
+                if isinstance(event, ScoreCounts):
                     sent = channel.books.bytes_sent()
-                    self._on_request(Ended("answered", own.since, event, sent - before))
+                    self._on_request(RequestOutcome("answered", own.since, event, sent - before))
                     own.met, own.answered, before = 0.0, time.monotonic(), sent
                 elif self._stopping():
                     raise KeyboardInterrupt

@@ -3,7 +3,7 @@
 On its own columns the active party trains alone and sends nothing. Together the same models are trained on shares, and
 each is measured once, at its end. Nothing but figures is kept of them: no model of a comparison ever scores a row.
 
-All tables are in one process; between organisations see `securevfl.organisations.comparing`.
+All tables are in one process; between organisations see `securevfl.organisations.compare`.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from securevfl.base.files import write_json, write_whole
 from securevfl.base.roles import Roles
 from securevfl.base.version import __version__
 from securevfl.data.validation import check_labels
-from securevfl.display.html import COLOURS
+from securevfl.display.svg import COLOURS
 from securevfl.errors import DivergenceError, LabelError, PartiesError, RangeError, TableError
 from securevfl.job import Job
 from securevfl.models import metrics

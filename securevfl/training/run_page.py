@@ -15,7 +15,7 @@ from securevfl.base.config import flat
 from securevfl.base.files import write_whole
 from securevfl.base.roles import Roles
 from securevfl.base.version import __version__
-from securevfl.display import html
+from securevfl.display import html, svg
 from securevfl.job import Job
 from securevfl.runtime.clock import Books, Kind, Stage
 from securevfl.runtime.clock import Path as LongestPath
@@ -177,7 +177,7 @@ def page(
     ]
     seconds = "<p class='soft'>Costs are not kept in model files.</p>"
     if costs.measured:
-        seconds = html.split(costs.parts, unit="s")
+        seconds = svg.share_bar(costs.parts, unit="s")
     facts: dict[str, html.Cell] = {
         "algorithm": costs.algorithm,
         "protocol": costs.protocol,
@@ -264,11 +264,11 @@ def convergence(history: list[dict[str, float]], over: Sequence[str] = ("round",
     foremost = next((name for name in NAMES if name in names), None)
     for axis in over:
         losses = {words: curve(history, axis, name) for name, words in LOSSES.items()}
-        drawn.append(html.lines(losses, x=AXES[axis], y="loss"))
+        drawn.append(svg.line_chart(losses, x=AXES[axis], y="loss"))
         if foremost is not None:
             rest = {NAMES[foremost]: curve(history, axis, foremost)}
-            drawn.append(html.lines(rest, x=AXES[axis], y=NAMES[foremost]))
-    return html.side_by_side(drawn) if any(drawn) else "<p class='soft'>No round was noted.</p>"
+            drawn.append(svg.line_chart(rest, x=AXES[axis], y=NAMES[foremost]))
+    return svg.side_by_side(drawn) if any(drawn) else "<p class='soft'>No round was noted.</p>"
 
 
 def metric_names(history: list[dict[str, float]]) -> list[str]:
@@ -293,15 +293,15 @@ def quality(lead: ModelPart) -> str:
     seen = {"this model": [(said, found) for said, found, _ in tenths]}
     ends = [each for said, found, _ in tenths for each in (said, found)]
     whole = (0.0, 1.0) if lead.positive is not None else (min(ends), max(ends))
-    pictures = [html.lines(seen | {"as predicted": [(end, end) for end in whole]}, x=heads[0], y=heads[1])]
+    pictures = [svg.line_chart(seen | {"as predicted": [(end, end) for end in whole]}, x=heads[0], y=heads[1])]
     if lead.positive is not None:
         lift = {"this model": lifts(tenths), "at random": [(0.1, 1.0), (1.0, 1.0)]}
         curves = {"this model": roc(tenths), "at random": [(0.0, 0.0), (1.0, 1.0)]}
         share = "share of rows, highest scores first"
-        pictures.insert(0, html.lines(lift, x=share, y=f"lift: {lead.positive} among them, as against all rows"))
-        pictures.append(html.lines(curves, x="false positives, share", y="true positives, share"))
+        pictures.insert(0, svg.line_chart(lift, x=share, y=f"lift: {lead.positive} among them, as against all rows"))
+        pictures.append(svg.line_chart(curves, x="false positives, share", y="true positives, share"))
     rows: list[list[html.Cell]] = [[f"{said:.3f}", f"{found:.3f}", int(count)] for said, found, count in tenths]
-    return html.side_by_side(pictures) + html.table(heads, rows)
+    return svg.side_by_side(pictures) + html.table(heads, rows)
 
 
 def lifts(tenths: Sequence[Sequence[float]]) -> list[tuple[float, float]]:

@@ -7,113 +7,40 @@ conversation comes into it as who it is.
 
 from __future__ import annotations
 
-import errno
 import re
-import socket
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import suppress
 from typing import Any
 
 from securevfl.errors import ConfigError, PeerLost, SecureVFLError
 from securevfl.runtime import eventlog
 from securevfl.runtime.codec import encode_message
-from securevfl.transport.certs import check_peer
+from securevfl.transport.certificate_checks import check_peer
+from securevfl.transport.free_port import require_free
 from securevfl.transport.grpc_tls13 import grpc
-from securevfl.transport.line import PIECE, Line, Refusal
+from securevfl.transport.handshakes import HandshakeCounter
+from securevfl.transport.line import Line
+from securevfl.transport.line_messages import MAX_PIECE_BYTES, RefuseStream
 from securevfl.transport.peers import split_address
-from securevfl.transport.tls import Credentials, caller, require_tls13
+from securevfl.transport.tls import Credentials, identify_caller, require_tls13
 
-METHOD = "/securevfl.Line/Stream"
-NAMED_BY = "securevfl-conversation"  # the key of its name in the metadata of a call
-OPTIONS = [
-    ("grpc.max_receive_message_length", PIECE + 4096),
-    ("grpc.max_send_message_length", PIECE + 4096),
+STREAM_METHOD = "/securevfl.Line/Stream"
+SESSION_ID_KEY = "securevfl-conversation"  # the key of its name in the metadata of a call
+GRPC_OPTIONS = [
+    ("grpc.max_receive_message_length", MAX_PIECE_BYTES + 4096),
+    ("grpc.max_send_message_length", MAX_PIECE_BYTES + 4096),
     ("grpc.max_metadata_size", 8192),
     ("grpc.so_reuseport", 0),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),
 ]
-LAST_WORD = 1.0  # seconds for a refusal to reach the other end
+REFUSAL_SECONDS = 1.0  # seconds for a refusal to reach the other end
 _NAME = re.compile("[0-9a-f]{32}")
 
 LineOf = Callable[[str, str], Line]  # by the name of a conversation, empty where none came, and that of the caller
-
-
-# Calls that do not get in: gRPC says that a handshake begins, not that it failed or why, so failures are counted.
-
-
-SEVERAL = 3  # handshakes that failed; whoever calls with another certificate has made as many within a second
-SETTLED = 1.0  # seconds after which a handshake that led to nothing has failed
-
-
-class Callers:
-    """Handshakes at a party's port, from the threads of gRPC."""
-
-    def __init__(self) -> None:
-        self._begun: list[float] = []
-        self._lock = threading.Lock()
-
-    def called(self) -> None:
-        """Note that a handshake begins."""
-        with self._lock:
-            self._begun.append(time.monotonic())
-
-    def came_in(self) -> None:
-        """Note that one of the handshakes that began has led to a stream."""
-        with self._lock:
-            self._begun = self._begun[1:]
-
-    def forget(self) -> None:
-        """Forget all handshakes: they were our own."""
-        with self._lock:
-            self._begun = []
-
-    def turned_away(self) -> int:
-        """Count the handshakes that failed, if they are several; 0 while there may be another cause."""
-        with self._lock:
-            failed = sum(time.monotonic() - each > SETTLED for each in self._begun)
-        return failed if failed >= SEVERAL else 0
-
-
-# Whether a port is free: gRPC listens on the addresses of a host that it can get, and says nothing of the others.
-
-
-_WAIT = 2.0  # seconds for a listener of this process, or of one that was killed, to be gone
-
-
-def require_free(me: str, host: str, port: int) -> None:
-    """ConfigError if another program listens on this port of the host, "::" being all addresses, in any family."""
-    deadline = time.monotonic() + _WAIT
-    while (taken := _address_in_use(host, port)) is not None:
-        if time.monotonic() > deadline:
-            raise ConfigError(
-                f"{me}: port {port} was expected to be free, another program listens on {taken}; end it, or take "
-                "another port in the address of peers.toml, at all parties"
-            )
-        time.sleep(0.05)
-
-
-def _address_in_use(host: str, port: int) -> str | None:
-    """Find the first address at which somebody else listens; None if there is none."""
-    with suppress(OSError):
-        hosts = ["0.0.0.0", "::"] if host == "::" else [host]  # noqa: S104  it is what the party asked for
-        found = [each for name in hosts for each in socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)]
-        for family, kind, protocol, _, address in dict.fromkeys(found):
-            with closing(socket.socket(family, kind, protocol)) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                try:
-                    probe.bind(address)
-                    probe.listen(1)
-                except OSError as cause:
-                    if cause.errno == errno.EADDRINUSE:
-                        return str(address[0])
-    return None
 
 
 class Acceptor:
@@ -137,7 +64,7 @@ class Acceptor:
         streams: int,
     ) -> None:
         self.me = credentials.party
-        self.callers = Callers()
+        self.handshakes = HandshakeCounter()
         self._credentials, self._known, self._line_of, self._refused = credentials, callers, line_of, refused
         host, port = split_address(self.me, listen or address)
         if listen is None and host != "localhost" and not host.startswith("127."):
@@ -146,34 +73,34 @@ class Acceptor:
         self._server = grpc.server(
             ThreadPoolExecutor(streams, thread_name_prefix="stream"),
             handlers=[_Handler(self._answer)],
-            options=OPTIONS,
+            options=GRPC_OPTIONS,
             maximum_concurrent_rpcs=streams,
         )
         require_free(self.me, host, port)
         try:
-            self._server.add_secure_port(bind, credentials.identity.server_credentials(self.callers.called))
+            self._server.add_secure_port(bind, credentials.identity.server_credentials(self.handshakes.begin))
         except RuntimeError:
             raise ConfigError(f"{self.me}: {bind} cannot be listened on; is another process there?") from None
         self._server.start()
         require_tls13(port, credentials, "localhost" if host == "::" else host)
-        self.callers.forget()
+        self.handshakes.forget()
         eventlog.emit(self.me, "listening", {"at": bind})
 
-    def stop(self, grace: float | None = LAST_WORD) -> None:
+    def stop(self, grace: float | None = REFUSAL_SECONDS) -> None:
         """Hang up on whoever is left, after so many seconds; at once if None."""
         self._server.stop(grace).wait()
 
     def _answer(self, requests: Any, context: Any) -> Iterator[bytes]:
         name = ""
-        self.callers.came_in()
+        self.handshakes.succeed()
         try:
-            name, certificate = caller(context.auth_context(), self._known)
+            name, certificate = identify_caller(context.auth_context(), self._known)
             check_peer(certificate, self._credentials.ca, name)
             stream = self._line_of(_named(context), name).begin(calling=False)
         except SecureVFLError as error:
             self._refused(name, error)
             eventlog.warn(self.me, "refused", {"from": str(context.peer()), "reason": str(error)})
-            yield encode_message(Refusal(str(error), True, isinstance(error, PeerLost)))
+            yield encode_message(RefuseStream(str(error), True, isinstance(error, PeerLost)))
             return
 
         def read() -> None:
@@ -193,7 +120,7 @@ class Acceptor:
 
 def _named(context: Any) -> str:
     """Return the name of the conversation that a call is for; empty if it names none, or nothing that is a name."""
-    found = [value for key, value in context.invocation_metadata() if key == NAMED_BY]
+    found = [value for key, value in context.invocation_metadata() if key == SESSION_ID_KEY]
     return found[0] if len(found) == 1 and isinstance(found[0], str) and _NAME.fullmatch(found[0]) else ""
 
 
@@ -202,4 +129,4 @@ class _Handler(grpc.GenericRpcHandler):  # type: ignore[misc]
         self._method = grpc.stream_stream_rpc_method_handler(answer)
 
     def service(self, details: Any) -> Any:
-        return self._method if details.method == METHOD else None
+        return self._method if details.method == STREAM_METHOD else None

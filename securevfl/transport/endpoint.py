@@ -15,8 +15,8 @@ from typing import Protocol
 
 from securevfl.errors import PeerLost, SecureVFLError
 from securevfl.runtime import eventlog
-from securevfl.transport.acceptor import LAST_WORD, METHOD, NAMED_BY, OPTIONS, Acceptor
-from securevfl.transport.certs import server_name
+from securevfl.transport.acceptor import GRPC_OPTIONS, REFUSAL_SECONDS, SESSION_ID_KEY, STREAM_METHOD, Acceptor
+from securevfl.transport.certificate_names import server_name
 from securevfl.transport.grpc_tls13 import grpc
 from securevfl.transport.line import Line
 from securevfl.transport.peers import Peers, split_address
@@ -25,13 +25,13 @@ from securevfl.transport.tls import Credentials, diagnose
 _TICK = 0.2  # seconds between looks at the lines
 
 
-class Hall(Protocol):
+class SessionRouter(Protocol):
     """A port that several conversations share."""
 
-    def enter(self, conversation: str, lines: Mapping[str, Line]) -> None:
+    def add_session(self, conversation: str, lines: Mapping[str, Line]) -> None:
         """Hand who calls about this conversation to its lines."""
 
-    def leave(self, conversation: str) -> None:
+    def remove_session(self, conversation: str) -> None:
         """Hand nobody to this conversation any more."""
 
 
@@ -53,14 +53,14 @@ class Endpoint:
         *,
         listen: str | None = None,
         patience: float = 60.0,
-        hall: Hall | None = None,
+        router: SessionRouter | None = None,
         conversation: str = "",
     ) -> None:
         self.me = credentials.party
         self._credentials = credentials
         self._peers = peers
         self._at = listen
-        self._hall, self._conversation = hall, conversation
+        self._router, self._conversation = router, conversation
         self._stopped = threading.Event()
         self._acceptor: Acceptor | None = None
         start = secrets.token_bytes(16)
@@ -82,8 +82,8 @@ class Endpoint:
     def start(self) -> None:
         """Start to listen for neighbours and to call them. Raises ConfigError if the port cannot be had or would take
         TLS 1.2."""
-        if self._hall is not None:
-            self._hall.enter(self._conversation, self.lines)
+        if self._router is not None:
+            self._router.add_session(self._conversation, self.lines)
         elif self._peers.listens(self.me):
             self._acceptor = Acceptor(
                 self._credentials,
@@ -108,14 +108,14 @@ class Endpoint:
         if self.me == self._peers.hub:
             while not all(line.finished for line in self.lines.values()) and time.monotonic() < deadline:
                 time.sleep(_TICK / 4)
-        timeout = max(LAST_WORD, deadline - time.monotonic())
+        timeout = max(REFUSAL_SECONDS, deadline - time.monotonic())
         closers = [threading.Thread(target=line.close, args=(timeout,), daemon=True) for line in self.lines.values()]
         for each in closers:
             each.start()
         for each in closers:
             each.join()
         self._stopped.set()
-        self._leave(LAST_WORD)
+        self._leave(REFUSAL_SECONDS)
 
     def abandon(self) -> None:
         """Stop at once, without a goodbye."""
@@ -125,8 +125,8 @@ class Endpoint:
         self._leave(None)
 
     def _leave(self, grace: float | None) -> None:
-        if self._hall is not None:
-            self._hall.leave(self._conversation)
+        if self._router is not None:
+            self._router.remove_session(self._conversation)
             for line in self.lines.values():  # whoever is still there holds no thread of this party's
                 line.abandon(PeerLost(f"{self.me} has hung up"))
         elif self._acceptor is not None:
@@ -142,20 +142,20 @@ class Endpoint:
         host, port = split_address(line.peer, self._peers.address[line.peer])
         target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         pause, before = 0.05, ""
-        named = ((NAMED_BY, self._conversation),) if self._conversation else ()
+        named = ((SESSION_ID_KEY, self._conversation),) if self._conversation else ()
         while not self._stopped.is_set() and not line.over:
             try:
                 stream = line.begin(calling=True)
             except SecureVFLError:
                 return
-            options = [*OPTIONS, ("grpc.ssl_target_name_override", server_name(line.peer))]
+            options = [*GRPC_OPTIONS, ("grpc.ssl_target_name_override", server_name(line.peer))]
             cause = "the stream was cut"
             with grpc.secure_channel(target, self._credentials.identity.channel_credentials(), options) as channel:
-                call = channel.stream_stream(METHOD)(stream.outgoing(), metadata=named)
+                call = channel.stream_stream(STREAM_METHOD)(stream.outgoing(), metadata=named)
                 stream.hang_up = call.cancel
                 try:
                     stream.read(call)
-                    last_word = threading.Timer(LAST_WORD, call.cancel)
+                    last_word = threading.Timer(REFUSAL_SECONDS, call.cancel)
                     last_word.start()
                     for _ in call:
                         pass
@@ -179,8 +179,8 @@ class Endpoint:
         while not self._stopped.wait(_TICK):
             for line in self.lines.values():
                 line.watch()
-            callers = None if self._acceptor is None else self._acceptor.callers
-            if not said and callers is not None and (failed := callers.turned_away()):
+            handshakes = None if self._acceptor is None else self._acceptor.handshakes
+            if not said and handshakes is not None and (failed := handshakes.count_failed()):
                 said = self._say_turned_away(failed)
 
     def _say_turned_away(self, failed: int) -> bool:

@@ -7,8 +7,8 @@ here, and the environment is then as it was. What it does to gRPC holds for the 
 included: gRPC offers nothing narrower. But only a process that opens a line, or looks at one, imports this module;
 those that import the package, train in one process or make certificates are left alone, and so are their children.
 
-Where gRPC was imported before, by somebody else, TLS 1.2 cannot be had out of it any more, and `require_alone` refuses.
-`transport.tls` checks on the live port besides.
+If other code imported gRPC before, TLS 1.2 can no longer be disabled, and `require_tls13_only` refuses. `transport.tls`
+ checks on the live port besides.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from contextlib import contextmanager
 
 from securevfl.errors import ConfigError
 
-SUITES = "GRPC_SSL_CIPHER_SUITES"
-NO_TLS_12 = "ECDHE-PSK-AES128-CBC-SHA"  # needs a pre-shared key, and nobody here has one
-ALONE = "grpc" not in sys.modules or os.environ.get(SUITES) == NO_TLS_12  # set so at the start of the process
+SUITES_VARIABLE = "GRPC_SSL_CIPHER_SUITES"
+UNUSABLE_TLS12_SUITE = "ECDHE-PSK-AES128-CBC-SHA"  # needs a pre-shared key, and nobody here has one
+TLS13_ONLY = (
+    "grpc" not in sys.modules or os.environ.get(SUITES_VARIABLE) == UNUSABLE_TLS12_SUITE
+)  # set so at the start of the process
 
 
 @contextmanager
@@ -40,16 +42,18 @@ def _environment(**values: str) -> Iterator[None]:
 
 
 # refused handshakes are in our own log
-with _environment(GRPC_SSL_CIPHER_SUITES=NO_TLS_12, GRPC_VERBOSITY=os.environ.get("GRPC_VERBOSITY", "ERROR")):
+with _environment(
+    GRPC_SSL_CIPHER_SUITES=UNUSABLE_TLS12_SUITE, GRPC_VERBOSITY=os.environ.get("GRPC_VERBOSITY", "ERROR")
+):
     import grpc
 
-__all__ = ["ALONE", "grpc", "require_alone"]
+__all__ = ["TLS13_ONLY", "grpc", "require_tls13_only"]
 
 
-def require_alone() -> None:
+def require_tls13_only() -> None:
     """ConfigError if gRPC in this process may take TLS 1.2."""
-    if not ALONE:
+    if not TLS13_ONLY:
         raise ConfigError(
             "TLS 1.3 alone cannot be had: grpc was imported first; import securevfl.transport.grpc_tls13 before grpc, "
-            f"or start the process with {SUITES}={NO_TLS_12}"
+            f"or start the process with {SUITES_VARIABLE}={UNUSABLE_TLS12_SUITE}"
         )

@@ -81,7 +81,7 @@ class Peers(Config):
         """Whether anyone calls `me`."""
         return any(not self.calls(me, peer) for peer in self.neighbours(me))
 
-    def sealed(self, me: str, peer: str) -> bool:
+    def is_relayed(self, me: str, peer: str) -> bool:
         """Whether what the two say passes through somebody else."""
         return peer not in self.neighbours(me)
 

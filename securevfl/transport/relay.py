@@ -7,84 +7,20 @@ import time
 from contextlib import suppress
 from functools import partial
 
-import msgspec
-
 from securevfl.errors import FrameError, SecureVFLError, TransportError
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Abort
-from securevfl.runtime.codec import Frame, Message, encode_message
+from securevfl.runtime.codec import encode_message
 from securevfl.transport.endpoint import Endpoint
+from securevfl.transport.packets import EncryptedPacket, decode_packet
 from securevfl.transport.peers import Peers
 from securevfl.transport.tls import Credentials
 
-# What a packet of a line may hold: a letter to the neighbour, or a parcel for somebody behind it.
-#
-#     Greeting   a random nonce, the terms in full                   before the session
-#     Agreed     the session as computed, signed                     before the session
-#     Frame      one message of the session (`securevfl.runtime.codec`)
-#     Abort      the sender has stopped, by a code                   at any time
-#     Parcel     a sealed letter of another party, for the hub to pass on or from it (`transport.seal`)
-#
-# Each says what it is in its tag. Between neighbours letters go as they are: who sent them is who the line leads to.
-# Only what passes through a hub has an envelope of its own.
-
-
-MAX_GREETING = 1 << 20  # bytes of a letter that is no frame
-
-
-class Greeting(Message, frozen=True):
-    """nonce: 32 bytes; terms: JSON of the job and the roles; through: whether the sender has its outcome already."""
-
-    format: int
-    nonce: bytes
-    terms: str
-    through: bool
-
-
-class Agreed(Message, frozen=True):
-    """The session as the sender has computed it. certificate: DER; signature: of session and names by its key."""
-
-    session: bytes
-    certificate: bytes
-    signature: bytes
-
-
-class Parcel(Message, frozen=True):
-    """What crosses a line to or from a hub for two parties that have none: the hub reads the names."""
-
-    sender: str
-    receiver: str
-    body: bytes
-
-
-Letter = Greeting | Agreed | Abort | Frame
-_packets = msgspec.msgpack.Decoder(Letter | Parcel)
-
-
-def read_packet(me: str, neighbour: str, packet: bytes) -> Letter | Parcel:
-    """Decode the packet that a neighbour has sent. Raises FrameError if it is neither a letter nor a parcel."""
-    try:
-        found: Letter | Parcel = _packets.decode(packet)
-    except (msgspec.DecodeError, ValueError, RecursionError):
-        raise FrameError(f"{me}: a letter of {neighbour} was expected; what came is malformed") from None
-    if not isinstance(found, Frame | Parcel) and len(packet) > MAX_GREETING:
-        raise FrameError(f"{me}: a greeting of at most {MAX_GREETING} bytes was expected, more came")
-    return found
-
-
-def read_letter(me: str, sender: str, plain: bytes) -> Letter:
-    """Decode the letter that was in a sealed parcel. Raises FrameError if it is no letter."""
-    found = read_packet(me, sender, plain)
-    if isinstance(found, Parcel):
-        raise FrameError(f"{me}: a letter of {sender} was expected, a parcel in a parcel came")
-    return found
-
-
 _LOOK = 0.2  # seconds between looks at the lines of a relay
-_LAST_WORD = 2.0  # seconds for the reason of an early end to reach the parties
+_ABORT_SECONDS = 2.0  # seconds for the reason of an early end to reach the parties
 
 
-def route(endpoint: Endpoint, peers: Peers, neighbour: str, parcel: Parcel, packet: bytes) -> bool:
+def route(endpoint: Endpoint, peers: Peers, neighbour: str, parcel: EncryptedPacket, packet: bytes) -> bool:
     """Whether a neighbour's parcel is for us; if we are the hub, passes one for another party on, packet and all.
 
     FrameError if its names cannot be.
@@ -125,7 +61,7 @@ class Relay:
                 self._endpoint = self._open()
         except KeyboardInterrupt:
             self._tell(Abort("stopped"))
-            self._endpoint.close(_LAST_WORD)
+            self._endpoint.close(_ABORT_SECONDS)
             raise
 
     def _serve(self, timeout: float) -> bool:
@@ -143,8 +79,8 @@ class Relay:
 
     def _deliver(self, neighbour: str, packet: bytes) -> None:
         me = self._endpoint.me
-        parcel = read_packet(me, neighbour, packet)
-        if not isinstance(parcel, Parcel) or parcel.receiver == me:
+        parcel = decode_packet(me, neighbour, packet)
+        if not isinstance(parcel, EncryptedPacket) or parcel.receiver == me:
             raise FrameError(f"{me}: a parcel for a party was expected, {neighbour} has sent something to the hub")
         route(self._endpoint, self._peers, neighbour, parcel, packet)
 

@@ -19,8 +19,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from securevfl.crypto.secret import Secret
 from securevfl.errors import ConfigError, CryptoError, TransportError
-from securevfl.transport.certs import Identity, check_peer, key_fingerprint, server_name
-from securevfl.transport.grpc_tls13 import require_alone
+from securevfl.transport.certificate_checks import check_peer
+from securevfl.transport.certificate_names import server_name
+from securevfl.transport.grpc_tls13 import require_tls13_only
+from securevfl.transport.identity import Identity
+from securevfl.transport.pem_files import key_fingerprint
 
 _NOT_TLS = {"wrong version number", "record layer failure", "packet length too long", "http request"}
 
@@ -31,7 +34,7 @@ class Credentials(Secret):
     __slots__ = ("_folder", "ca", "certificate", "identity", "party")
 
     def __init__(self, folder: Path, party: str) -> None:
-        require_alone()
+        require_tls13_only()
         certificate = folder / f"{party}.pem"
         self.identity = Identity(certificate, folder / f"{party}.key", folder / "ca.pem")
         self.party = party
@@ -54,7 +57,7 @@ class Credentials(Secret):
         return context
 
 
-def verify(certificate: bytes, signature: bytes, data: bytes) -> str:
+def verify_signature(certificate: bytes, signature: bytes, data: bytes) -> str:
     """Verify that the key of a certificate (DER, checked before) signed `data`, and return the fingerprint of that key.
     Raises CryptoError if it did not."""
     key = x509.load_der_x509_certificate(certificate).public_key()
@@ -67,7 +70,7 @@ def verify(certificate: bytes, signature: bytes, data: bytes) -> str:
     return key_fingerprint(key)
 
 
-def caller(auth: Mapping[str, Sequence[bytes]], known: Collection[str]) -> tuple[str, bytes]:
+def identify_caller(auth: Mapping[str, Sequence[bytes]], known: Collection[str]) -> tuple[str, bytes]:
     """Which of the `known` parties is calling, by gRPC's auth context, and its certificate, for `check_peer`.
 
     TransportError if it is none of them.
@@ -76,7 +79,9 @@ def caller(auth: Mapping[str, Sequence[bytes]], known: Collection[str]) -> tuple
     for party in known:
         if server_name(party) in shown:
             return party, next(iter(auth.get("x509_pem_cert", ())), b"")
-    raise TransportError(f"{shown[0] if shown else 'a caller without a name'} is no party here; compare peers.toml")
+    raise TransportError(
+        f"{shown[0] if shown else 'a identify_caller without a name'} is no party here; compare peers.toml"
+    )
 
 
 def diagnose(host: str, port: int, peer: str, credentials: Credentials, timeout: float = 5.0) -> TransportError | None:

@@ -21,7 +21,7 @@ from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.threads import run_threads
 from securevfl.training.session import take_part
-from tests.organisations.test_looks import tables
+from tests.organisations.test_joint_statistics import tables
 
 Asked = dict[str, list[Sheet]]
 

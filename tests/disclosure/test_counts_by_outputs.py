@@ -34,7 +34,7 @@ def test_every_count_is_of_all_outputs(protocol: str, optimizer: str, outputs: i
         accepts=[*leak_kinds()],
     )
     told: Counter[tuple[Any, ...]] = Counter()
-    for entries in (seen.entries for seen in RealIdealPair(job, parties, 0).evaluated_run[1].values()):
+    for entries in (seen.disclosures for seen in RealIdealPair(job, parties, 0).evaluated_run[1].values()):
         for entry in entries:
             told[entry.to, entry.kind, entry.group] += entry.numbers
     counts = {
@@ -72,7 +72,7 @@ def test_every_count_of_three_parties_is_of_all_outputs(sums: str, mode: Any, ou
         accepts=[*leak_kinds()],
     )
     told: Counter[str] = Counter()
-    for entries in (seen.entries for seen in RealIdealPair(job, parties, 0).evaluated_run[1].values()):
+    for entries in (seen.disclosures for seen in RealIdealPair(job, parties, 0).evaluated_run[1].values()):
         for entry in entries:
             if (entry.to, entry.kind, entry.group) == ("bank", "columns", "training"):
                 for name in entry.about:

@@ -174,8 +174,8 @@ def test_what_bins_tell_is_seen_by_who_observes() -> None:
     kinds = vfl.families.METHODS["rounds"]().examples()["evidence"]
     job = vfl.Job(**{"batch_size": 40, "epochs": 1} | kinds | {"accepts": ["columns"]})
     _, tape = record_parties(job, tables(120, 3))
-    (opened,) = tape["shop"].bins
+    (opened,) = tape["shop"].bin_counts
     assert opened.J.shape[0] == 120
-    assert [(entry.to, entry.numbers) for entry in tape["bank"].entries if entry.group == "bins"] == [
+    assert [(entry.to, entry.numbers) for entry in tape["bank"].disclosures if entry.group == "bins"] == [
         ("shop", opened.J.shape[1])
     ]

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from securevfl.display import html
+from securevfl.display import html, svg
 from securevfl.display.progress import REDRAWN, progress, watched
 
 
 def test_ticks_are_round_and_span() -> None:
-    assert html.ticks(0.0, 1.0) == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1.0])
-    assert html.ticks(1.0, 40.0) == [0, 10, 20, 30, 40]
+    assert svg.ticks(0.0, 1.0) == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1.0])
+    assert svg.ticks(1.0, 40.0) == [0, 10, 20, 30, 40]
     for low, high in [(0.013, 0.0131), (-5e6, 3e7), (2.0, 2.0), (0.0, 0.0), (-1e-9, 1e-9)]:
-        found = html.ticks(low, high)
+        found = svg.ticks(low, high)
         assert found[0] <= low + 1e-12
         assert found[-1] >= high - 1e-12
         assert 2 <= len(found) <= 9
@@ -31,31 +31,31 @@ def points(svg: str) -> list[list[tuple[float, float]]]:
 
 
 def test_lines_go_where_the_values_are() -> None:
-    svg = html.lines({"a": [(0, 0.0), (1, 1.0), (2, 0.5)]}, x="round", y="loss")
-    ((x0, y0), (x1, y1), (x2, y2)) = points(svg)[0]
-    assert (x0, x2) == (html.LEFT, html.WIDTH - html.RIGHT)
+    chart = svg.line_chart({"a": [(0, 0.0), (1, 1.0), (2, 0.5)]}, x="round", y="loss")
+    ((x0, y0), (x1, y1), (x2, y2)) = points(chart)[0]
+    assert (x0, x2) == (svg.LEFT, svg.WIDTH - svg.RIGHT)
     assert x1 == pytest.approx((x0 + x2) / 2, abs=0.1)
-    assert (y0, y1) == (html.HEIGHT - html.BOTTOM, html.TOP)
+    assert (y0, y1) == (svg.HEIGHT - svg.BOTTOM, svg.TOP)
     assert y2 == pytest.approx((y0 + y1) / 2, abs=0.1)
 
 
 def test_what_is_not_finite_is_left_out() -> None:
     nan, inf = float("nan"), float("inf")
-    assert len(points(html.lines({"a": [(0, 1.0), (1, nan), (2, inf), (3, 2.0)]}, x="x", y="y"))[0]) == 2
-    assert html.lines({"a": [(0, nan)], "b": []}, x="x", y="y") == ""
+    assert len(points(svg.line_chart({"a": [(0, 1.0), (1, nan), (2, inf), (3, 2.0)]}, x="x", y="y"))[0]) == 2
+    assert svg.line_chart({"a": [(0, nan)], "b": []}, x="x", y="y") == ""
 
 
 def test_long_lines_are_thinned_and_keep_their_end() -> None:
-    (line,) = points(html.lines({"a": [(k, float(k)) for k in range(10_000)]}, x="x", y="y"))
-    assert len(line) <= html.POINTS + 1
-    assert line[-1] == (html.WIDTH - html.RIGHT, html.TOP)
+    (line,) = points(svg.line_chart({"a": [(k, float(k)) for k in range(10_000)]}, x="x", y="y"))
+    assert len(line) <= svg.POINTS + 1
+    assert line[-1] == (svg.WIDTH - svg.RIGHT, svg.TOP)
 
 
 def test_shares_fill_the_bar() -> None:
-    svg = html.split({"encryption": 3.0, "network": 1.0}, unit="s")
-    assert [float(width) for width in re.findall(r'y="0" width="([\d.]+)"', svg)] == [360, 120]
-    assert "encryption: 3.000 s, 75%" in svg
-    assert "0%" in html.split({"a": 0.0}, unit="s")
+    chart = svg.share_bar({"encryption": 3.0, "network": 1.0}, unit="s")
+    assert [float(width) for width in re.findall(r'y="0" width="([\d.]+)"', chart)] == [360, 120]
+    assert "encryption: 3.000 s, 75%" in chart
+    assert "0%" in chart.share_bar({"a": 0.0}, unit="s")
 
 
 def test_text_is_escaped_everywhere() -> None:
@@ -65,8 +65,8 @@ def test_text_is_escaped_everywhere() -> None:
         html.section(bad),
         html.table([bad], [[bad]]),
         html.facts({bad: bad}),
-        html.lines({bad: [(0, 1.0)], "b": [(0, 2.0)]}, x=bad, y=bad),
-        html.split({bad: 1.0}, unit=bad),
+        svg.line_chart({bad: [(0, 1.0)], "b": [(0, 2.0)]}, x=bad, y=bad),
+        svg.share_bar({bad: 1.0}, unit=bad),
     ]
     assert all("<script" not in each and "&lt;script&gt;" in each for each in drawn)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import securevfl as vfl
+from securevfl.transport import identity, pem_files
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "for-lawyers.md"
@@ -185,8 +186,8 @@ def test_a_consent_is_a_line_in_a_file_of_its_owner_and_a_signature_is_of_the_se
     from securevfl.disclosure.ledger import DisclosureLedger
     from securevfl.errors import CryptoError
     from securevfl.transport import certs
-    from securevfl.transport.session_wire import _claim
-    from securevfl.transport.tls import verify
+    from securevfl.transport.secure_transport import _claim
+    from securevfl.transport.tls import verify_signature
 
     job, parties = vfl.Job(model=vfl.Logistic()), list(vfl.datasets.loans())
     sheet = vfl.explain(job, parties)
@@ -198,18 +199,18 @@ def test_a_consent_is_a_line_in_a_file_of_its_owner_and_a_signature_is_of_the_se
     for name in ("bank", "shop"):
         certs.issue(tmp_path / "certs", name)
     place = tmp_path / "certs"
-    bank, shop = (certs.Identity(place / f"{n}.pem", place / f"{n}.key", place / "ca.pem") for n in ("bank", "shop"))
+    bank, shop = (identity.Identity(place / f"{n}.pem", place / f"{n}.key", place / "ca.pem") for n in ("bank", "shop"))
     session = bytes(range(16))
     claim = _claim(session, "bank", "shop")  # and no sheet, of which each has its own
     assert len(claim) == len(b"securevfl identity 1") + len(session) + 2 * 32
     signature = bank.sign(claim)
-    shown = certs.parse((place / "bank.pem").read_bytes()).public_bytes(Encoding.DER)
-    assert verify(shown, signature, claim) == bank.key
+    shown = pem_files.parse_certificate((place / "bank.pem").read_bytes()).public_bytes(Encoding.DER)
+    assert verify_signature(shown, signature, claim) == bank.key
     for other in (_claim(bytes(16), "bank", "shop"), _claim(session, "shop", "bank")):
         with pytest.raises(CryptoError):
-            verify(shown, signature, other)
+            verify_signature(shown, signature, other)
     with pytest.raises(CryptoError):
-        verify(shown, shop.sign(claim), claim)
+        verify_signature(shown, shop.sign(claim), claim)
 
 
 def test_security_says_what_a_party_that_deviates_can_take() -> None:

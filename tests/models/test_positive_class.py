@@ -14,7 +14,7 @@ from securevfl.errors import ClassError
 from securevfl.models import metrics, pair_metrics
 from securevfl.models.group_metrics import by_group
 from securevfl.models.losses import LOSSES
-from securevfl.organisations.fairness_by_group import alone_by_group, count_groups
+from securevfl.organisations.fairness_by_group import local_group_rates, simulate_group_rates
 
 N = 900
 DRAW = np.random.default_rng(3)
@@ -48,7 +48,11 @@ def test_rates_of_groups_are_those_of_the_class_that_is_named(alone: bool) -> No
     y, said = POSITIVE.astype(int), (F[:, 0] > 0).astype(int)
     bank = vfl.Party("bank", F, y, ids=range(N))
     shop = vfl.Party("shop", F, ids=range(N))
-    count = partial(alone_by_group, bank, said, GROUPS) if alone else partial(count_groups, bank, said, shop, GROUPS)
+    count = (
+        partial(local_group_rates, bank, said, GROUPS)
+        if alone
+        else partial(simulate_group_rates, bank, said, shop, GROUPS)
+    )
     near = 1e-12 if alone else 0.3  # counts of 100 rows and more, rounded to 8: six deviations
     usual, named, other = (count(**keys) for keys in ({}, {"positive": "1"}, {"positive": "0"}))
     for group in usual:

@@ -12,9 +12,10 @@ import pytest
 
 import securevfl as vfl
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.organisations.predict import BroughtRows, answer_rows
-from securevfl.organisations.reason_codes import GivenCodes, ReasonCodes
-from securevfl.organisations.scoring import ScoreAsker, ServedTable, Serves, answer_requests
+from securevfl.organisations.predict import answer_rows
+from securevfl.organisations.prediction_session import PredictionHandshake
+from securevfl.organisations.reason_codes import ReasonCodePolicy, ReasonCodes
+from securevfl.organisations.scoring import ScoreClient, ServedTable, ServerLimits, serve_requests
 from securevfl.protocols.alignment.standing import TableTags
 from securevfl.protocols.score_ledger.ledger import Ledger
 from securevfl.protocols.sums.base import Part
@@ -87,14 +88,14 @@ def test_all_that_a_prediction_tells_is_entered_before_it_leaves(outputs: int, c
 
     def play(party: vfl.Party, channel: Channel) -> None:
         part = trained.parts[party.name]
-        given = GivenCodes(codes, {each: f"R {each}" for each in part.columns}) if codes else None
+        given = ReasonCodePolicy(codes, {each: f"R {each}" for each in part.columns}) if codes else None
         answer_rows(
             part,
             in_blocks(part.table(party.X)),
             channel,
             own[party.name],
             on_block=lambda ids, block: found.extend(block.decision.tolist()),
-            giving=given if party.name == "shop" else None,
+            code_policy=given if party.name == "shop" else None,
         )
 
     roles = {party.name: partial(play, party) for party in tables(outputs)}
@@ -111,7 +112,7 @@ def test_all_ids_that_are_asked_about_are_entered_before_any_answer(asked: int, 
     trained, ledger = run(1), DisclosureLedger(tmp_path / "shop", "shop")
     entered, again = list[int](), list[int]()
 
-    opening = BroughtRows | Serves | TableTags
+    opening = PredictionHandshake | ServerLimits | TableTags
 
     def note(event: Event) -> None:
         if event.me == "shop" and event.direction == "send" and not isinstance(event.message, opening):
@@ -123,7 +124,7 @@ def test_all_ids_that_are_asked_about_are_entered_before_any_answer(asked: int, 
 
     def ask(party: vfl.Party, channel: Channel) -> Any:
         held = rows(party, trained.parts["bank"])
-        asking = ScoreAsker(trained.parts["bank"], channel, DisclosureLedger(tmp_path / "bank", "bank"))
+        asking = ScoreClient(trained.parts["bank"], channel, DisclosureLedger(tmp_path / "bank", "bank"))
         outcome = asking.ask(held.ids, held.X)
         again.append(len(entered))
         asking.ask([f"new {each}" for each in range(7)], held.X[:7])  # in the same conversation
@@ -132,7 +133,7 @@ def test_all_ids_that_are_asked_about_are_entered_before_any_answer(asked: int, 
 
     def answer(party: vfl.Party, channel: Channel) -> Any:
         part = trained.parts["shop"]
-        return list(answer_requests(part, ServedTable(rows(party, part), 1000), channel, ledger))
+        return list(serve_requests(part, ServedTable(rows(party, part), 1000), channel, ledger))
 
     bank, _ = tables(1, asked)
     _, shop = tables(1)

@@ -14,9 +14,9 @@ import securevfl as vfl
 from securevfl.consent.consent_sheet import AgreedSheets, Sheet
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, IdError, ProtocolError
-from securevfl.organisations import correlate, fairness_by_group, join, predict
-from securevfl.organisations.looks import ShownTable
-from securevfl.organisations.predict import BroughtRows
+from securevfl.organisations import correlate, fairness_by_group, join, prediction_session
+from securevfl.organisations.joint_statistics import TableShape
+from securevfl.organisations.prediction_session import PredictionHandshake
 from securevfl.protocols.shares.share_products import Products
 from securevfl.training.model_part import ModelPart
 from securevfl.training.session import run_key
@@ -51,18 +51,20 @@ class Line:
 
 
 def of_a_look_at_groups(place: int) -> None:
-    line: Any = Line(lambda order: ShownTable(ROWS, 3, order), place)
+    line: Any = Line(lambda order: TableShape(ROWS, 3, order), place)
     fairness_by_group._greet(PARTY, 0, "shop", line)
 
 
 def of_a_look_at_columns(place: int) -> None:
-    line: Any = Line(lambda order: ShownTable(ROWS, 2, order), place)
+    line: Any = Line(lambda order: TableShape(ROWS, 2, order), place)
     correlate._tables(PARTY, SimpleNamespace(names=("a", "b")), ["bank", "shop"], line)  # type: ignore[arg-type]
 
 
 def of_rows_to_predict(place: int) -> None:
-    own = BroughtRows("run", 3, bytes(range(32)), "active")
-    predict._compare("bank", own, "shop", BroughtRows("run", 3, changed(own.order, place), "passive"))
+    own = PredictionHandshake("run", 3, bytes(range(32)), "active")
+    prediction_session._compare(
+        "bank", own, "shop", PredictionHandshake("run", 3, changed(own.order, place), "passive")
+    )
 
 
 @pytest.mark.parametrize("meet", [of_a_look_at_groups, of_a_look_at_columns, of_rows_to_predict])
@@ -74,7 +76,7 @@ def test_rows_in_another_order_are_refused(place: int, meet: Callable[[int], Non
 
 @pytest.mark.parametrize("amiss", ["shop", "telco", "mill"])
 def test_the_order_of_every_other_party_is_compared(amiss: str) -> None:
-    line: Any = Line(lambda order: ShownTable(ROWS, 2, order), 0, amiss)
+    line: Any = Line(lambda order: TableShape(ROWS, 2, order), 0, amiss)
     columns: Any = SimpleNamespace(names=("a", "b"))
     with pytest.raises(IdError, match=f"^{amiss} and bank hold the rows in different order"):
         correlate._tables(PARTY, columns, ["bank", "shop", "telco", "mill"], line)
@@ -83,10 +85,10 @@ def test_the_order_of_every_other_party_is_compared(amiss: str) -> None:
 @pytest.mark.parametrize("place", [0, 8, 32, 63])
 def test_parts_of_two_trainings_are_not_put_together(place: int) -> None:
     runs = [bytes(32).hex(), changed(bytes(32).hex().encode(), place).decode()]
-    one, other = (BroughtRows(run, 3, b"", "active") for run in runs)
-    predict._compare("bank", one, "shop", one)
+    one, other = (PredictionHandshake(run, 3, b"", "active") for run in runs)
+    prediction_session._compare("bank", one, "shop", one)
     with pytest.raises(ConfigError, match="different trainings"):
-        predict._compare("bank", one, "shop", other)
+        prediction_session._compare("bank", one, "shop", other)
 
 
 def job(**keys: Any) -> vfl.Job:

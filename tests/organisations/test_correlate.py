@@ -25,8 +25,8 @@ from securevfl.protocols.declared import Declared
 from securevfl.protocols.shares import column_correlations, summed_products
 from securevfl.protocols.shares.column_correlations import LEVELS, ProductNumbers, RoundedProducts
 from securevfl.runtime.channel import DisclosureRecord, Event, Observer
-from tests.transport.at_once import each
 from tests.transport.conftest import meet as meet
+from tests.transport.processes import each
 
 N = 3000
 

@@ -19,13 +19,18 @@ from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.summed_bits import MOST
 from securevfl.errors import LabelError, LeakageError, PartiesError, TableError
 from securevfl.organisations import fairness_by_group as module
-from securevfl.organisations.fairness_by_group import ask_groups, count_groups, give_groups, groups_told
+from securevfl.organisations.fairness_by_group import (
+    merge_small_groups,
+    provide_groups,
+    request_group_rates,
+    simulate_group_rates,
+)
 from securevfl.protocols.shares.group_counts import STEP, GroupCounts, bits_told, numbers_told
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.threads import run_threads
 from tests.organisations.test_correlate import Seen
-from tests.transport.at_once import each
 from tests.transport.conftest import meet as meet
+from tests.transport.processes import each
 
 N = 4000
 DRAW = np.random.default_rng(4)
@@ -56,7 +61,7 @@ def check(found: dict[str, dict[str, float]]) -> None:
 
 def test_rates_are_those_of_the_groups_and_counts_alone_are_told() -> None:
     seen = Seen()
-    check(count_groups(BANK, SAID, SHOP, GROUP, observe=seen))
+    check(simulate_group_rates(BANK, SAID, SHOP, GROUP, observe=seen))
     known = {item.message for item in module.declares(Roles.of((("bank", ACTIVE), ("shop", PARTNER))))}
     assert {type(event.message) for event in seen.events} <= known
     told = [(me, entry.to, entry.numbers, entry.about) for me, entry in seen.entries if entry.kind == "columns"]
@@ -70,7 +75,7 @@ def test_rates_are_those_of_the_groups_and_counts_alone_are_told() -> None:
 @pytest.mark.parametrize("groups", [2, 3, 4, 5])
 def test_every_number_of_groups_is_told(groups: int) -> None:
     names = np.array(["a", "b", "c", "d", "e"])[np.arange(N) % groups]
-    found = count_groups(BANK, SAID, SHOP, names)
+    found = simulate_group_rates(BANK, SAID, SHOP, names)
     assert list(found) == sorted(set(names))
     for name, own in found.items():
         assert abs(own["rows"] - (names == name).sum()) < 4 * STEP
@@ -79,14 +84,16 @@ def test_every_number_of_groups_is_told(groups: int) -> None:
 def test_counts_are_right_in_the_mean_and_rounded_anew() -> None:
     """A count errs by 4 rows at most in deviation, four of them by 8, the mean of 20 looks by 1.8: 12 is 6.7 times as
     much, which four groups exceed once in 1e10. Shares that are cut and not rounded would be 16 too low."""
-    looks = np.array([[own["rows"] for own in count_groups(BANK, SAID, SHOP, GROUP).values()] for _ in range(20)])
+    looks = np.array(
+        [[own["rows"] for own in simulate_group_rates(BANK, SAID, SHOP, GROUP).values()] for _ in range(20)]
+    )
     assert (looks.std(axis=0) > 1).all()
     assert np.abs(looks.mean(axis=0) - [1800, 1400, 600, 200]).max() < 12
 
 
 def test_of_two_groups_one_is_told_and_the_other_is_what_is_left() -> None:
     seen, where = Seen(), np.where(GROUP == "south", "south", "rest")
-    found = count_groups(BANK, SAID, SHOP, where, observe=seen)
+    found = simulate_group_rates(BANK, SAID, SHOP, where, observe=seen)
     assert [entry.numbers for _, entry in seen.entries if entry.kind == "columns"] == [4]
     assert sum(own["rows"] for own in found.values()) == N
     for name, own in found.items():
@@ -117,7 +124,7 @@ def test_weights_in_place_of_marks_read_no_more_than_the_ledger_counts(
     """A party that deviates reads k - 1 rows a count of k bits, 4 x 8 in a look: of all rows, by all looks that the
     ledger lets through, .8 and 2.4 %. The next is refused, also by a process that has just begun, and of a table
     with other columns."""
-    names, marks = groups_told(groups)
+    names, marks = merge_small_groups(groups)
     raw, read, each = list[Any](), 0, bits_told(N) - 1
     asked = module.counted_by_group
 
@@ -142,7 +149,7 @@ def test_weights_in_place_of_marks_read_no_more_than_the_ledger_counts(
 def test_looks_that_are_repeated_find_counts_to_a_row_or_two_and_then_are_refused(tmp_path: Path) -> None:
     """All looks that there are at 4,000 rows in two groups are 3: their mean errs by .41 x 8 / sqrt(3) = 1.9 rows, so
     one row more or less is not found. Sums of two counts are held to eight deviations."""
-    names, marks = groups_told(np.arange(N) % 2)
+    names, marks = merge_small_groups(np.arange(N) % 2)
     outcomes, selected = np.eye(4, dtype=np.int64)[np.arange(N) % 4], np.arange(N) % 4 < 2
     found = [look(tmp_path / "shop", outcomes, names, marks) for _ in range(3)]
     with pytest.raises(LeakageError, match=r"2\.70% before"):
@@ -178,9 +185,9 @@ def test_groups_under_100_rows_are_not_told_nor_follow(sizes: tuple[int, ...], n
     values = np.repeat(list("abcd")[: len(sizes)], sizes)
     if names is None:
         with pytest.raises(TableError, match="2 to 50"):
-            groups_told(values)
+            merge_small_groups(values)
         return
-    found, marks = groups_told(values)
+    found, marks = merge_small_groups(values)
     assert found == names
     assert (marks.sum(axis=0) >= 100).all()
     assert (marks.sum(axis=1) == 1).all()
@@ -188,12 +195,12 @@ def test_groups_under_100_rows_are_not_told_nor_follow(sizes: tuple[int, ...], n
 
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(LabelError, match="labels of two classes"):
-        count_groups(SHOP, SAID, BANK, GROUP)
+        simulate_group_rates(SHOP, SAID, BANK, GROUP)
     with pytest.raises(TableError, match="one group for each of 4,000 rows"):
-        count_groups(BANK, SAID, SHOP, GROUP[:5])
+        simulate_group_rates(BANK, SAID, SHOP, GROUP[:5])
     few = np.arange(300)
     with pytest.raises(TableError, match="400 rows or more"):
-        count_groups(BANK.take(few), SAID[few], SHOP.take(few), np.repeat(["a", "b"], 150))
+        simulate_group_rates(BANK.take(few), SAID[few], SHOP.take(few), np.repeat(["a", "b"], 150))
 
 
 def test_between_organisations_with_consent_and_limits(meet: Any) -> None:
@@ -203,10 +210,10 @@ def test_between_organisations_with_consent_and_limits(meet: Any) -> None:
     def ask(name: str) -> Any:
         kit = meeting.kit(name)
         if name == "bank":
-            return ask_groups(BANK.take(rows), SAID[rows], kit / "peers.toml", timeout=20, patience=5)
+            return request_group_rates(BANK.take(rows), SAID[rows], kit / "peers.toml", timeout=20, patience=5)
         groups = np.where(np.isin(GROUP, ["south"]), "south", "rest")[rows]
         keys: dict[str, Any] = {"ledger": kit / "ledger", "consent": sheets.append, "timeout": 20, "patience": 5}
-        return give_groups(SHOP.take(rows), groups, kit / "peers.toml", **keys)
+        return provide_groups(SHOP.take(rows), groups, kit / "peers.toml", **keys)
 
     found = each(meeting, ask)
     assert found["shop"] == list(found["bank"])
@@ -220,7 +227,7 @@ def test_between_organisations_with_consent_and_limits(meet: Any) -> None:
     assert "was told 2.84% before and would be told 2.84% more" in str(refused["shop"])
     assert "a first look at such groups takes some 941" in str(refused["shop"])
     with pytest.raises(PartiesError, match="one other party"):
-        give_groups(SHOP, GROUP, meet(3).kit("shop") / "peers.toml")
+        provide_groups(SHOP, GROUP, meet(3).kit("shop") / "peers.toml")
 
 
 def test_the_command_at_a_party_that_has_both(tmp_path: Path) -> None:

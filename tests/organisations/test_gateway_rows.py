@@ -13,8 +13,8 @@ import pytest
 import securevfl as vfl
 from securevfl.errors import TransportError
 from securevfl.organisations import gateway
-from securevfl.organisations.conversation import Venue
-from securevfl.organisations.gateway import Busy, Gateway
+from securevfl.organisations.gateway import Gateway, ServiceUnavailable
+from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.training.new_rows import HeldRows, rows_of_array
 from securevfl.transport.peers import Peers
 
@@ -36,8 +36,8 @@ def waiting(part: Any, tmp_path: Path) -> Gateway:
     bank = vfl.datasets.breast_cancer()[0]
     rows = HeldRows.of("bank", rows_of_array(part, bank.X, np.arange(len(bank))))
     address = {name: f"127.0.0.1:{7000 + at}" for at, name in enumerate(part.parties)}
-    venue = Venue(Peers(active="bank", passives=part.parties[1:], address=address), tmp_path)
-    made = Gateway(part, rows, venue, ledger=tmp_path / "bank.ledger", window=0.01, most_waiting=8, conversations=1)
+    venue = PeerSettings(Peers(active="bank", passives=part.parties[1:], address=address), tmp_path)
+    made = Gateway(part, rows, venue, ledger=tmp_path / "bank.ledger", window=0.01, max_waiting_rows=8, max_sessions=1)
     made._connected.add(0)
     return made
 
@@ -52,7 +52,7 @@ def parties(part: Any, asked: list[list[Any]], gateway_: Gateway, monkeypatch: p
         return SimpleNamespace(f=np.zeros((len(ids), part.outputs)), state=["scored"] * len(ids), reasons={})
 
     asker = SimpleNamespace(most=4, ask=ask, stay=lambda: None, end=lambda: None)
-    monkeypatch.setattr(gateway, "ScoreAsker", lambda *given: asker)
+    monkeypatch.setattr(gateway, "ScoreClient", lambda *given: asker)
 
 
 def futures(answers: Any) -> list[Future[Any]]:
@@ -75,13 +75,13 @@ def test_who_gives_up_while_parties_answer_costs_others_nothing(
 ) -> None:
     parties(part, asked, waiting, monkeypatch)
     gone, other = futures(waiting.ask([{"id": 0}, {"id": 1}]))
-    monkeypatch.setattr(gateway, "predicted", lambda *given: gone.cancel() and vfl_predicted(*given))
+    monkeypatch.setattr(gateway, "prediction_of", lambda *given: gone.cancel() and vfl_predicted(*given))
     waiting._talk(0, None)  # type: ignore[arg-type]
     assert asked == [[0, 1]]
     assert other.result(0)["state"] == "scored"
 
 
-vfl_predicted = gateway.predicted
+vfl_predicted = gateway.prediction_of
 
 
 def test_every_row_is_refused_when_parties_go_and_the_gateway_lives(
@@ -101,19 +101,19 @@ def test_every_row_is_refused_when_parties_go_and_the_gateway_lives(
 
     rows = futures(waiting.ask([{"id": 0}, {"id": 1}, {"id": 1}, {"id": 2}, {"id": 3}]))
     assert rows[0].cancel()
-    monkeypatch.setattr(gateway, "converse", away)
+    monkeypatch.setattr(gateway, "run_session", away)
     monkeypatch.setattr(gateway, "_AGAIN", 0.0)
     waiting._run(0)
     assert calls == [0, 1]  # it has tried again
     assert waiting.waiting <= 1  # the mark of the end
     for each in rows[1:]:
-        with pytest.raises(Busy):
+        with pytest.raises(ServiceUnavailable):
             each.result(0)
 
 
 def test_a_request_that_has_no_room_leaves_no_row_behind(waiting: Gateway) -> None:
     first = futures(waiting.ask([{"id": at} for at in range(5)]))
     assert waiting.waiting == len(first) == 5
-    with pytest.raises(Busy, match="too many rows wait"):
+    with pytest.raises(ServiceUnavailable, match="too many rows wait"):
         waiting.ask([{"id": at} for at in range(5, 9)])
     assert waiting.waiting == 5

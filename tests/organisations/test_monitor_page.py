@@ -15,10 +15,10 @@ from securevfl.data.baseline import baselines
 from securevfl.data.columns import columns_of
 from securevfl.data.drift import Drift, drifts
 from securevfl.organisations.monitor import Monitor
-from securevfl.organisations.predict import Answered
-from securevfl.organisations.serve import Ended
+from securevfl.organisations.prediction import ScoreCounts
+from securevfl.organisations.serve import RequestOutcome
 
-SERVED = SimpleNamespace(most=5000, giving=SimpleNamespace(most=3))
+SERVED = SimpleNamespace(most=5000, code_policy=SimpleNamespace(most=3))
 
 
 def monitor(found: Sequence[Drift], port: int) -> Monitor:
@@ -28,9 +28,9 @@ def monitor(found: Sequence[Drift], port: int) -> Monitor:
     made.shifts(found)
     made.watch(cast(Any, SimpleNamespace(answering=False, conversations=0, served=SERVED)))
     for ended in (
-        Ended("answered", 0.5, Answered(1200, 1100), 70_000),
-        Ended("answered", 0.5, Answered(300, 300), 5_000),
-        Ended("refused", 0.1, sent=10, reason="limit"),
+        RequestOutcome("answered", 0.5, ScoreCounts(1200, 1100), 70_000),
+        RequestOutcome("answered", 0.5, ScoreCounts(300, 300), 5_000),
+        RequestOutcome("refused", 0.1, sent=10, reason="limit"),
     ):
         made.count(ended)
     made._http.server_close()

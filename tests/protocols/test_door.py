@@ -36,7 +36,7 @@ PUBLIC = {
     "ProductGreeting",
     "Pulled",
     "ResidualKey",
-    "Serves",
+    "ServerLimits",
     "ShareKept",
     "SumKey",
     "SumPublic",
@@ -56,8 +56,8 @@ IN_NUMBERS = {  # counted one by one, of 64 bits at most: some 14 labels each; s
     "Push", "Residual", "Restored", "SecondMoments",
 }  # fmt: skip
 NOT_OF_ROWS = {  # sizes, keys, digests, verdicts: nothing of a row that a receiver could weigh
-    "Abort", "AlignmentHello", "Begin", "BroughtRows", "Committed", "Found", "RunHello", "OwnKey",
-    "Pace", "Position", "Question", "Reached", "ShownTable", "Through", "StopDecision", "Wanted",
+    "Abort", "AlignmentHello", "Begin", "PredictionHandshake", "Committed", "ProbeResult", "RunHello", "OwnKey",
+    "Pace", "Position", "Question", "RoundTripTimes", "TableShape", "SessionDone", "StopDecision", "ScoreRequest",
 }  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from securevfl.runtime.threads import run_threads
 TABLE = [f"id {row}" for row in range(50)]
 
 
-def converse(
+def run_session(
     questions: Sequence[Sequence[str]], ask: Callable[[TableAsker, Channel, Sequence[str]], Any], **watching: Any
 ) -> tuple[list[Any], list[Any]]:
     """What a and b have of each question, rows of its own."""
@@ -54,14 +54,14 @@ def test_both_find_the_common_rows_in_one_order_question_after_question(
 ) -> None:
     monkeypatch.setattr(standing, "_CHUNK", chunk)
     questions = [["id 7", "new", "id 3", " id 49"], ["id 7"], ["none"], [*TABLE, "other"]]
-    for asked, own, theirs in zip(questions, *converse(questions, honest), strict=True):
+    for asked, own, theirs in zip(questions, *run_session(questions, honest), strict=True):
         assert [asked[row].strip() for row in own] == [TABLE[row] for row in theirs]
         assert sorted(theirs.tolist()) == sorted(TABLE.index(each.strip()) for each in asked if each.strip() in TABLE)
 
 
 def test_every_message_is_declared_and_the_same_id_is_asked_by_other_points() -> None:
     events: list[Event] = []
-    converse([["id 7"], ["id 7"]], honest, observe=events.append)
+    run_session([["id 7"], ["id 7"]], honest, observe=events.append)
     roles = {"a": "active", "b": "passive"}
     seen = {(type(each.message), roles[each.me], roles[each.peer]) for each in events if each.direction == "send"}
     assert seen == {(each.message, each.sender, each.receiver) for each in standing.declares()}
@@ -111,7 +111,7 @@ def test_who_deviates_is_told_nothing_beyond_its_grant(
     deviate: Callable[..., None], error: type[Exception], said: str
 ) -> None:
     with pytest.raises(error, match=said):
-        converse([["id 7", "new"]], deviate)
+        run_session([["id 7", "new"]], deviate)
 
 
 def test_tags_tell_nothing_of_ids_without_the_key() -> None:

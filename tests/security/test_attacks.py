@@ -325,7 +325,7 @@ def test_attacks_say_themselves_which_jobs_they_fit() -> None:
     for own in jobs:
         pair = RealIdealPair(own, parties, 0)
         for attack in ATTACKS.values():
-            if not attack.why_not(own):
+            if not attack.skip_reason(own):
                 score = attack.score(pair)
                 assert 0 <= score.real <= 1
                 assert 0 <= score.simulated <= 1

@@ -49,7 +49,7 @@ def test_what_goes_down_is_what_the_defence_has_made_of_it(name: str, parties: l
 @pytest.mark.parametrize("name", ["open, gaussian", "sealed, rounding"])
 def test_the_ideal_run_has_the_noise_of_the_real_one(name: str, parties: list[vfl.Party]) -> None:
     pair = RealIdealPair(job(DEFENDED[name]), parties, 0)
-    real, ideal = pair.real().openings, pair.ideal().openings
+    real, ideal = pair.real().opened_gradients, pair.ideal().opened_gradients
     assert len(real) == len(ideal) == 4
     assert all(np.abs(a.gradient - b.gradient).max() < 1e-2 for a, b in zip(real, ideal, strict=True))
     assert pair.real_run[1].blurred
@@ -97,7 +97,7 @@ def test_a_job_of_several_label_holders_is_audited(sums: object, holders: int) -
     assert audit.exit_code == 0, audit.exceeding
     assert [role == "active" for role in audit.roles.values()] == [k < holders for k in range(3)]
     without = {"telco"} if holders == 2 else set()
-    assert {each.who for each in audit.inferences if each.name == "model completion"} == without
+    assert {each.attacker for each in audit.inferences if each.name == "model completion"} == without
     for page in (text(audit), html(audit)):
         assert page.count("(active)") == holders
         assert "Taken" in page
@@ -111,7 +111,7 @@ def test_sums_of_several_label_holders_are_told_apart() -> None:
     assert set(transcript.protocol_record.sums) == {"bank", "shop"}
     transcript.protocol_record.sums["shop"].totals[0] = transcript.protocol_record.sums["bank"].totals[0]
     (finding,) = check_transcript(transcript).findings
-    assert (finding.check, finding.who) == ("output", "shop")
+    assert (finding.check, finding.party) == ("output", "shop")
     assert transcript.role("bank", "to shop/MaskPartial") == "contributor"
     assert transcript.role("shop", "to shop/MaskPartial") == transcript.role("bank", "to bank") == "collector"
     assert transcript.role("bank", "") == "active"

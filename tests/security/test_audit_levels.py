@@ -175,8 +175,8 @@ ASKED, PAIRS, LINKED = (
 def test_where_no_scores_are_told_none_are_attacked() -> None:
     none = vfl.Protocol(shares=vfl.Shares(scores="none"))
     job = vfl.Job(model=vfl.Logistic(), optimizer=vfl.FedSGD(lr=0.3), protocol=none, batch_size=60)
-    assert {name for name in ASKED if "no scores" in ATTACKS[name].why_not(job)} == ASKED
-    assert not any(ATTACKS[name].why_not(job) for name in PAIRS)
+    assert {name for name in ASKED if "no scores" in ATTACKS[name].skip_reason(job)} == ASKED
+    assert not any(ATTACKS[name].skip_reason(job) for name in PAIRS)
 
 
 @pytest.mark.long
@@ -188,7 +188,7 @@ def test_every_attack_runs_on_stand_ins_in_every_mode(mode: str) -> None:
     rng, several = drawn(7), 3 if mode == "classes" else 2
     bank = vfl.Party("bank", rng.normal(size=(150, 3)), rng.integers(0, several, 150), aligned=True)
     pair = RealIdealPair(job, with_noise_parties(job, bank, {"shop": 4, "telco": 3}, several), 0)
-    ran = {name: attack.score(pair) for name, attack in ATTACKS.items() if not attack.why_not(job)}
+    ran = {name: attack.score(pair) for name, attack in ATTACKS.items() if not attack.skip_reason(job)}
     assert all(np.isfinite([score.real, score.simulated, score.chance]).all() for score in ran.values())
     told = (ASKED if mode != "none" else set()) | (PAIRS if job.protocol.shares is not None else set())
     assert told | ({"linked_outputs"} if mode == "classes" else set()) == ran.keys() & (

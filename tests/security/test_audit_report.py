@@ -37,7 +37,7 @@ def sealed(parties: list[vfl.Party]) -> Audit:
 def test_a_sealed_job_tells_what_is_declared(sealed: Audit) -> None:
     assert sealed.exit_code == 0, sealed.exceeding
     assert sealed.tests > 0
-    assert {each.who for each in sealed.inferences} >= {"shop"}
+    assert {each.attacker for each in sealed.inferences} >= {"shop"}
     for each in sealed.inferences:
         assert not each.exceeds, each.name
 

@@ -99,7 +99,7 @@ def test_other_families_are_asked_too(name: str) -> None:
         RealIdealPair(own, [each.take(ROWS) for each in vfl.datasets.breast_cancer(2)], 0)
     )
     assert 0 <= score.real <= 1
-    assert "weight for each column" in ATTACKS["score_bits"].why_not(own)
+    assert "weight for each column" in ATTACKS["score_bits"].skip_reason(own)
 
 
 def test_scores_that_say_nothing_add_nothing() -> None:
@@ -142,7 +142,7 @@ def test_levels_do_not_save_a_heavy_column() -> None:
 def test_an_audit_tells_of_columns_in_scores() -> None:
     told = run_audit(job("open", accepts=[]), parties(bits(600, 5)), seeds=(0,))
     (bits_read,) = [each for each in told.inferences if each.name == "score bits"]
-    assert bits_read.who == "bank"
+    assert bits_read.attacker == "bank"
     assert bits_read.exceeds
     assert told.exit_code == 1
     assert any("score bits: bank reads 5 of 5 columns of shop" in line for line in told.exceeding)
@@ -165,8 +165,8 @@ def test_labels_are_attacked_from_classes_in_bins(residual: Any) -> None:
         accepts=["columns", "rank"],
     )
     attack = ATTACKS["bin_counts"]
-    assert not attack.why_not(own)
+    assert not attack.skip_reason(own)
     score = attack.score(RealIdealPair(own, table, 0, asked=(own, table)))
     assert score.real == score.simulated
     assert score.real > (0.99 if residual == "open" else 0.7)
-    assert "no weights of evidence" in attack.why_not(job("open"))
+    assert "no weights of evidence" in attack.skip_reason(job("open"))

@@ -25,7 +25,7 @@ WHAT = ("AUC of the labels", "share of a column", "AUC of trained on or held out
 def inferences(draw: st.DrawFn) -> Inference:
     number = st.floats(0, 1)
     what = draw(st.sampled_from(WHAT))
-    flips = what.startswith("AUC")
+    two_sided = what.startswith("AUC")
     return Inference(
         who=draw(st.sampled_from(("bank", "shop", "any party"))),
         name=draw(st.sampled_from(("first one", "second one", "third one"))),
@@ -33,12 +33,12 @@ def inferences(draw: st.DrawFn) -> Inference:
         paper="",
         real=draw(number),
         simulated=draw(number),
-        chance=0.5 if flips else draw(st.floats(0, 0.9)),
+        chance=0.5 if two_sided else draw(st.floats(0, 0.9)),
         error=0.0,
         exceeds=draw(st.booleans()),
         remedy="less",
         noise=draw(st.floats(0, 0.1)),
-        flips=flips,
+        two_sided=two_sided,
     )
 
 
@@ -54,13 +54,13 @@ def test_words_are_those_of_the_figures(found: list[Inference]) -> None:
     sentences = [line for line in said if line not in quiet and "No attack" not in line]
     told = [each for each in found if each.above_chance]
     for each in found:
-        away = max(abs(value - 0.5) if each.flips else value - each.chance for value in (each.real, each.simulated))
+        away = max(abs(value - 0.5) if each.two_sided else value - each.chance for value in (each.real, each.simulated))
         assert each.above_chance == (away > FOUND and away > 3 * each.noise), each
         assert (each.strength == "none") != each.above_chance
         if not each.above_chance and sentences:
-            assert f"{each.name} ({each.who})" in quiet[0]
+            assert f"{each.name} ({each.attacker})" in quiet[0]
     assert ("No attack that was tried found more than chance." in said) == (not told)
-    assert len(sentences) == len({(each.who, WHAT.index(each.what)) for each in told})
+    assert len(sentences) == len({(each.attacker, WHAT.index(each.measures)) for each in told})
     for line in sentences:
         figure, chance = map(float, re.findall(r"(?:\(|chance )(\d\.\d\d)", line))
         assert figure > chance or any(abs(each.score - each.chance) < 0.02 for each in told)
@@ -74,21 +74,21 @@ def test_words_are_those_of_the_figures(found: list[Inference]) -> None:
     assert (audit.level == "red") == (audit.exit_code == 1 or any(each.strength == "strong" for each in found))
 
 
-SOME = Inference("shop", "own part", WHAT[0], "", 0.343, 0.343, 0.5, 0.0, False, "less", noise=0.01, flips=True)
+SOME = Inference("shop", "own part", WHAT[0], "", 0.343, 0.343, 0.5, 0.0, False, "less", noise=0.01, two_sided=True)
 
 
 def test_a_score_below_chance_is_turned_over() -> None:
     assert (SOME.above_chance, SOME.strength) == (True, "some")
     assert SOME.figure == "0.66, turned over; chance 0.50"
     assert "can often tell, for each person, the label of bank (0.66, turned over" in summary(audit_of([SOME]))[0]
-    share = replace(SOME, flips=False)
+    share = replace(SOME, two_sided=False)
     assert not share.above_chance
     assert summary(audit_of([share])) == ["No attack that was tried found more than chance."]
     assert not replace(SOME, noise=0.06).above_chance
 
 
 def test_what_is_declared_counts_where_messages_are_coarser() -> None:
-    columns = replace(SOME, what=WHAT[1], flips=False, real=0.571, simulated=1.0, chance=0.0)
+    columns = replace(SOME, what=WHAT[1], two_sided=False, real=0.571, simulated=1.0, chance=0.0)
     assert columns.strength == "strong"
     for page in (text(audit_of([columns])), html(audit_of([columns]))):
         assert "by the larger" in page
@@ -212,7 +212,7 @@ def test_whose_label_a_row_opens_that_stands_alone_is_told_so(noise_parties: tup
 
 
 def test_what_rare_values_tell_is_said_of_these_rows_alone() -> None:
-    found = replace(SOME, name="rare values", real=1.0, flips=False)
+    found = replace(SOME, name="rare values", real=1.0, two_sided=False)
     assert "the label of bank of rows with rare values in its columns" in summary(audit_of([found]))[0]
     both = summary(audit_of([found, SOME]))
     assert any("for each person, the label of bank" in line for line in both)

@@ -41,7 +41,7 @@ def best_attack(own: vfl.Job, parties: list[vfl.Party], attacks: Iterable[str] =
     for name in attacks:
         attack = ATTACKS[name]
         assert isinstance(attack, LabelAttack)
-        if not attack.why_not(own):
+        if not attack.skip_reason(own):
             found.append(label_auc(attack.guess(pair.real(), pair), pair.labels))
     return max(found)
 

@@ -149,8 +149,8 @@ def test_a_first_difference_is_a_part_in_sequential_mode_alone() -> None:
     score = ATTACKS["first_difference"].score(RealIdealPair(own, credit(3), 0))
     assert score.real == pytest.approx(2 / 3)  # the last one moves after the last sum of the visit
     assert "shop0, shop1" in score.detail
-    assert ATTACKS["first_difference"].why_not(job(vfl.PairwiseSum()))
-    assert ATTACKS["first_difference"].why_not(
+    assert ATTACKS["first_difference"].skip_reason(job(vfl.PairwiseSum()))
+    assert ATTACKS["first_difference"].skip_reason(
         own.model_copy(update={"protocol": vfl.Protocol(residual="open", sum="direct")})
     )
 

@@ -19,7 +19,7 @@ import securevfl as vfl
 from securevfl.errors import SecureVFLError
 from securevfl.organisations import correlate, fairness_by_group
 from securevfl.organisations.align import align_privately
-from securevfl.organisations.fairness_by_group import count_groups
+from securevfl.organisations.fairness_by_group import simulate_group_rates
 from securevfl.protocols.alignment import psi
 from securevfl.runtime import threads
 from securevfl.runtime.channel import Channel
@@ -28,7 +28,7 @@ from securevfl.runtime.codec import Message
 from securevfl.training import run, simulate
 from tests.disclosure.test_account import EXAMPLES, example
 from tests.organisations import test_fairness_by_group as grouped
-from tests.organisations import test_looks
+from tests.organisations import test_joint_statistics
 
 SOME = 10  # places of an act, of which one way each is tried in every run of the suite
 WAITS = "nothing came from", "more to ask", "have not come"  # who is told of more than there is may wait for it
@@ -152,13 +152,13 @@ def predicted(name: str, liar: Liar) -> Act:
 
 def correlated(name: str, liar: Liar) -> Act:
     """Correlate columns of two parties."""
-    one, other = test_looks.tables(3000)
+    one, other = test_joint_statistics.tables(3000)
     return lambda: vfl.correlate([one, other])
 
 
 def counted(name: str, liar: Liar) -> Act:
     """Count rates by groups of another party."""
-    return lambda: count_groups(grouped.BANK, grouped.SAID, grouped.SHOP, grouped.GROUP)
+    return lambda: simulate_group_rates(grouped.BANK, grouped.SAID, grouped.SHOP, grouped.GROUP)
 
 
 def aligned(name: str, liar: Liar) -> Act:

@@ -29,13 +29,13 @@ from securevfl.families.fdml import fdml
 from securevfl.families.fdml.fdml import FdmlMethod
 from securevfl.families.sizes import known_run
 from securevfl.families.transfer.transfer import TransferLearning
-from securevfl.organisations import predict
-from securevfl.organisations.reason_codes import GivenCodes
+from securevfl.organisations import predict, prediction_session
+from securevfl.organisations.reason_codes import ReasonCodePolicy
 from securevfl.protocols.alignment.psi_many import Tags
 from securevfl.protocols.alignment.psi_work import AlignmentWork, Points
 from securevfl.training.new_rows import NewRows
-from securevfl.transport import certs
-from securevfl.transport.certs import read
+from securevfl.transport import certificate_checks, certs
+from securevfl.transport.pem_files import read_pem
 from tests.disclosure.test_account import EXAMPLES, example, tables
 from tests.protocols.test_psi import cut_small, play
 
@@ -95,7 +95,7 @@ def names_of_questions() -> None:
     def name(X: Any = X, order: bytes = b"order", run: str = "r", asker: str = "bank", given: Any = None) -> str:
         rows = NewRows(len(X), order, lambda: ((None, X[at : at + 2]) for at in range(0, len(X), 2)))
         part: Any = SimpleNamespace(run=run, asker=asker)
-        return predict._question(part, rows, ledger, given)
+        return prediction_session._question(part, rows, ledger, given)
 
     others = [name(run="s"), name(asker="shop"), name(order=b"other"), name(X[:4])]
     for row in range(len(X)):
@@ -103,11 +103,11 @@ def names_of_questions() -> None:
             moved = X.copy()
             moved[row, column] += 1e-9
             others.append(name(moved))
-    others += [name(given=GivenCodes(most, codes)) for most in (1, 2)]
-    others.append(name(given=GivenCodes(2, codes | {"b": "R3"})))
+    others += [name(given=ReasonCodePolicy(most, codes)) for most in (1, 2)]
+    others.append(name(given=ReasonCodePolicy(2, codes | {"b": "R3"})))
     assert len({name(), *others}) == 1 + len(others)
     assert name() == name(X + 0.0)
-    assert name(given=GivenCodes(2, codes)) == name(given=GivenCodes(2, dict(reversed(codes.items()))))
+    assert name(given=ReasonCodePolicy(2, codes)) == name(given=ReasonCodePolicy(2, dict(reversed(codes.items()))))
 
 
 def alarms_of_looks() -> None:
@@ -148,11 +148,11 @@ def expired_authorities(folder: Path) -> None:
         longer = edited(certs, "issue", ("min(now + _days(days), authority.not_valid_after_utc)", "now + _days(days)"))
         with mock.patch.object(*longer):
             certs.issue(place, "bank", days=own, now=now)
-        ca, bank = read(place / "ca.pem"), read(place / "bank.pem")
-        certs.check_peer(bank, ca, "bank", now + timedelta(days=5))
+        ca, bank = read_pem(place / "ca.pem"), read_pem(place / "bank.pem")
+        certificate_checks.check_peer(bank, ca, "bank", now + timedelta(days=5))
         for when, what in ((50, "has expired"), (-5, "is not yet valid")):
             with pytest.raises(TransportError, match=what):
-                certs.check_peer(bank, ca, "bank", now + timedelta(days=when))
+                certificate_checks.check_peer(bank, ca, "bank", now + timedelta(days=when))
 
 
 ORDERED = (Points, 2, "bank", False), (Points, 3, "bank", False), (Tags, 3, "bank", False), (Tags, 2, "bank", True)

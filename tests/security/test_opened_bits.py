@@ -73,7 +73,7 @@ def steps_of(monkeypatch: pytest.MonkeyPatch, party: str, chosen: Any) -> None:
 
 
 def told(tape: Recording, giver: str, kind: str) -> int:
-    entries = [each for each in tape[giver].entries if (each.kind, each.group) == (kind, "weights")]
+    entries = [each for each in tape[giver].disclosures if (each.kind, each.group) == (kind, "weights")]
     return sum(each.numbers * each.bits for each in entries)
 
 

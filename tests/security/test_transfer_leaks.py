@@ -260,4 +260,4 @@ def test_a_party_scores_its_own_rows_by_the_moments_and_the_audit_carries_it_out
     score = attack.score(RealIdealPair(linearised, tables, 0))
     assert max(score.real, 1 - score.real) > 0.8
     assert score.simulated == score.chance == 0.5
-    assert (attack.why_not(linearised), attack.why_not(own)) == ("", "no moments are shown in this job")
+    assert (attack.skip_reason(linearised), attack.skip_reason(own)) == ("", "no moments are shown in this job")

@@ -18,8 +18,9 @@ from securevfl.consent.booking import Booking, Sitting
 from securevfl.disclosure.ledger import TRIES, DisclosureLedger
 from securevfl.errors import DATA_DEPENDENT_REASONS, LeakageError, StorageError, stop_reason_of
 from securevfl.families.sizes import known_run
-from securevfl.organisations import conversation
-from securevfl.organisations.conversation import Venue, converse
+from securevfl.organisations import peer_session
+from securevfl.organisations.peer_session import run_session
+from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.runtime.channel import DisclosureGate
 from securevfl.transport.peers import Peers
 from tests.transport.test_aborts import KINDS, made
@@ -42,11 +43,11 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
         return SimpleNamespace(abort=abort, clock=SimpleNamespace(tick=lambda kind: None))
 
-    monkeypatch.setattr(conversation, "Post", post)
-    monkeypatch.setattr(conversation, "Channel", channel)
-    monkeypatch.setattr(conversation, "Credentials", lambda *args: None)
-    monkeypatch.setattr(conversation, "ends_soon", lambda *args: ())
-    monkeypatch.setattr(conversation, "_part", lambda *args: None)
+    monkeypatch.setattr(peer_session, "SecureTransport", post)
+    monkeypatch.setattr(peer_session, "Channel", channel)
+    monkeypatch.setattr(peer_session, "Credentials", lambda *args: None)
+    monkeypatch.setattr(peer_session, "expiry_warnings", lambda *args: ())
+    monkeypatch.setattr(peer_session, "_part", lambda *args: None)
     return seen
 
 
@@ -64,7 +65,7 @@ def ending(ledger: DisclosureLedger, with_: tuple[str, ...], error: BaseExceptio
         if error is not None:
             raise error
 
-    converse(ledger.party, Venue(peers, Path()), {}, talk, ledger=ledger)
+    run_session(ledger.party, PeerSettings(peers, Path()), {}, talk, ledger=ledger)
 
 
 def ended(ledger: DisclosureLedger, with_: tuple[str, ...]) -> int:
@@ -176,7 +177,7 @@ def test_every_conversation_says_whose_ledger_it_goes_by() -> None:
     without = []
     for path in Path(vfl.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "converse":
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "run_session":
                 (own,) = [each.value for each in node.keywords if each.arg == "ledger"]
                 if isinstance(own, ast.Constant):
                     without.append(path.name)

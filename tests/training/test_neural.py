@@ -115,7 +115,7 @@ def test_the_outputs_of_a_partys_own_network_rank_the_labels() -> None:
     found = RealIdealPair(job("ckks", epochs=12), parties(3, 2), 0)
     assert ATTACKS["partial_score"].score(found).real > 0.9
     apart = vfl.Protocol(sum="direct", residual="open")
-    assert ATTACKS["partial_score"].why_not(job(model=vfl.Neural(joint="top"), protocol=apart))
+    assert ATTACKS["partial_score"].skip_reason(job(model=vfl.Neural(joint="top"), protocol=apart))
 
 
 def test_equations_of_a_jacobian_that_moves_are_counted() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import securevfl as vfl
-from securevfl.display.html import COLOURS
+from securevfl.display.svg import COLOURS
 from securevfl.errors import DataError
 from securevfl.runtime.clock import Stage
 from securevfl.training.run_page import curve, learned, lifts, roc, write_report

@@ -10,12 +10,13 @@ import pytest
 import securevfl as vfl
 from securevfl import errors
 from securevfl.errors import STOP_REASONS, SecureVFLError, StopReason, TransportError
-from securevfl.organisations.conversation import Venue, converse
+from securevfl.organisations.peer_session import run_session
+from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.runtime.channel import Abort, Channel, Event
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.codec import Message, decode_message, encode_message
 from securevfl.runtime.threads import run_threads
-from tests.transport.at_once import at_each
+from tests.transport.processes import at_each
 
 SECRET = "hiv_positive holds least, 0.2137 bits; 137 rows are rare; /home/bank/loans.csv"
 
@@ -131,7 +132,9 @@ def test_processes_read_no_more(meet: Any, kind: type[Exception]) -> None:
         channel.recv("bank", Other)
 
     def play(party: vfl.Party, kit: Any) -> Any:
-        return converse(party.name, Venue.of(kit / "peers.toml", timeout=20, patience=5), {}, talk, ledger=None)
+        return run_session(
+            party.name, PeerSettings.of(kit / "peers.toml", timeout=20, patience=5), {}, talk, ledger=None
+        )
 
     ended = at_each(meeting, play)
     assert says_nothing(str(ended["shop"]))

@@ -11,8 +11,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from securevfl.errors import ConfigError, TransportError
-from securevfl.transport import certs
-from securevfl.transport.certs import Identity, check_peer, init, issue, server_name, show
+from securevfl.transport import certificate_checks, pem_files
+from securevfl.transport.certificate_checks import check_peer
+from securevfl.transport.certificate_names import server_name
+from securevfl.transport.certs import init, issue, show
+from securevfl.transport.identity import Identity
 
 NOW = datetime(2030, 5, 1, 12, tzinfo=UTC)
 
@@ -132,7 +135,7 @@ def test_a_forged_issuer_name_is_not_enough(tmp_path: Path) -> None:
 def test_the_signature_is_what_catches_a_forgery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ca = init(tmp_path, now=NOW).read_bytes()
     forged = forge([BANK], issuer="securevfl", signer=ec.generate_private_key(ec.SECP256R1()))
-    monkeypatch.setattr(certs, "_signed_by", lambda certificate, authority: certificate is not authority)
+    monkeypatch.setattr(certificate_checks, "_signed_by", lambda certificate, authority: certificate is not authority)
     check_peer(forged, ca, "bank", NOW)
 
 
@@ -180,7 +183,7 @@ def test_a_file_that_appears_meanwhile_is_not_overwritten(folder: Path) -> None:
     path = folder / "bank.key"
     before = path.read_bytes()
     with pytest.raises(ConfigError, match="exists"):
-        certs.write(path, b"other", 0o600, replace=False)
+        pem_files.write_pem(path, b"other", 0o600, replace=False)
     assert path.read_bytes() == before
     assert not list(folder.glob(".new-*"))
 
@@ -193,7 +196,7 @@ def test_a_write_that_fails_leaves_the_old_file(folder: Path, monkeypatch: pytes
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
-        certs.write(folder / "bank.key", b"other", 0o600, replace=True)
+        pem_files.write_pem(folder / "bank.key", b"other", 0o600, replace=True)
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 

@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from securevfl.errors import TransportError
-from securevfl.transport.certs import Identity, check_peer, init, issue, server_name
+from securevfl.transport.certificate_checks import check_peer
+from securevfl.transport.certificate_names import server_name
+from securevfl.transport.certs import init, issue
 from securevfl.transport.grpc_tls13 import grpc
+from securevfl.transport.identity import Identity
 from tests.transport.test_certs import identity
 
 

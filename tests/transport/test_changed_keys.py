@@ -14,8 +14,8 @@ from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.session import run_key
 from securevfl.transport import certs
 from securevfl.transport.certs import show
-from tests.transport.at_once import at_each
 from tests.transport.by_openssl import grant, needs_openssl, request
+from tests.transport.processes import at_each
 
 pytestmark = needs_openssl
 

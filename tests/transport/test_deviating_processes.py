@@ -17,8 +17,9 @@ import securevfl as vfl
 from securevfl.disclosure.ledger import DisclosureLedger, told_to
 from securevfl.errors import TransportError
 from securevfl.organisations.align import align_privately
-from securevfl.organisations.conversation import Venue, converse
-from securevfl.organisations.scoring import ScoreAsker, Wanted, terms
+from securevfl.organisations.peer_session import run_session
+from securevfl.organisations.peer_settings import PeerSettings
+from securevfl.organisations.scoring import ScoreClient, ScoreRequest, scoring_handshake
 from securevfl.protocols.declared import permit_sizes
 from tests.forked import Forked
 from tests.transport.conftest import PROCESS
@@ -77,7 +78,7 @@ from pathlib import Path
 import numpy as np
 import securevfl as vfl
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.organisations.conversation import Venue
+from securevfl.organisations.peer_session import PeerSettings
 from securevfl.organisations.serve import Server
 from securevfl.training.model_part import ModelPart
 from securevfl.training.new_rows import HeldRows, rows_of_array
@@ -86,7 +87,7 @@ kit = Path(sys.argv[1])
 part = ModelPart.load(kit / "part.json")
 party = next(each for each in vfl.datasets.breast_cancer(3) if each.name == kit.name)
 rows = HeldRows.of(kit.name, rows_of_array(part, party.X, np.arange(len(party))))
-venue = Venue.of(kit / "peers.toml", timeout=60, patience=10)
+venue = PeerSettings.of(kit / "peers.toml", timeout=60, patience=10)
 Server(part, rows, venue, ledger=DisclosureLedger(kit / "ledger", kit.name), most=10).run(lambda: False)
 """
 
@@ -95,7 +96,7 @@ import sys
 from pathlib import Path
 import securevfl as vfl
 from securevfl.errors import SecureVFLError
-from securevfl.organisations.conversation import Venue
+from securevfl.organisations.peer_session import PeerSettings
 from securevfl.organisations.join import join
 from securevfl.organisations.join import prepare
 
@@ -104,7 +105,7 @@ job, own = vfl.Job.load(kit / "job.toml"), {"timeout": 60, "patience": 20}
 party = next(each for each in vfl.datasets.breast_cancer(2) if each.name == kit.name)
 try:
     if sys.argv[2] == "prepare":
-        prepare(job, party, Venue.of(kit / "peers.toml", **own), ahead=kit / "ahead")
+        prepare(job, party, PeerSettings.of(kit / "peers.toml", **own), ahead=kit / "ahead")
     else:
         join(job, party, kit / "peers.toml", ahead=kit / "ahead", **own)
 except SecureVFLError as error:
@@ -166,15 +167,15 @@ def test_a_guest_that_says_one_id_and_asks_about_all_is_told_of_none(meet: Any, 
     part, told = run.parts["bank"], list[Any]()
 
     def deviate(channel: Any) -> None:
-        ScoreAsker(part, channel, DisclosureLedger(meeting.kit("bank") / "ledger", "bank"))
+        ScoreClient(part, channel, DisclosureLedger(meeting.kit("bank") / "ledger", "bank"))
         for name in part.parties[1:]:
-            channel.send(name, Wanted(1), permit=permit_sizes(channel, name))
+            channel.send(name, ScoreRequest(1), permit=permit_sizes(channel, name))
         guesses = list(range(len(PARTIES[0])))
         told.append(align_privately("bank", guesses, channel, active="bank", passives=part.parties[1:]))
 
-    venue = Venue.of(meeting.kit("bank") / "peers.toml", None, None, 120, 20)
+    venue = PeerSettings.of(meeting.kit("bank") / "peers.toml", None, None, 120, 20)
     with pytest.raises(TransportError, match="cannot or may not take part"):
-        converse("bank", venue, terms(part), deviate, ledger=None)
+        run_session("bank", venue, scoring_handshake(part), deviate, ledger=None)
     assert not told
     for name in meeting.peers.passives:
         entries = DisclosureLedger(meeting.kit(name) / "ledger", name).read().entries

@@ -12,8 +12,8 @@ from securevfl.cli.main import app
 from securevfl.errors import TransportError
 from securevfl.organisations.join import join
 from securevfl.runtime import eventlog
-from securevfl.transport import certs
-from securevfl.transport.certs import SOON, ends_soon, warning
+from securevfl.transport import certs, pem_files
+from securevfl.transport.certificate_expiry import WARNING_DAYS, expiry_warning, expiry_warnings
 from tests.transport.by_openssl import needs_openssl, revoke
 
 
@@ -22,9 +22,9 @@ def run(*arguments: object) -> Result:
 
 
 def test_from_thirty_days_on() -> None:
-    assert warning("bank", SOON + 1) == ""
-    assert "ends in 30 days" in warning("bank", SOON)
-    assert "has ended" in warning("bank", -1)
+    assert expiry_warning("bank", WARNING_DAYS + 1) == ""
+    assert "ends in 30 days" in expiry_warning("bank", WARNING_DAYS)
+    assert "has ended" in expiry_warning("bank", -1)
 
 
 @needs_openssl
@@ -35,7 +35,7 @@ def test_show_warns_and_lists_what_is_revoked(tmp_path: Path) -> None:
     assert "warning      the certificate of bank ends in" in run("certs", "show", tmp_path / "bank.pem").stdout
     assert "warning" not in run("certs", "show", tmp_path / "shop.pem", tmp_path / "ca.pem").stdout
     assert "revokes" not in run("certs", "show", tmp_path / "ca.pem").stdout
-    number = f"{certs.parse(certs.read(tmp_path / 'shop.pem')).serial_number:x}"
+    number = f"{pem_files.parse_certificate(pem_files.read_pem(tmp_path / 'shop.pem')).serial_number:x}"
     assert f"serial       {number}" in run("certs", "show", tmp_path / "shop.pem").stdout
     revoke(tmp_path, "shop")
     assert f"revokes      {number} since 2" in run("certs", "show", tmp_path / "ca.pem").stdout
@@ -44,7 +44,7 @@ def test_show_warns_and_lists_what_is_revoked(tmp_path: Path) -> None:
 def test_join_warns_on_the_screen_and_in_the_log(meet: Any, tmp_path: Path) -> None:
     meeting = meet(2)
     kit = meeting.kit("bank")
-    assert ends_soon(kit, "bank") == []
+    assert expiry_warnings(kit, "bank") == []
     authority = meeting.folder / "authority"
     certs.issue(authority, "bank", ["127.0.0.1"], days=10, replace=True)
     for name in ("bank.pem", "bank.key"):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.organisations.conversation import Venue
+from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.organisations.predict import predict_rows
 from securevfl.training.model_part import ModelPart
 from securevfl.training.new_rows import no_rows, rows_of_array
@@ -127,7 +127,7 @@ def test_predictions_with_the_server_there(meet: Any) -> None:
         part = vfl.join(job, own, peers, timeout=20, patience=5, ledger=meeting.kit(name) / "ledger.json")
         told, ledger = list[Any](), meeting.kit(name) / "ledger.json"
         rows = rows_of_array(part, own.X[:20], None) if len(own) else no_rows()  # a server has no table
-        venue = Venue.of(peers, timeout=20)
+        venue = PeerSettings.of(peers, timeout=20)
         predict_rows(part, rows, venue, on_block=lambda _, block: told.append(block), ledger=ledger)
         found[name] = told[0] if told else None
 

@@ -16,11 +16,13 @@ from hypothesis import strategies as st
 from securevfl.errors import FrameError, SecureVFLError, TransportError
 from securevfl.runtime.channel import Inbox
 from securevfl.runtime.codec import decode_message, encode_frame, encode_message
-from securevfl.transport.acceptor import METHOD
-from securevfl.transport.certs import server_name
+from securevfl.transport.acceptor import STREAM_METHOD
+from securevfl.transport.certificate_names import server_name
 from securevfl.transport.endpoint import Endpoint
 from securevfl.transport.grpc_tls13 import grpc
-from securevfl.transport.line import STRIKES, Ack, Bye, Data, Line, Open, Refusal, Stream
+from securevfl.transport.line import MAX_REFUSALS, Line
+from securevfl.transport.line_messages import Acknowledge, CloseLine, OpenStream, PacketPiece, RefuseStream
+from securevfl.transport.stream import Stream
 from securevfl.transport.tls import Credentials
 
 
@@ -109,8 +111,8 @@ def test_both_ways_and_goodbye() -> None:
 )
 def test_cuts_lose_and_double_nothing(cuts: list[tuple[int, int]], sizes: list[int]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("securevfl.transport.line.PIECE", 16)
-        patch.setattr("securevfl.transport.line._CONFIRM_AFTER", 0.001)
+        patch.setattr("securevfl.transport.stream.MAX_PIECE_BYTES", 16)
+        patch.setattr("securevfl.transport.stream._CONFIRM_AFTER", 0.001)
         ends = Ends()
         sent = [bytes([k]) * size for k, size in enumerate(sizes)]
         for packet in sent:
@@ -151,7 +153,7 @@ def test_a_neighbour_that_started_anew_is_refused() -> None:
 
 def opened(line: Line) -> Stream:
     stream = line.begin(calling=False)
-    stream.read([encode_message(Open(b"x" * 16, b"", 0))])
+    stream.read([encode_message(OpenStream(b"x" * 16, b"", 0))])
     assert not stream.ended
     return stream
 
@@ -159,14 +161,14 @@ def opened(line: Line) -> Stream:
 @pytest.mark.parametrize(
     ("message", "problem"),
     [
-        (Data(1, False, 0, b"x"), "packet 0 of a was expected, 1 came"),
-        (Data(-1, False, 0, b"x"), "packet 0 of a was expected, -1 came"),
-        (Data(0, True, 0, b""), "larger"),
-        (Data(0, True, 0, b"x" * 101), "at most 100 bytes"),
-        (Ack(1), "confirmed packet 1"),
-        (Ack(-1), "confirmed packet -1"),
-        (Bye(3), "confirmed packet 3"),
-        (Open(b"x" * 16, b"", 0), "one opening"),
+        (PacketPiece(1, False, 0, b"x"), "packet 0 of a was expected, 1 came"),
+        (PacketPiece(-1, False, 0, b"x"), "packet 0 of a was expected, -1 came"),
+        (PacketPiece(0, True, 0, b""), "larger"),
+        (PacketPiece(0, True, 0, b"x" * 101), "at most 100 bytes"),
+        (Acknowledge(1), "confirmed packet 1"),
+        (Acknowledge(-1), "confirmed packet -1"),
+        (CloseLine(3), "confirmed packet 3"),
+        (OpenStream(b"x" * 16, b"", 0), "one opening"),
     ],
 )
 def test_what_cannot_be_is_refused(message: Any, problem: str) -> None:
@@ -175,15 +177,15 @@ def test_what_cannot_be_is_refused(message: Any, problem: str) -> None:
     stream.read([encode_message(message)])
     assert stream.ended
     *_, last = stream.outgoing()
-    assert problem in decode_message(Refusal, last).reason
+    assert problem in decode_message(RefuseStream, last).reason
     assert ends.got["b"] == []
-    opened(ends.b).read([encode_message(Data(0, False, 0, b"well"))])
+    opened(ends.b).read([encode_message(PacketPiece(0, False, 0, b"well"))])
     assert ends.got["b"] == [b"well"]
 
 
 def test_what_is_refused_again_and_again_ends_the_line() -> None:
     ends = Ends()
-    for _ in range(STRIKES):
+    for _ in range(MAX_REFUSALS):
         assert ends.failures == []
         opened(ends.b).read([b"\xc1"])
     assert isinstance(ends.failures[0], FrameError)
@@ -194,7 +196,13 @@ def test_fuzzed_messages_of_the_line() -> None:
     draw = random.Random(5)
     good = [
         encode_message(message)
-        for message in (Open(b"x" * 16, b"", 0), Data(0, False, 0, b"payload"), Ack(0), Bye(0), Refusal("no", False))
+        for message in (
+            OpenStream(b"x" * 16, b"", 0),
+            PacketPiece(0, False, 0, b"payload"),
+            Acknowledge(0),
+            CloseLine(0),
+            RefuseStream("no", False),
+        )
     ]
     ends = Ends(max_packet=1000)
     ends.b.strike = lambda error: None  # type: ignore[method-assign]
@@ -237,12 +245,12 @@ class Caller:
         answered = threading.Event()
 
         def said() -> Iterator[bytes]:
-            yield encode_message(Open(self.start, known, at))
+            yield encode_message(OpenStream(self.start, known, at))
             yield from (each if isinstance(each, bytes) else encode_message(each) for each in messages)
             answered.wait(60)
 
-        call = self.channel.stream_stream(METHOD)(said(), timeout=60, wait_for_ready=True)
-        decoder = msgspec.msgpack.Decoder(Open | Data | Ack | Bye | Refusal)
+        call = self.channel.stream_stream(STREAM_METHOD)(said(), timeout=60, wait_for_ready=True)
+        decoder = msgspec.msgpack.Decoder(OpenStream | PacketPiece | Acknowledge | CloseLine | RefuseStream)
         answers = []
         with contextlib.suppress(grpc.RpcError, StopIteration):
             while True:
@@ -278,23 +286,23 @@ def bank(meet: Any) -> Iterator[Any]:
 
 
 def refusals(answers: list[Any]) -> str:
-    return " ".join(answer.reason for answer in answers if isinstance(answer, Refusal))
+    return " ".join(answer.reason for answer in answers if isinstance(answer, RefuseStream))
 
 
 def test_a_live_endpoint_refuses_and_goes_on(bank: Any, caplog: pytest.LogCaptureFixture) -> None:
     says = bank.caller.says
-    assert isinstance(says(Data(0, False, 0, b"first"))[0], Open)
-    assert "packet 1 of shop was expected, 0 came" in refusals(says(Data(0, False, 0, b"first")))  # replayed
-    assert "packet 1 of shop was expected, 2 came" in refusals(says(Data(2, False, 0, b"third")))  # out of order
+    assert isinstance(says(PacketPiece(0, False, 0, b"first"))[0], OpenStream)
+    assert "packet 1 of shop was expected, 0 came" in refusals(says(PacketPiece(0, False, 0, b"first")))  # replayed
+    assert "packet 1 of shop was expected, 2 came" in refusals(says(PacketPiece(2, False, 0, b"third")))  # out of order
     assert "malformed" in refusals(says(b"\xff\xfe garbage"))
-    assert "refused by the party" in refusals(says(Data(1, False, 0, b"bad")))
-    says(Data(1, False, 0, b"second"))
+    assert "refused by the party" in refusals(says(PacketPiece(1, False, 0, b"bad")))
+    says(PacketPiece(1, False, 0, b"second"))
     bank.line.max_packet = 3 << 20
     piece = b"x" * (1 << 20)
-    assert "at most" in refusals(says(*[Data(2, True, 0, piece)] * 4))  # oversized in pieces
-    says(Data(2, False, 0, b"x" * (3 << 20)))  # oversized in one
-    unopened = bank.caller.channel.stream_stream(METHOD)(iter([encode_message(Ack(0))]), timeout=10)
-    assert "an opening was expected first" in decode_message(Refusal, next(unopened)).reason
+    assert "at most" in refusals(says(*[PacketPiece(2, True, 0, piece)] * 4))  # oversized in pieces
+    says(PacketPiece(2, False, 0, b"x" * (3 << 20)))  # oversized in one
+    unopened = bank.caller.channel.stream_stream(STREAM_METHOD)(iter([encode_message(Acknowledge(0))]), timeout=10)
+    assert "an opening was expected first" in decode_message(RefuseStream, next(unopened)).reason
     assert bank.delivered == [b"first", b"second"]
     assert bank.failures == []
     assert caplog.text.count('"refused"') == 6
@@ -304,10 +312,10 @@ def test_a_second_process_of_a_party_is_refused(bank: Any) -> None:
     held = threading.Event()
 
     def first() -> Iterator[bytes]:
-        yield encode_message(Open(b"s" * 16, b"", 0))
+        yield encode_message(OpenStream(b"s" * 16, b"", 0))
         held.wait(60)
 
-    call = bank.caller.channel.stream_stream(METHOD)(first())
+    call = bank.caller.channel.stream_stream(STREAM_METHOD)(first())
     next(iter(call))
     other = Caller(bank, b"t" * 16)
     assert "another process of shop is connected" in refusals(other.says())
@@ -322,7 +330,7 @@ def test_no_altered_frame_is_taken(bank: Any) -> None:
     bank.inbox = Inbox("bank", ["shop"], session)
 
     def frame(seq: int) -> bytes:
-        return encode_frame(Ack(7), session=session, sender="shop", receiver="bank", seq=seq)
+        return encode_frame(Acknowledge(7), session=session, sender="shop", receiver="bank", seq=seq)
 
     head = frame(0).index(b"\xa3Ack")  # tag, format, session, sender, receiver, subchannel and seq stand before it
     assert head == 38
@@ -330,19 +338,19 @@ def test_no_altered_frame_is_taken(bank: Any) -> None:
         taken = len(bank.delivered)
         data = bytearray(frame(taken))
         data[bit // 8] ^= 1 << bit % 8
-        assert refusals(bank.caller.says(Data(taken, False, 0, bytes(data))))
+        assert refusals(bank.caller.says(PacketPiece(taken, False, 0, bytes(data))))
         assert len(bank.delivered) == taken, bit
         if bit % 4 == 3:
-            bank.caller.says(Data(taken, False, 0, frame(taken)))
+            bank.caller.says(PacketPiece(taken, False, 0, frame(taken)))
             assert len(bank.delivered) == taken + 1
     for bit in range(8 * 7):  # and of the line's own message, up to its number
         taken = len(bank.delivered)
-        data = bytearray(encode_message(Data(taken, False, 0, frame(taken))))
+        data = bytearray(encode_message(PacketPiece(taken, False, 0, frame(taken))))
         data[bit // 8] ^= 1 << bit % 8
         bank.caller.says(bytes(data))
         assert len(bank.delivered) == taken, bit
         if bit % 4 == 3:
-            bank.caller.says(Data(taken, False, 0, frame(taken)))
+            bank.caller.says(PacketPiece(taken, False, 0, frame(taken)))
             assert len(bank.delivered) == taken + 1
     assert bank.failures == []
     assert set(bank.inbox._next) == {("shop", "")}

@@ -21,9 +21,9 @@ import securevfl as vfl
 from securevfl.errors import ConfigError, TransportError
 from securevfl.organisations.join import join
 from securevfl.transport import certs
-from securevfl.transport.acceptor import METHOD
+from securevfl.transport.acceptor import STREAM_METHOD
 from securevfl.transport.endpoint import Endpoint
-from securevfl.transport.grpc_tls13 import NO_TLS_12, grpc
+from securevfl.transport.grpc_tls13 import UNUSABLE_TLS12_SUITE, grpc
 from securevfl.transport.tls import Credentials
 
 LONG_AGO = datetime.now(UTC) - timedelta(days=400)
@@ -226,7 +226,7 @@ def test_a_party_of_another_job_is_told_so(bank: Any, tmp_path: Path, caplog: py
 
 def test_plaintext_and_tls_1_2_are_refused(bank: Any) -> None:
     with grpc.insecure_channel(f"127.0.0.1:{bank.port}") as channel, pytest.raises(grpc.RpcError):
-        list(channel.stream_stream(METHOD)(iter([b"x"]), timeout=5))
+        list(channel.stream_stream(STREAM_METHOD)(iter([b"x"]), timeout=5))
     context = Credentials(bank.kit("shop"), "shop").context()
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     with (
@@ -262,7 +262,7 @@ assert dict(os.environ) == before, "children would inherit it"
     [
         ("", {}, ""),
         ("", {"GRPC_SSL_CIPHER_SUITES": "ECDHE-ECDSA-AES256-GCM-SHA384", "GRPC_VERBOSITY": "NONE"}, ""),
-        ("import grpc", {"GRPC_SSL_CIPHER_SUITES": NO_TLS_12}, ""),
+        ("import grpc", {"GRPC_SSL_CIPHER_SUITES": UNUSABLE_TLS12_SUITE}, ""),
         ("import grpc", {}, "import securevfl.transport.grpc_tls13 before grpc"),
     ],
 )

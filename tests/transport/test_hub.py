@@ -7,11 +7,12 @@ import pytest
 
 from securevfl.errors import CryptoError, FrameError, TransportError
 from securevfl.runtime.codec import decode_message, encode_message
-from securevfl.transport import certs, seal, session_wire
-from securevfl.transport.relay import Parcel, route
-from securevfl.transport.seal import Seal, SealOffer
+from securevfl.transport import certs, end_to_end, secure_transport
+from securevfl.transport.end_to_end import EndToEndSession, KeyOffer
+from securevfl.transport.packets import EncryptedPacket
+from securevfl.transport.relay import route
 from securevfl.transport.tls import Credentials
-from tests.transport.at_once import together
+from tests.transport.processes import together
 
 
 class Conversation:
@@ -21,8 +22,8 @@ class Conversation:
         self.credentials = {name: Credentials(meeting.kit(name), name) for name in ("bank", "shop")}
         self.to_shop: list[bytes] = []
         self.to_bank: list[bytes] = []
-        self.bank = Seal(self.credentials["bank"], "shop", self.to_shop.append)
-        self.shop = Seal(self.credentials["shop"], "bank", self.to_bank.append)
+        self.bank = EndToEndSession(self.credentials["bank"], "shop", self.to_shop.append)
+        self.shop = EndToEndSession(self.credentials["shop"], "bank", self.to_bank.append)
 
     def begin(self) -> None:
         self.bank.start()
@@ -73,11 +74,11 @@ def test_nothing_altered_replayed_dropped_or_sent_back_opens(talk: Conversation)
 def test_a_hub_cannot_put_its_own_key_in(talk: Conversation, meet: Any) -> None:
     """The hub offers its own key with the bank's certificate: it cannot prove it."""
     talk.bank.start()
-    forged = decode_message(SealOffer, talk.to_shop.pop(0))
-    middle = Seal(talk.credentials["shop"], "shop", talk.to_shop.append)  # any key that is not the bank's
+    forged = decode_message(KeyOffer, talk.to_shop.pop(0))
+    middle = EndToEndSession(talk.credentials["shop"], "shop", talk.to_shop.append)  # any key that is not the bank's
     talk.shop.start()
     middle._credentials = _Impostor(talk.credentials["shop"], "bank", forged.certificate)
-    middle._offer = SealOffer(middle._offer.public, forged.certificate)
+    middle._offer = KeyOffer(middle._offer.public, forged.certificate)
     talk.shop.receive(encode_message(middle._offer))
     middle.receive(talk.to_bank.pop(0))
     with pytest.raises(CryptoError, match="does not belong to the certificate"):
@@ -97,7 +98,7 @@ def test_a_certificate_of_someone_else_is_refused(talk: Conversation, tmp_path: 
     certs.issue(tmp_path / "other", "bank")
     stranger = Credentials(tmp_path / "other", "bank")
     sent: list[bytes] = []
-    Seal(stranger, "shop", sent.append).start()
+    EndToEndSession(stranger, "shop", sent.append).start()
     with pytest.raises(TransportError, match="unknown authority"):
         talk.shop.receive(sent[0])
     with pytest.raises(FrameError):
@@ -107,7 +108,7 @@ def test_a_certificate_of_someone_else_is_refused(talk: Conversation, tmp_path: 
 
 def test_a_weak_key_is_refused(talk: Conversation) -> None:
     with pytest.raises(FrameError, match="an X25519 key"):
-        talk.shop.receive(encode_message(SealOffer(bytes(32), talk.credentials["bank"].certificate)))
+        talk.shop.receive(encode_message(KeyOffer(bytes(32), talk.credentials["bank"].certificate)))
 
 
 @pytest.mark.parametrize("parcel", [("shop", "telco"), ("telco", "hub"), ("shop", "nobody"), ("telco", "bank")])
@@ -119,31 +120,31 @@ def test_parcels_under_another_name_are_refused(meet: Any, parcel: tuple[str, st
         lines: dict[str, Any] = {}
 
     with pytest.raises(FrameError, match="names another sender"):
-        route(Endpoint(), meeting.peers, "shop", Parcel(*parcel, b""), b"")  # type: ignore[arg-type]
+        route(Endpoint(), meeting.peers, "shop", EncryptedPacket(*parcel, b""), b"")  # type: ignore[arg-type]
 
 
-def run_through(meeting: Any, monkeypatch: pytest.MonkeyPatch) -> list[Parcel]:
+def run_through(meeting: Any, monkeypatch: pytest.MonkeyPatch) -> list[EncryptedPacket]:
     """A run of three with the bank as hub; the parcels between the two others as it saw them."""
-    seen: list[Parcel] = []
+    seen: list[EncryptedPacket] = []
 
-    def spying(endpoint: Any, peers: Any, neighbour: str, parcel: Parcel, packet: bytes) -> Any:
+    def spying(endpoint: Any, peers: Any, neighbour: str, parcel: EncryptedPacket, packet: bytes) -> Any:
         if endpoint.me == "bank":
-            seen.append(decode_message(Parcel, packet))
+            seen.append(decode_message(EncryptedPacket, packet))
         return route(endpoint, peers, neighbour, parcel, packet)
 
-    monkeypatch.setattr(session_wire, "route", spying)
+    monkeypatch.setattr(secure_transport, "route", spying)
     together(meeting)
     return [parcel for parcel in seen if {parcel.sender, parcel.receiver} == {"shop", "telco"}]
 
 
-def readable(parcels: list[Parcel]) -> bool:
+def readable(parcels: list[EncryptedPacket]) -> bool:
     """Whether the job, a party's name in a frame or a message's name can be read in what passed after the offers."""
     bodies = [
         parcel.body
         for parcel in parcels
-        if b"BEGIN" not in parcel.body and not parcel.body.startswith(b"\x93\xa9SealOffer")
+        if b"BEGIN" not in parcel.body and not parcel.body.startswith(b"\x93\xa8KeyOffer")
     ]
-    return any(word in body for body in bodies for word in (b"optimizer", b"RunHello", b"telco", b"Proof"))
+    return any(word in body for body in bodies for word in (b"optimizer", b"RunHello", b"telco", b"IdentityProof"))
 
 
 def test_a_hub_reads_nothing(meet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,5 +163,5 @@ def test_an_unsealed_conversation_would_be_noticed(meet: Any, monkeypatch: pytes
         def decrypt(self, nonce: bytes, body: bytes, _: None) -> bytes:
             return body
 
-    monkeypatch.setattr(seal, "ChaCha20Poly1305", Open)
+    monkeypatch.setattr(end_to_end, "ChaCha20Poly1305", Open)
     assert readable(run_through(meet(3, "bank"), monkeypatch))

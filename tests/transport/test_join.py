@@ -13,7 +13,8 @@ import securevfl as vfl
 from securevfl.errors import STOP_REASONS, ConfigError, DivergenceError, PartiesError, TransportError
 from securevfl.job import Job
 from securevfl.organisations.join import join
-from securevfl.organisations.kit import to_toml, write_kit
+from securevfl.organisations.kit import write_kit
+from securevfl.organisations.toml_writer import to_toml
 from securevfl.runtime import eventlog
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import Standing
@@ -21,7 +22,7 @@ from securevfl.training.session import run_key
 from securevfl.transport.peers import Peers
 from securevfl.transport.relay import Relay
 from securevfl.transport.tls import Credentials
-from tests.transport.at_once import at_each, together
+from tests.transport.processes import at_each, together
 
 
 def train(meeting: Any, parties: Sequence[vfl.Party], **options: Any) -> dict[str, Any]:

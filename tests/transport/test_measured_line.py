@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 
 from securevfl.errors import PartiesError, ProtocolError, TransportError
-from securevfl.organisations import measure
-from securevfl.organisations.conversation import Venue
-from securevfl.organisations.measure import (
-    Found,
+from securevfl.organisations import line_measurement
+from securevfl.organisations.bare_round_trip import round_trips
+from securevfl.organisations.line_measurement import (
     MeasuredLine,
     Probe,
-    Probed,
-    Reached,
+    ProbeEcho,
+    ProbeResult,
+    RoundTripTimes,
     measure_lines,
-    round_trips,
     slowest,
 )
+from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.protocols.declared import permit_sizes
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import Network, WallClock
@@ -98,7 +98,7 @@ def test_three_parties_by_a_hub_find_the_same(meet: Any, running: list[Any]) -> 
 
 def test_who_is_no_party_is_named(tmp_path: Path) -> None:
     with pytest.raises(PartiesError, match="bank, shop was expected, telco came"):
-        measure_lines("telco", Venue.of(PEERS, certs=tmp_path))
+        measure_lines("telco", PeerSettings.of(PEERS, certs=tmp_path))
 
 
 def test_the_slowest_in_each_figure() -> None:
@@ -114,11 +114,11 @@ def between(
     monkeypatch: pytest.MonkeyPatch, shop: Callable[[Channel], object], reached: float = 1e-9
 ) -> list[MeasuredLine]:
     """What the bank finds with a shop that does something else, lines in this process."""
-    monkeypatch.setattr(measure, "_MOST", 1 << 17)
-    monkeypatch.setattr(measure, "round_trips", lambda *_: [reached] * 40)
+    monkeypatch.setattr(line_measurement, "_MOST", 1 << 17)
+    monkeypatch.setattr(line_measurement, "round_trips", lambda *_: [reached] * 40)
     credentials: Any = None
     found = run_threads(
-        {"bank": lambda channel: measure._Turns(channel, PEERS, credentials, None).all(), "shop": shop},
+        {"bank": lambda channel: line_measurement._Turns(channel, PEERS, credentials, None).all(), "shop": shop},
         WallClock,
         timeout=20,
     )
@@ -130,11 +130,11 @@ def answering(change: Callable[[bytes], bytes]) -> Callable[[Channel], None]:
     """A shop that sends something else back."""
 
     def shop(channel: Channel) -> None:
-        channel.recv("bank", Reached)
-        channel.send("bank", Reached({}), permit=permit_sizes(channel, "bank"))
-        kinds: tuple[type[Message], ...] = (Probe, Found)
+        channel.recv("bank", RoundTripTimes)
+        channel.send("bank", RoundTripTimes({}), permit=permit_sizes(channel, "bank"))
+        kinds: tuple[type[Message], ...] = (Probe, ProbeResult)
         while isinstance(message := channel.recv_any(("bank",), kinds)[1], Probe):
-            channel.send("bank", Probed(change(message.data)))
+            channel.send("bank", ProbeEcho(change(message.data)))
 
     return shop
 
@@ -156,24 +156,24 @@ def test_a_round_trip_that_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch,
     "message",
     [
         Probe(bytes((1 << 17) + 1)),
-        Found(0.1, 0.1, 1 << 17),
-        Found(0.1, float("inf"), 1 << 17),
-        Found(float("nan"), 1.0, 1 << 17),
-        Found(0.1, 0.2, 0),
+        ProbeResult(0.1, 0.1, 1 << 17),
+        ProbeResult(0.1, float("inf"), 1 << 17),
+        ProbeResult(float("nan"), 1.0, 1 << 17),
+        ProbeResult(0.1, 0.2, 0),
     ],
     ids=["too large", "no longer", "for ever", "no number", "nothing"],
 )
 def test_a_party_that_asks_refuses_what_cannot_be(monkeypatch: pytest.MonkeyPatch, message: Message) -> None:
-    monkeypatch.setattr(measure, "_MOST", 1 << 17)
+    monkeypatch.setattr(line_measurement, "_MOST", 1 << 17)
 
     def bank(channel: Channel) -> None:
-        channel.send("shop", Reached({"shop": 1e-3}), permit=permit_sizes(channel, "shop"))
-        channel.recv("shop", Reached)
+        channel.send("shop", RoundTripTimes({"shop": 1e-3}), permit=permit_sizes(channel, "shop"))
+        channel.recv("shop", RoundTripTimes)
         channel.send("shop", message, permit=permit_sizes(channel, "shop"))
-        channel.recv("shop", Probed)
+        channel.recv("shop", ProbeEcho)
 
     credentials: Any = None
-    refusing = {"bank": bank, "shop": lambda channel: measure._Turns(channel, PEERS, credentials, None).all()}
+    refusing = {"bank": bank, "shop": lambda channel: line_measurement._Turns(channel, PEERS, credentials, None).all()}
     with pytest.raises(ProtocolError, match=r"bank was expected to (send at most|find that large)"):
         run_threads(refusing, WallClock, timeout=20)
 

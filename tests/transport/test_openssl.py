@@ -13,10 +13,11 @@ from typer.testing import CliRunner, Result
 import securevfl as vfl
 from securevfl.cli.main import app
 from securevfl.errors import ConfigError
-from securevfl.transport.certs import Identity, init, issue, show
+from securevfl.transport.certs import init, issue, show
+from securevfl.transport.identity import Identity
 from securevfl.transport.tls import Credentials
-from tests.transport.at_once import together
 from tests.transport.by_openssl import grant, needs_openssl, openssl, request
+from tests.transport.processes import together
 
 pytestmark = needs_openssl
 PAGE = Path(__file__).parents[2] / "docs" / "two-organisations.md"

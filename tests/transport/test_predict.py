@@ -24,7 +24,7 @@ from securevfl.runtime.clock import WallClock
 from securevfl.runtime.threads import run_threads
 from securevfl.training import new_rows
 from securevfl.training.model_part import ModelPart
-from tests.transport.at_once import each
+from tests.transport.processes import each
 
 
 def asked(meeting: Any, run: vfl.Run, tables: dict[str, Any], **options: Any) -> dict[str, Any]:

@@ -18,15 +18,16 @@ from securevfl.cli.predictions import predictions
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.limits import Limit
 from securevfl.errors import ConfigError, LeakageError, ProtocolError
-from securevfl.organisations.conversation import Venue
-from securevfl.organisations.predict import Predicted, predict_with
-from securevfl.organisations.reason_codes import GivenCodes, ReasonCodes, take
+from securevfl.organisations.peer_settings import PeerSettings
+from securevfl.organisations.predict import predict_with
+from securevfl.organisations.prediction import Prediction
+from securevfl.organisations.reason_codes import ReasonCodePolicy, ReasonCodes, take
 from securevfl.organisations.scoring import score_rows
 from securevfl.organisations.serve import Server
 from securevfl.protocols.score_ledger.ledger import Ledger
 from securevfl.protocols.score_ledger.limits import FEWEST_VISITS
 from securevfl.training.explanations import shapley
-from tests.transport.at_once import each
+from tests.transport.processes import each
 from tests.transport.test_serve import held, limits, serving
 
 PARTIES = vfl.datasets.breast_cancer(3)
@@ -47,8 +48,8 @@ def run() -> vfl.Run:
     return vfl.simulate(job, PARTIES)
 
 
-def codes_of(run: vfl.Run, name: str, most: int = 3) -> GivenCodes:
-    return GivenCodes(most, {column: f"R{j:02d}" for j, column in enumerate(run.parts[name].columns)})
+def codes_of(run: vfl.Run, name: str, most: int = 3) -> ReasonCodePolicy:
+    return ReasonCodePolicy(most, {column: f"R{j:02d}" for j, column in enumerate(run.parts[name].columns)})
 
 
 def expected(run: vfl.Run, name: str, X: Any, most: int = 3) -> list[list[str]]:
@@ -56,11 +57,17 @@ def expected(run: vfl.Run, name: str, X: Any, most: int = 3) -> list[list[str]]:
     return [[f"R{j:02d}" for j in row] for row in order.tolist()]
 
 
-def predict(meeting: Any, run: vfl.Run, ids: Any = range(30), **giving: GivenCodes) -> dict[str, Any]:
+def predict(meeting: Any, run: vfl.Run, ids: Any = range(30), **code_policy: ReasonCodePolicy) -> dict[str, Any]:
     def ask(name: str) -> Any:
         peers, ledger = meeting.kit(name) / "peers.toml", meeting.folder / f"{name}.ledger"
         own = None if ids is None else list(ids)
-        keys: dict[str, Any] = {"ids": own, "ledger": ledger, "timeout": 20, "patience": 5, "giving": giving.get(name)}
+        keys: dict[str, Any] = {
+            "ids": own,
+            "ledger": ledger,
+            "timeout": 20,
+            "patience": 5,
+            "giving": code_policy.get(name),
+        }
         return predict_with(run.parts[name], TABLES[name], peers, **keys)
 
     return each(meeting, ask)
@@ -108,11 +115,11 @@ def test_nothing_is_told_beyond_the_limits_of_the_ledger(meet: Any, run: vfl.Run
 def test_a_party_that_serves_gives_codes_with_its_scores(meet: Any, run: vfl.Run) -> None:
     meeting, found = meet(3), dict[int, list[str]]()
 
-    def keep(ids: list[Any] | None, block: Predicted) -> None:
+    def keep(ids: list[Any] | None, block: Prediction) -> None:
         found.update(zip(ids or [], block.reasons["shop"], strict=True))
 
-    with serving(meeting, run, 1, giving={"shop": codes_of(run, "shop", 2)}):
-        venue = Venue.of(meeting.kit("bank") / "peers.toml", timeout=20, patience=5)
+    with serving(meeting, run, 1, code_policy={"shop": codes_of(run, "shop", 2)}):
+        venue = PeerSettings.of(meeting.kit("bank") / "peers.toml", timeout=20, patience=5)
         score_rows(run.parts["bank"], held(run, "bank", slice(100, 140)), venue, on_block=keep)
     assert found == dict(zip(range(100, 140), expected(run, "shop", PARTIES[1].X[100:140], 2), strict=True))
     assert told(meeting.folder / "shop.ledger.scores") == pytest.approx([math.log2(90)] * 40)
@@ -144,17 +151,17 @@ def test_codes_that_do_not_fit_are_refused(run: vfl.Run, tmp_path: Path) -> None
     part, codes = run.parts["shop"], dict(codes_of(run, "shop").codes)
     first = part.columns[0]
     for wrong, said in (
-        (GivenCodes(3, {first: "R1"}), "without one"),
-        (GivenCodes(3, codes | {"z": "R9"}), "unknown: z"),
-        (GivenCodes(11, codes), "1 to 10 codes"),
-        (GivenCodes(4, codes), "at most 3 codes a row were expected, as all parties agreed to"),
-        (GivenCodes(3, codes | {first: "=1+1"}), "letters, digits and spaces"),
+        (ReasonCodePolicy(3, {first: "R1"}), "without one"),
+        (ReasonCodePolicy(3, codes | {"z": "R9"}), "unknown: z"),
+        (ReasonCodePolicy(11, codes), "1 to 10 codes"),
+        (ReasonCodePolicy(4, codes), "at most 3 codes a row were expected, as all parties agreed to"),
+        (ReasonCodePolicy(3, codes | {first: "=1+1"}), "letters, digits and spaces"),
     ):
         with pytest.raises(ConfigError, match=said):
             wrong.check(part)
     file = tmp_path / "codes.json"
     file.write_text(json.dumps(codes))
-    assert given_codes(3, file) == GivenCodes(3, codes)
+    assert given_codes(3, file) == ReasonCodePolicy(3, codes)
     assert given_codes(None, None) is None
     with pytest.raises(ConfigError, match="together"):
         given_codes(3, None)
@@ -183,7 +190,7 @@ def test_names_go_in_an_order_that_no_order_of_columns_changes(run: vfl.Run) -> 
     columns = run.parts["shop"].columns
     names = [f"R{(7 * j) % 10}" if j else "R1" for j in range(len(columns))]
     told = {
-        tuple(GivenCodes(3, dict(zip(order, given, strict=True))).names())
+        tuple(ReasonCodePolicy(3, dict(zip(order, given, strict=True))).names())
         for order, given in ((columns, names), (columns[::-1], names[::-1]), (columns, sorted(names)))
     }
     assert told == {tuple(sorted(set(names)))}
@@ -199,9 +206,9 @@ def test_more_codes_than_were_agreed_are_refused_before_anybody_is_met(how: str,
         begin = partial(predict_with, part, TABLES["shop"], peers, ids=range(30), ledger=ledger)
     else:
         own = limits(DisclosureLedger(ledger, "shop"))
-        begin = partial(Server, part, held(run, "shop"), Venue.of(peers), ledger=own)
+        begin = partial(Server, part, held(run, "shop"), PeerSettings.of(peers), ledger=own)
     with pytest.raises(ConfigError, match="at most 3 codes a row were expected"):
-        begin(giving=wrong)
+        begin(code_policy=wrong)
 
 
 def explained(run: vfl.Run, X: Any, most: int, known: int = 1000) -> Any:

@@ -11,12 +11,13 @@ import pytest
 
 import securevfl as vfl
 from securevfl.disclosure.ledger import DisclosureLedger, told_to
-from securevfl.organisations.conversation import Venue
-from securevfl.organisations.join import join, prepare
+from securevfl.organisations.join import join
+from securevfl.organisations.peer_settings import PeerSettings
+from securevfl.organisations.prepare import prepare
 from securevfl.protocols.shares.disk_store import OnDisk
 from securevfl.training.model_part import ModelPart
 from tests.forked import Forked
-from tests.transport.at_once import at_each
+from tests.transport.processes import at_each
 
 pytestmark = pytest.mark.long
 
@@ -108,7 +109,7 @@ def test_work_ahead_that_is_put_back_at_both_parties_serves_nobody(meet: Any, tm
     job = meeting.job.model_copy(update=accepts)
 
     def ahead(party: vfl.Party, kit: Path) -> Any:
-        return prepare(job, party, Venue.of(kit / "peers.toml", **own), ahead=kit / "ahead")
+        return prepare(job, party, PeerSettings.of(kit / "peers.toml", **own), ahead=kit / "ahead")
 
     def train(party: vfl.Party, kit: Path) -> Any:
         return join(job, party, kit / "peers.toml", ahead=kit / "ahead", **own)

@@ -8,11 +8,13 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from securevfl.errors import ConfigError, CryptoError, TransportError
-from securevfl.transport import certs
-from securevfl.transport.certs import Identity, check_peer, init, issue, show
+from securevfl.transport import pem_files
+from securevfl.transport.certificate_checks import check_peer
+from securevfl.transport.certs import init, issue, show
+from securevfl.transport.identity import Identity
 from securevfl.transport.tls import Credentials
-from tests.transport.at_once import together
 from tests.transport.by_openssl import needs_openssl, revoke
+from tests.transport.processes import together
 
 pytestmark = needs_openssl
 
@@ -79,7 +81,9 @@ def test_a_stolen_key_cannot_show_the_new_certificate(
     meeting = meet(2, addressed=["bank"])
     authority = tmp_path / "authority"
     revoke(authority, "bank")
-    new = certs.parse(issue(authority, "bank", replace=True).read_bytes()).public_bytes(serialization.Encoding.DER)
+    new = pem_files.parse_certificate(issue(authority, "bank", replace=True).read_bytes()).public_bytes(
+        serialization.Encoding.DER
+    )
     shutil.copyfile(authority / "ca.pem", meeting.kit("shop") / "ca.pem")
     honest = Credentials.__init__
 

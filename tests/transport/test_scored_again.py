@@ -13,15 +13,16 @@ import pytest
 import securevfl as vfl
 from securevfl.data.id_keys import id_digest
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.organisations.conversation import Venue
 from securevfl.organisations.join import join
-from securevfl.organisations.predict import Answered, predict_rows
+from securevfl.organisations.peer_settings import PeerSettings
+from securevfl.organisations.predict import predict_rows
+from securevfl.organisations.prediction import ScoreCounts
 from securevfl.organisations.scoring import score_rows
 from securevfl.organisations.serve import Server
 from securevfl.protocols.score_ledger.ledger import Ledger
 from securevfl.training import new_rows
 from securevfl.training.new_rows import HeldRows, rows_of_array
-from tests.transport.at_once import at_each
+from tests.transport.processes import at_each
 from tests.transport.test_serve import limits
 from tests.transport.test_shares import a_job
 
@@ -48,7 +49,7 @@ class Trained:
         ids = [f"new {row}" for row in range(len(X))] + self.tables[name].ids[self.train].tolist()
         return HeldRows(name, ids, np.concatenate([X + 1e-6 + shift, X[self.train]]))
 
-    def score(self, rows: Any, shift: float = 0.0, strangers: int = 0) -> tuple[Answered, dict[Any, float]]:
+    def score(self, rows: Any, shift: float = 0.0, strangers: int = 0) -> tuple[ScoreCounts, dict[Any, float]]:
         """Ask a party that serves, by a command of its own; `left` has the others, by id."""
         self.left.clear()
         found: dict[Any, float] = {}
@@ -61,13 +62,13 @@ class Trained:
         )
         server = Server(self.parts["shop"], self.held("shop"), self.at("shop"), ledger=self.ledgers["shop"])
 
-        def ask() -> Answered:
+        def ask() -> ScoreCounts:
             return score_rows(
                 self.parts["bank"],
                 more,
                 self.at("bank"),
                 on_block=lambda ids, block: found.update(zip(ids or [], block.decision[:, 0].tolist(), strict=True)),
-                on_left=lambda each, state: self.left.update({each: state}),
+                on_unscored=lambda each, state: self.left.update({each: state}),
                 ledger=self.ledgers["bank"],
             )
 
@@ -81,8 +82,8 @@ class Trained:
             served.result()
         return answered, found
 
-    def at(self, name: str) -> Venue:
-        return Venue.of(self.meeting.kit(name) / "peers.toml", timeout=20, patience=5)
+    def at(self, name: str) -> PeerSettings:
+        return PeerSettings.of(self.meeting.kit(name) / "peers.toml", timeout=20, patience=5)
 
     def told(self) -> dict[str, int]:
         """What the shop's ledger has counted."""
@@ -105,25 +106,25 @@ def held_id(trained: Trained) -> Any:
 def test_a_request_leaves_out_what_may_not_be_scored_and_repeats_what_was(trained: Trained) -> None:
     before, n = trained.told().get("scores", 0), len(trained.tables["bank"].X)
     answered, first = trained.score([*range(30), n, n + 1], strangers=3)
-    assert answered == Answered(35, 30, trained=2)
+    assert answered == ScoreCounts(35, 30, trained=2)
     training = dict.fromkeys(trained.tables["bank"].ids[trained.train[:2]].tolist(), "trained")
     assert trained.left == training | {f"stranger {k}": "unknown" for k in range(3)}
     assert (answered.unknown, list(first)) == (3, [f"new {row}" for row in range(30)])
     assert {kind: trained.told().get(kind, 0) for kind in ("scores", "ids")} == {"scores": before + 30, "ids": 33}
 
     again, same = trained.score([*range(30), n, n + 1], strangers=0)
-    assert again == Answered(32, 30, trained=2)
+    assert again == ScoreCounts(32, 30, trained=2)
     assert same == first
     assert trained.told()["ids"] == 33  # the bank knew them all, and has asked about none
 
     answered, more = trained.score(range(20, 50))
-    assert answered == Answered(30, 30)
+    assert answered == ScoreCounts(30, 30)
     assert {name: more[name] for name in more.keys() & first.keys()} == {
         f"new {k}": first[f"new {k}"] for k in range(20, 30)
     }
     assert (trained.told()["scores"], trained.told()["ids"]) == (before + 50, 53)
 
-    assert trained.score(range(45, 55), 0.5)[0] == Answered(10, 5, changed=5)
+    assert trained.score(range(45, 55), 0.5)[0] == ScoreCounts(10, 5, changed=5)
 
 
 def test_the_asking_party_that_lost_what_it_was_told_gets_the_same_bytes(trained: Trained) -> None:
@@ -132,7 +133,7 @@ def test_the_asking_party_that_lost_what_it_was_told_gets_the_same_bytes(trained
     with own._file.changing() as tables:
         tables.execute("UPDATE scored SET score = NULL")
     answered, again = trained.score([*range(10, 40)])
-    assert answered == Answered(30, 30)
+    assert answered == ScoreCounts(30, 30)
     assert {name: again[name] for name in again.keys() & first.keys()} == {
         f"new {k}": first[f"new {k}"] for k in range(10, 30)
     }
@@ -149,13 +150,13 @@ def test_a_row_that_the_owner_has_spent_is_refused_in_a_word_and_charged_as_an_i
         own.trained(model, 20, [])
         own.admit(own.question(model, "telco", spent, bytes(32)), np.random.default_rng(0).normal(size=(2, 15)))
     answered, found = trained.score(range(6))
-    assert answered == Answered(6, 4, refused=2)
+    assert answered == ScoreCounts(6, 4, refused=2)
     assert sorted(found) == [f"new {row}" for row in (0, 1, 2, 5)]
     before = trained.told()["ids"]
 
     left: dict[str, dict[Any, str]] = {"bank": {}, "shop": {}}
 
-    def predict(party: vfl.Party, kit: Path) -> Answered:
+    def predict(party: vfl.Party, kit: Path) -> ScoreCounts:
         held, rows, own = trained.held(party.name), [*range(8), len(party.X)], left[party.name]
         part = trained.parts[party.name]
         return predict_rows(
@@ -163,12 +164,12 @@ def test_a_row_that_the_owner_has_spent_is_refused_in_a_word_and_charged_as_an_i
             rows_of_array(part, held.X[rows], [held.ids[row] for row in rows]),
             trained.at(party.name),
             on_block=lambda ids, block: None,
-            on_left=lambda each, state: own.update({each: state}),
+            on_unscored=lambda each, state: own.update({each: state}),
             ledger=trained.ledgers[party.name],
         )
 
     outcomes = at_each(trained.meeting, predict)
-    assert outcomes["bank"] == Answered(9, 6, trained=1, refused=2)
+    assert outcomes["bank"] == ScoreCounts(9, 6, trained=1, refused=2)
     assert left["bank"] == {"new 3": "refused", "new 4": "refused", str(held_id(trained)): "trained"}
-    assert (outcomes["shop"], left["shop"]) == (Answered(9, 6, refused=3), {})  # whose ids are not its to name
+    assert (outcomes["shop"], left["shop"]) == (ScoreCounts(9, 6, refused=3), {})  # whose ids are not its to name
     assert trained.told()["ids"] == before + 3

@@ -17,11 +17,14 @@ from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.limits import Limit
 from securevfl.errors import STOP_REASONS, ConfigError, IdError, LeakageError, PartiesError, TransportError
 from securevfl.organisations.align import align_privately
-from securevfl.organisations.conversation import Room, Venue, converse
-from securevfl.organisations.predict import Answered, predict_with
-from securevfl.organisations.reason_codes import GivenCodes
-from securevfl.organisations.scoring import ScoreAsker, score_rows, terms, venue_of
-from securevfl.organisations.serve import Ended, Server
+from securevfl.organisations.peer_session import run_session
+from securevfl.organisations.peer_settings import PeerSettings
+from securevfl.organisations.predict import predict_with
+from securevfl.organisations.prediction import ScoreCounts
+from securevfl.organisations.reason_codes import ReasonCodePolicy
+from securevfl.organisations.scoring import ScoreClient, score_rows, scoring_handshake, scoring_settings
+from securevfl.organisations.serve import RequestOutcome, Server
+from securevfl.organisations.session_manager import SessionLimits
 from securevfl.protocols.alignment import psi
 from securevfl.training.new_rows import HeldRows, rows_of_array
 
@@ -58,22 +61,22 @@ def serving(
     run: vfl.Run,
     answers: int,
     *,
-    giving: Mapping[str, GivenCodes] | None = None,
-    room: Room = Room(),  # noqa: B008
+    code_policy: Mapping[str, ReasonCodePolicy] | None = None,
+    limits: SessionLimits = SessionLimits(),  # noqa: B008
     **options: Any,
-) -> Iterator[dict[str, list[Ended]]]:
+) -> Iterator[dict[str, list[RequestOutcome]]]:
     """All parties but the leading one stay up until they have answered so often; what became of each request."""
-    ended: dict[str, list[Ended]] = {name: [] for name in meeting.peers.passives}
+    ended: dict[str, list[RequestOutcome]] = {name: [] for name in meeting.peers.passives}
 
     def play(name: str) -> None:
         ledger = DisclosureLedger(meeting.folder / f"{name}.ledger", name)
         server = Server(
             run.parts[name],
             held(run, name),
-            replace(Venue.of(meeting.kit(name) / "peers.toml", timeout=20, patience=5), room=room),
+            replace(PeerSettings.of(meeting.kit(name) / "peers.toml", timeout=20, patience=5), limits=limits),
             ledger=ledger if ledger.path.exists() else limits(ledger),
             on_request=ended[name].append,
-            giving=(giving or {}).get(name),
+            code_policy=(code_policy or {}).get(name),
             **options,
         )
         with suppress(KeyboardInterrupt):  # a conversation that goes on
@@ -97,14 +100,14 @@ def serving(
         assert not each.is_alive()
 
 
-def ask(meeting: Any, run: vfl.Run, rows: HeldRows) -> tuple[Answered, dict[int, float]]:
+def ask(meeting: Any, run: vfl.Run, rows: HeldRows) -> tuple[ScoreCounts, dict[int, float]]:
     found: dict[int, float] = {}
 
     def keep(ids: list[Any] | None, block: Any) -> None:
         assert ids is not None
         found.update(zip(ids, block.proba[:, 1].tolist(), strict=True))
 
-    venue = Venue.of(meeting.kit("bank") / "peers.toml", timeout=20, patience=5)
+    venue = PeerSettings.of(meeting.kit("bank") / "peers.toml", timeout=20, patience=5)
     return score_rows(run.parts["bank"], rows, venue, on_block=keep), found
 
 
@@ -114,14 +117,14 @@ def test_scores_are_those_of_the_run_for_rows_that_all_have(meet: Any, run: vfl.
     strangers = held(run, "bank", slice(0, 5))
     with serving(meeting, run, 2) as ended:
         answered, found = ask(meeting, run, held(run, "bank", slice(100, 140)))
-        assert answered == Answered(40, 40)
+        assert answered == ScoreCounts(40, 40)
         assert found == pytest.approx({row: expected[row] for row in range(100, 140)}, abs=1e-9)
         mixed = HeldRows("bank", [0, 1, 2, 100_003, 100_004], strangers.X)
         answered, found = ask(meeting, run, mixed)
-        assert answered == Answered(5, 3)
+        assert answered == ScoreCounts(5, 3)
         assert found == pytest.approx({row: expected[row] for row in range(3)}, abs=1e-9)
     assert [each.outcome for each in ended["shop"]] == ["answered", "answered"]
-    assert ended["telco"][1].answered == Answered(5, 3)
+    assert ended["telco"][1].answered == ScoreCounts(5, 3)
     told = {
         (each.told.kind, each.told.count)
         for each in DisclosureLedger.find(meeting.folder / "shop.ledger").read().entries
@@ -157,17 +160,17 @@ def test_several_askers_are_answered_at_once_and_one_that_stops_holds_up_nobody(
 
     def stay(number: int) -> None:
         def talk(channel: Any) -> None:
-            asker = ScoreAsker(run.parts["bank"], channel, DisclosureLedger.of("bank", meeting.folder / "bank.ledger"))
+            asker = ScoreClient(run.parts["bank"], channel, DisclosureLedger.of("bank", meeting.folder / "bank.ledger"))
             held_open[number].set()
             assert may_end[number].wait(240)
             rows = held(run, "bank", slice(number, number + 3))
             asked.append(asker.ask(rows.ids, rows.X).answered.scored)
             asker.end()
 
-        venue = Venue.of(meeting.kit("bank") / "peers.toml", timeout=20, patience=5)
-        converse("bank", venue_of(venue), terms(run.parts["bank"]), talk, ledger=None)
+        venue = PeerSettings.of(meeting.kit("bank") / "peers.toml", timeout=20, patience=5)
+        run_session("bank", scoring_settings(venue), scoring_handshake(run.parts["bank"]), talk, ledger=None)
 
-    with serving(meeting, run, 3, room=Room(at_once=2, waiting=0)) as ended:
+    with serving(meeting, run, 3, limits=SessionLimits(max_sessions=2, max_waiting=0)) as ended:
         open_ones = [threading.Thread(target=stay, args=(number,), daemon=True) for number in range(2)]
         for number, each in enumerate(open_ones):
             each.start()
@@ -179,7 +182,7 @@ def test_several_askers_are_answered_at_once_and_one_that_stops_holds_up_nobody(
         assert asked == [3]
         until(lambda: sum(each.name == "conversation" for each in threading.enumerate()) == 2)  # of two parties
         answered, _ = ask(meeting, run, held(run, "bank", slice(0, 5)))
-        assert answered == Answered(5, 5)
+        assert answered == ScoreCounts(5, 5)
         until(lambda: sum(each.name.startswith("read ") for each in threading.enumerate()) == 3)  # two lines, two ways
         may_end[0].set()
         open_ones[0].join(240)
@@ -211,7 +214,7 @@ def test_new_customers_are_said_to_be_unknown_and_count_as_asked(meet: Any, run:
         strangers = HeldRows("bank", [10**6, 10**7], held(run, "bank", slice(0, 2)).X)
         with pytest.raises(IdError, match="known at all of shop, telco were expected, none of the 2 asked about is"):
             ask(meeting, run, strangers)
-    assert [each.answered for each in ended["shop"]] == [Answered(2, 0)]
+    assert [each.answered for each in ended["shop"]] == [ScoreCounts(2, 0)]
     told = DisclosureLedger.find(meeting.folder / "shop.ledger").read().entries
     assert [(each.told.kind, each.told.count) for each in told] == [("ids", 2)]
 
@@ -220,17 +223,19 @@ def test_more_rows_than_a_request_may_have_come_in_several(meet: Any, run: vfl.R
     meeting = meet(3)
     with serving(meeting, run, 3, most=9) as ended:
         answered, found = ask(meeting, run, held(run, "bank", slice(0, 20)))
-    assert answered == Answered(20, 20)
+    assert answered == ScoreCounts(20, 20)
     assert list(found) == list(range(20))
-    assert [each.answered for each in ended["shop"]] == [Answered(9, 9), Answered(9, 9), Answered(2, 2)]
+    assert [each.answered for each in ended["shop"]] == [ScoreCounts(9, 9), ScoreCounts(9, 9), ScoreCounts(2, 2)]
 
 
 def test_who_asks_about_more_ids_than_a_request_may_have_is_told_nothing(meet: Any, run: vfl.Run) -> None:
     meeting = meet(3)
     with serving(meeting, run, 1, most=9) as ended:
-        venue = Venue.of(meeting.kit("bank") / "peers.toml", timeout=20, patience=5)
+        venue = PeerSettings.of(meeting.kit("bank") / "peers.toml", timeout=20, patience=5)
         with pytest.raises(TransportError, match="cannot or may not take part"):
-            converse("bank", venue, terms(run.parts["bank"]), partial(deviate, run, meeting, 10, 10), ledger=None)
+            run_session(
+                "bank", venue, scoring_handshake(run.parts["bank"]), partial(deviate, run, meeting, 10, 10), ledger=None
+            )
         ask(meeting, run, held(run, "bank", slice(0, 4)))
     assert [each.outcome for each in ended["shop"]][-1:] == ["answered"]
     assert "answered" not in [each.outcome for each in ended["shop"][:-1]]
@@ -239,7 +244,7 @@ def test_who_asks_about_more_ids_than_a_request_may_have_is_told_nothing(meet: A
 def deviate(run: vfl.Run, meeting: Any, said: int, asked: int, channel: Any) -> Any:
     """Say that so many ids will be asked about, and ask about others."""
     part = run.parts["bank"]
-    asking = ScoreAsker(part, channel, DisclosureLedger(meeting.folder / "bank.ledger", "bank"))
+    asking = ScoreClient(part, channel, DisclosureLedger(meeting.folder / "bank.ledger", "bank"))
     asking._want(said)
     return align_privately("bank", range(asked), channel, active="bank", passives=part.parties[1:])
 
@@ -252,11 +257,15 @@ def test_who_asks_about_more_ids_than_it_says_is_told_nothing(
     meeting = meet(3)
     monkeypatch.setattr(psi, "MANY", many)
     limits(DisclosureLedger(meeting.folder / "shop.ledger", "shop"), ids=10)
-    venue = Venue.of(meeting.kit("bank") / "peers.toml", None, None, 20, 5)
+    venue = PeerSettings.of(meeting.kit("bank") / "peers.toml", None, None, 20, 5)
     with serving(meeting, run, 1, most=10) as ended:
         with pytest.raises(TransportError, match="cannot or may not take part"):
-            converse(
-                "bank", venue, terms(run.parts["bank"]), partial(deviate, run, meeting, 1, len(PARTIES[0])), ledger=None
+            run_session(
+                "bank",
+                venue,
+                scoring_handshake(run.parts["bank"]),
+                partial(deviate, run, meeting, 1, len(PARTIES[0])),
+                ledger=None,
             )
         ask(meeting, run, held(run, "bank", slice(0, 4)))
     assert [each.outcome for each in ended["shop"]][-1:] == ["answered"]
@@ -272,7 +281,7 @@ def test_who_asks_about_more_ids_than_it_says_is_told_nothing(
 )
 def test_who_leads_asks_and_who_does_not_answers(meet: Any, run: vfl.Run, do: Callable[..., Any], said: str) -> None:
     with pytest.raises(PartiesError, match=said):
-        do(run, Venue.of(meet(3).kit("bank") / "peers.toml"))
+        do(run, PeerSettings.of(meet(3).kit("bank") / "peers.toml"))
 
 
 def test_nobody_serves_without_limits(meet: Any, run: vfl.Run) -> None:
@@ -280,7 +289,7 @@ def test_nobody_serves_without_limits(meet: Any, run: vfl.Run) -> None:
     ledger = DisclosureLedger(meeting.folder / "shop.ledger", "shop")
     ledger.set_limit("scores", Limit(10))
     with pytest.raises(ConfigError, match=r"limits to ids were expected .* --limit ids=10000"):
-        Server(run.parts["shop"], held(run, "shop"), Venue.of(meeting.kit("shop") / "peers.toml"), ledger=ledger)
+        Server(run.parts["shop"], held(run, "shop"), PeerSettings.of(meeting.kit("shop") / "peers.toml"), ledger=ledger)
 
 
 def test_asking_tells_who_is_in_the_table_and_every_id_is_counted(meet: Any, run: vfl.Run) -> None:
@@ -292,7 +301,7 @@ def test_asking_tells_who_is_in_the_table_and_every_id_is_counted(meet: Any, run
         _, found = ask(meeting, run, HeldRows("bank", guessed, X))
         assert set(found) == {each for each in guessed if each < len(PARTIES[1])}  # every guess is confirmed or not
         assert 0 < len(found) < len(guessed)
-    assert ended["shop"][0].answered == Answered(60, len(found))
+    assert ended["shop"][0].answered == ScoreCounts(60, len(found))
     before = DisclosureLedger.find(meeting.folder / "shop.ledger")
     with pytest.raises(LeakageError, match="60 answers to whether an id is in the table at most"):
         before.answer(run.parts["shop"].run, "next", Disclosure("ids", "bank", ("shop",), 1, 0))

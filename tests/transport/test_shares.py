@@ -16,21 +16,22 @@ import securevfl as vfl
 from securevfl.data.id_keys import id_digest
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, LeakageError, PartiesError
-from securevfl.organisations.conversation import Venue
-from securevfl.organisations.join import join, prepare
+from securevfl.organisations.join import join
+from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.organisations.predict import predict_with
-from securevfl.organisations.reason_codes import GivenCodes
+from securevfl.organisations.prepare import prepare
+from securevfl.organisations.reason_codes import ReasonCodePolicy
 from securevfl.organisations.scoring import score_rows
 from securevfl.protocols.score_ledger.ledger import Ledger
 from securevfl.runtime import eventlog
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart
 from tests.forked import Forked
-from tests.transport.at_once import at_each
+from tests.transport.processes import at_each
 
 
-def at(kit: Path) -> Venue:
-    return Venue.of(kit / "peers.toml", timeout=20, patience=5)
+def at(kit: Path) -> PeerSettings:
+    return PeerSettings.of(kit / "peers.toml", timeout=20, patience=5)
 
 
 def a_job(**keys: Any) -> vfl.Job:
@@ -157,8 +158,10 @@ def test_scores_between_organisations_are_limited_and_logged(meet: Any, tmp_path
         def predict(party: vfl.Party, kit: Path) -> Any:
             X = tables[party.name].X[rows] + (shift if party.name == "bank" else 0.0 if old else 1e-6)
             own = [f"new {row}" for row in rows] if ids is None else ids
-            giving = GivenCodes(k, {each: each for each in party.columns}) if k and party.name == "shop" else None
-            keys: dict[str, Any] = {"ledger": ledgers[party.name], "timeout": 20, "patience": 5, "giving": giving}
+            code_policy = (
+                ReasonCodePolicy(k, {each: each for each in party.columns}) if k and party.name == "shop" else None
+            )
+            keys: dict[str, Any] = {"ledger": ledgers[party.name], "timeout": 20, "patience": 5, "giving": code_policy}
             return predict_with(parts[party.name], X, kit / "peers.toml", ids=own, **keys)
 
         return at_each(meeting, predict)
@@ -185,7 +188,7 @@ def test_scores_between_organisations_are_limited_and_logged(meet: Any, tmp_path
     coded = noted.bits_told([id_digest("shop", f"new {row}") for row in range(40, 60)])
     assert [codes for _, codes in coded] == pytest.approx([np.log2(15 * 14)] * 20)
     with pytest.raises(ConfigError, match="open_weights"):
-        GivenCodes(1, {each: each for each in tables["bank"].columns}).check(parts["bank"])
+        ReasonCodePolicy(1, {each: each for each in tables["bank"].columns}).check(parts["bank"])
     without = at_each(
         meeting,
         lambda party, kit: predict_with(

@@ -11,8 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from securevfl.organisations import gateway
-from securevfl.organisations.gateway import HttpPlace, application
+from securevfl.organisations import http_server
+from securevfl.organisations.http_api import application
+from securevfl.organisations.http_server import HttpAddress
 
 TOKEN = "a token of an application"
 HEAD = b"POST /v1/scores HTTP/1.1\r\nHost: bank\r\nContent-Length: 400\r\n"
@@ -28,11 +29,11 @@ SAYS = {
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch, free_port: Any) -> Any:
     """The port of a gateway that gives requests a second to come whole, and takes eight connections."""
-    monkeypatch.setattr(gateway, "WHOLE", 1.0)
-    monkeypatch.setattr(gateway, "CONNECTIONS", 8)
+    monkeypatch.setattr(http_server, "REQUEST_SECONDS", 1.0)
+    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 8)
     number = free_port()
     fake: Any = SimpleNamespace(connected=True, waiting=0, blocks=0, start=lambda: None, stop=lambda: None)
-    server = gateway.http_server(application(fake, TOKEN), HttpPlace(f"127.0.0.1:{number}", TOKEN))
+    server = http_server.http_server(application(fake, TOKEN), HttpAddress(f"127.0.0.1:{number}", TOKEN))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:

@@ -17,7 +17,7 @@ import securevfl as vfl
 from securevfl.data.readers import read_party
 from securevfl.errors import TransportError
 from securevfl.organisations.join import join
-from securevfl.organisations.kit import to_toml
+from securevfl.organisations.toml_writer import to_toml
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart, Standing
 from tests.forked import Forked

@@ -14,15 +14,17 @@ import securevfl as vfl
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.limits import Limit
 from securevfl.families.player import State
-from securevfl.organisations.conversation import Venue
-from securevfl.organisations.join import join, prepare
-from securevfl.organisations.predict import Answered, predict_with
+from securevfl.organisations.join import join
+from securevfl.organisations.peer_settings import PeerSettings
+from securevfl.organisations.predict import predict_with
+from securevfl.organisations.prediction import ScoreCounts
+from securevfl.organisations.prepare import prepare
 from securevfl.organisations.scoring import score_rows
 from securevfl.organisations.serve import Server
 from securevfl.protocols.shares.offline_phase import Ahead
 from securevfl.training.model_part import ModelPart
 from securevfl.training.new_rows import HeldRows, rows_of_array
-from tests.transport.at_once import at_each
+from tests.transport.processes import at_each
 
 PARTIES = vfl.datasets.breast_cancer(2)
 LINE: dict[str, Any] = {"timeout": 20, "patience": 5}
@@ -53,7 +55,7 @@ def test_trees_are_prepared_trained_asked_and_served(
     meeting = meet(2, None, job)
     at_each(
         meeting,
-        lambda party, kit: prepare(job, party, Venue.of(kit / "peers.toml", **LINE), ahead=kit / "ahead"),
+        lambda party, kit: prepare(job, party, PeerSettings.of(kit / "peers.toml", **LINE), ahead=kit / "ahead"),
     )
     assert len([*tmp_path.rglob("chunk-*.ready")]) == 2
     files = {name: next((meeting.kit(name) / "ahead").rglob("inputs.json")) for name in ("bank", "shop")}
@@ -91,7 +93,7 @@ def test_trees_are_prepared_trained_asked_and_served(
     for kind in ("scores", "ids"):
         ledgers["shop"].set_limit(kind, Limit(10_000))
     ended: list[Any] = []
-    venue = Venue.of(meeting.kit("shop") / "peers.toml", **LINE)
+    venue = PeerSettings.of(meeting.kit("shop") / "peers.toml", **LINE)
     own = held(parts["shop"], slice(30, 60))
     server = Server(parts["shop"], own, venue, ledger=ledgers["shop"], on_request=ended.append)
     serving = threading.Thread(target=server.run, args=(lambda: bool(ended),), daemon=True)
@@ -100,12 +102,12 @@ def test_trees_are_prepared_trained_asked_and_served(
     answered = score_rows(
         parts["bank"],
         held(parts["bank"], slice(40, 60)),
-        Venue.of(meeting.kit("bank") / "peers.toml", **LINE),
+        PeerSettings.of(meeting.kit("bank") / "peers.toml", **LINE),
         on_block=lambda ids, block: served.update(zip(ids or [], block.decision[:, 0].tolist(), strict=True)),
         ledger=ledgers["bank"],
     )
     serving.join(240)
     assert not serving.is_alive()
-    assert (answered, ended[0].outcome) == (Answered(20, 20), "answered")
+    assert (answered, ended[0].outcome) == (ScoreCounts(20, 20), "answered")
     in_order = [served[f"served {row}"] for row in range(40, 60)]
     np.testing.assert_allclose(in_order, expected[40:60, 0], atol=2 * LEVEL)

@@ -20,24 +20,27 @@ from securevfl.disclosure.exposure import smallest_batch
 from securevfl.families.base import Known
 from securevfl.job import Job
 
-Need = tuple[Callable[[Job], bool], str]  # what a job must have for an attack, and what is said where it has not
+Requirement = tuple[Callable[[Job], bool], str]  # what a job must have for an attack, and what is said where it has not
 
-CLASSES: Need = (lambda job: job.model.loss.classifies, "labels are numbers, and the attack tells classes apart")
-BY_COLUMN: Need = (
+CLASSIFICATION: Requirement = (
+    lambda job: job.model.loss.classifies,
+    "labels are numbers, and the attack tells classes apart",
+)
+WEIGHT_PER_COLUMN: Requirement = (
     lambda job: job.model.by_column,
     "only a model with a weight for each column can be attacked so",
 )
-OFF_SHARES: Need = (
+NOT_ON_SHARES: Requirement = (
     lambda job: job.protocol.method is None,
     "on shares no sum and no residual is told, so there is none to attack",
 )
-SINGLE: Need = (
+SINGLE_OUTPUT: Requirement = (
     lambda job: job.model.loss.single,
     "the attack is for a loss of one output, and this one has several",
 )
-HIDDEN_PARTS: Need = (lambda job: job.protocol.sum_for(2).hides_parts, "the sum hides no part")
+HIDDEN_PARTS: Requirement = (lambda job: job.protocol.sum_for(2).hides_parts, "the sum hides no part")
 
-MODEST = 0.6  # label AUC that a proposed batch size keeps columns of noise at
+TARGET_LABEL_AUC = 0.6  # label AUC that a proposed batch size keeps columns of noise at
 
 
 @dataclass(frozen=True)
@@ -60,18 +63,18 @@ class Score:
         return self.real - self.simulated
 
 
-def always(remedy: str) -> Any:
+def fixed_remedy(remedy: str) -> Any:
     """Return an attack's method `remedy` where that is the same in every job."""
     return lambda self, job, known, attacker: remedy
 
 
-class By(StrEnum):
+class AttackerRole(StrEnum):
     """Whose view an attack starts from."""
 
-    EACH = "each passive party"
+    PASSIVE = "each passive party"
     LEAD = "the leading party"
-    ASKER = "the party that asks for scores"
-    ANYONE = "any party"
+    REQUESTER = "the party that asks for scores"
+    ANY = "any party"
 
 
 class Attack(ABC):
@@ -83,24 +86,26 @@ class Attack(ABC):
     name: ClassVar[str]
     paper: ClassVar[str]
     measures: ClassVar[str]
-    by: ClassVar[By] = By.LEAD
-    beyond: ClassVar[float] = inf
-    flips: ClassVar[bool] = False
-    drawn: ClassVar[bool] = False
-    needs: ClassVar[tuple[Need, ...]] = ()
+    attacker_role: ClassVar[AttackerRole] = AttackerRole.LEAD
+    leak_threshold: ClassVar[float] = inf
+    two_sided: ClassVar[bool] = False
+    randomized: ClassVar[bool] = False
+    requirements: ClassVar[tuple[Requirement, ...]] = ()
 
-    def why_not(self, job: Job) -> str:
+    def skip_reason(self, job: Job) -> str:
         """Say why there is nothing in this job for the attack to do; empty where there is."""
-        return next((why for has, why in self.needs if not has(job)), "")
+        return next((why for has, why in self.requirements if not has(job)), "")
 
-    def hidden(self, job: Job) -> bool:
+    def target_hidden(self, job: Job) -> bool:
         """Whether the job is to hide what the attack is after: a real view may then give no more than an ideal one."""
         return True
 
-    def who(self, job: Job, attacker: str, lead: str) -> str:
-        """Return the attacker's name in this job, or `By.ANYONE`; `attacker` is the passive party whose turn it is."""
+    def attacker_name(self, job: Job, attacker: str, lead: str) -> str:
+        """Return the attacker's name in this job, or `AttackerRole.ANY`; `attacker` is the passive party in turn."""
         asker = job.method.asker(job, lead)
-        return {By.EACH: attacker, By.LEAD: lead, By.ASKER: asker}.get(self.by, str(By.ANYONE))
+        return {AttackerRole.PASSIVE: attacker, AttackerRole.LEAD: lead, AttackerRole.REQUESTER: asker}.get(
+            self.attacker_role, str(AttackerRole.ANY)
+        )
 
     @abstractmethod
     def remedy(self, job: Job, known: Known, attacker: str) -> str:
@@ -118,21 +123,21 @@ class Attack(ABC):
 class ColumnAttack(Attack):
     """Whoever receives numbers about rows after the columns behind them."""
 
-    needs = (BY_COLUMN, OFF_SHARES)
-    remedy = always("fewer epochs and evaluations; a sum that hides parts, over more parties with more columns")
+    requirements = (WEIGHT_PER_COLUMN, NOT_ON_SHARES)
+    remedy = fixed_remedy("fewer epochs and evaluations; a sum that hides parts, over more parties with more columns")
 
-    def who(self, job: Job, attacker: str, lead: str) -> str:
-        return lead if job.protocol.seals else str(By.ANYONE)
+    def attacker_name(self, job: Job, attacker: str, lead: str) -> str:
+        return lead if job.protocol.seals else str(AttackerRole.ANY)
 
 
 class LabelAttack(Attack):
     """A passive party after the labels. The score is the AUC, for several classes the mean over one against rest."""
 
     measures: ClassVar[str] = "AUC of the labels"
-    by = By.EACH
-    flips = True
-    needs: ClassVar[tuple[Need, ...]] = (
-        CLASSES,
+    attacker_role = AttackerRole.PASSIVE
+    two_sided = True
+    requirements: ClassVar[tuple[Requirement, ...]] = (
+        CLASSIFICATION,
         (
             lambda job: job.protocol.residual is not None or job.protocol.method is not None,
             "no residual goes down in this job, nor a share of one",
@@ -143,7 +148,7 @@ class LabelAttack(Attack):
     def guess(self, view: PartyView, pair: RealIdealPair) -> Floats:
         """Score every row (m x c): c = 1, higher for the second class; or a column a class. Unknown rows are NaN."""
 
-    def hidden(self, job: Job) -> bool:
+    def target_hidden(self, job: Job) -> bool:
         return job.protocol.seals or job.protocol.method is not None
 
     def remedy(self, job: Job, known: Known, attacker: str) -> str:
@@ -153,7 +158,7 @@ class LabelAttack(Attack):
             return 'seal the residual: residual = "ckks" or "paillier"; or blur it with a defence'
         sizes = known.sizes
         p, rows = sizes.parameters[attacker], sizes.smallest_batch
-        needed = smallest_batch(p, sizes.outputs, job.equations, job.equations > 1, MODEST)
+        needed = smallest_batch(p, sizes.outputs, job.equations, job.equations > 1, TARGET_LABEL_AUC)
         if needed <= rows:
             return f"leave out columns that go with the label: its gradient alone says little at {rows} rows a batch"
         share = p / (needed * sizes.outputs)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from securevfl.audit.attacks.base import LabelAttack, always
+from securevfl.audit.attacks.base import LabelAttack, fixed_remedy
 from securevfl.audit.recording.party_view import PartyView, as_numbers, fields
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
@@ -20,19 +20,19 @@ from securevfl.job import Job
 class BinCounts(LabelAttack):
     name = "bin_counts"
     paper = "Dwork and Roth 2014, the algorithmic foundations of differential privacy, section 8.1 (linear queries)"
-    needs = (
+    requirements = (
         (lambda job: job.prepare.woe is not None, "no classes in bins are told: the job has no weights of evidence"),
     )
 
-    def hidden(self, job: Job) -> bool:
+    def target_hidden(self, job: Job) -> bool:
         return False
 
-    remedy = always("fewer bins of more rows (prepare.woe), or columns as they are")
+    remedy = fixed_remedy("fewer bins of more rows (prepare.woe), or columns as they are")
 
     def guess(self, view: PartyView, pair: RealIdealPair) -> Floats:
         seen, rows = pair.bins_recording[view.name], pair.schedule.flow
         labels = np.full((len(pair.labels), 1), np.nan)
-        for opened in seen.bins:
+        for opened in seen.bin_counts:
             labels[rows] = np.linalg.lstsq(opened.J.T, opened.gradient)[0]
         for receipt in seen.receipts:
             told = [as_numbers(value, len(rows), 1) for value in fields(receipt.message)] if receipt.visit < 0 else []

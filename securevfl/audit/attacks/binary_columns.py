@@ -51,7 +51,7 @@ class BinaryColumns(ColumnAttack):
     name = "binary_columns"
     paper = "Nguyen and Stern 1999; Coron and Gini 2020, a polynomial-time algorithm for the hidden subset sum problem"
     measures = "share of a party's columns of two values that are read exactly, without a known row"
-    beyond = 0.0
+    leak_threshold = 0.0
 
     def score(self, pair: RealIdealPair) -> Score:
         real, ideal = (_read(pair, tape) for tape in (pair.evaluated_run[1], pair.ideal_run[1]))

@@ -7,7 +7,7 @@ from collections.abc import Collection
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.audit.attacks.base import BY_COLUMN, Attack, By, Score, always
+from securevfl.audit.attacks.base import WEIGHT_PER_COLUMN, Attack, AttackerRole, Score, fixed_remedy
 from securevfl.audit.recording.party_recording import Recording
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.crypto.sum_trees import SumTree
@@ -23,9 +23,12 @@ class Collusion(Attack):
     name = "collusion"
     paper = "Gu et al. 2020, federated doubly stochastic kernel learning for vertically partitioned data, section 4"
     measures = "largest share of the others' parts that a single party recovers exactly"
-    by = By.ANYONE
-    needs = ((lambda job: isinstance(job.protocol.sum, TreeSum), "no sum over two trees is taken"), BY_COLUMN)
-    remedy = always("a masked or encrypted sum among parties that do not pool what they hold")
+    attacker_role = AttackerRole.ANY
+    requirements = (
+        (lambda job: isinstance(job.protocol.sum, TreeSum), "no sum over two trees is taken"),
+        WEIGHT_PER_COLUMN,
+    )
+    remedy = fixed_remedy("a masked or encrypted sum among parties that do not pool what they hold")
 
     def score(self, pair: RealIdealPair) -> Score:
         sums = pair.job.protocol.sum

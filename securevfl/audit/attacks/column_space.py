@@ -33,7 +33,7 @@ class ColumnSpace(ColumnAttack):
     name = "column_space"
     paper = "Turgay et al. 2008, disclosure risks of distance preserving data transformations (known samples)"
     measures = "share of the variance of a column inside the space of the numbers received, mean over columns"
-    beyond = NEARLY_ALL
+    leak_threshold = NEARLY_ALL
 
     def score(self, pair: RealIdealPair) -> Score:
         real, ideal = (_worst(pair, tape) for tape in (pair.evaluated_run[1], pair.ideal_run[1]))

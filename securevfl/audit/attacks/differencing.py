@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from securevfl.audit.attacks.base import BY_COLUMN, HIDDEN_PARTS, OFF_SHARES, Attack, Score
+from securevfl.audit.attacks.base import HIDDEN_PARTS, NOT_ON_SHARES, WEIGHT_PER_COLUMN, Attack, Score
 from securevfl.audit.recording.column_numbers import by_batch
 from securevfl.audit.recording.party_recording import Recording
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
@@ -21,11 +21,11 @@ class Differencing(Attack):
     name = "differencing"
     paper = "Dwork and Roth 2014, the algorithmic foundations of differential privacy, section 1.1"
     measures = "mean |correlation| of the difference of two sums with the change of one party's part"
-    needs = (
-        OFF_SHARES,
+    requirements = (
+        NOT_ON_SHARES,
         (lambda job: not job.method.stores, "differences of stored sums are attacked as columns received"),
         HIDDEN_PARTS,
-        BY_COLUMN,
+        WEIGHT_PER_COLUMN,
     )
 
     def remedy(self, job: Job, known: Known, attacker: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.audit.attacks.base import BY_COLUMN, Attack, Need
+from securevfl.audit.attacks.base import WEIGHT_PER_COLUMN, Attack, Requirement
 from securevfl.audit.attacks.new_row_scores import rounded
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
@@ -44,18 +44,18 @@ class EvaluatedRows:
         return self.f - self.own
 
 
-MEASURED: tuple[Need, ...] = (
+MEASURED: tuple[Requirement, ...] = (
     (lambda job: job.protocol.shares is not None, "no pairs of a level and a label are told but on shares"),
     (lambda job: pair_metrics.fits(job.model.loss), "one sum of losses is told, and no pairs"),
-    BY_COLUMN,
+    WEIGHT_PER_COLUMN,
 )
 
 
 class PairsAttack(Attack):
     """The party with labels after the scores of held-out rows, by pairs (level, label) in a hidden order."""
 
-    beyond = 0.1
-    needs = MEASURED
+    leak_threshold = 0.1
+    requirements = MEASURED
 
 
 def measured(pair: RealIdealPair) -> tuple[EvaluatedRows, EvaluatedRows]:

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from securevfl.audit.attacks.base import BY_COLUMN, HIDDEN_PARTS, Attack, Score, always
+from securevfl.audit.attacks.base import HIDDEN_PARTS, WEIGHT_PER_COLUMN, Attack, Score, fixed_remedy
 from securevfl.audit.attacks.differencing import PARALLEL
 from securevfl.audit.recording.party_recording import Recording
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
@@ -24,13 +24,13 @@ class FirstDifference(Attack):
     name = "first_difference"
     paper = "Liu et al. 2019, FedBCD, sequential mode; Dwork and Roth 2014, section 1.1, differencing"
     measures = "share of the passive parties whose first part is the difference of two sums"
-    beyond = 0.0
-    needs = (
+    leak_threshold = 0.0
+    requirements = (
         (lambda job: job.optimizer.exchanges(("one", "two")) > 1, "all parties move at once"),
         HIDDEN_PARTS,
-        BY_COLUMN,
+        WEIGHT_PER_COLUMN,
     )
-    remedy = always(PARALLEL)
+    remedy = fixed_remedy(PARALLEL)
 
     def score(self, pair: RealIdealPair) -> Score:
         real, ideal = (_share_found(pair, tape) for tape in (pair.real_run[1], pair.ideal_run[1]))

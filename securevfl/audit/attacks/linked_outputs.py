@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from securevfl.audit.attacks.base import Attack, Score, always
+from securevfl.audit.attacks.base import Attack, Score, fixed_remedy
 from securevfl.audit.attacks.evaluated_rows import MEASURED, EvaluatedRows, measured
 from securevfl.audit.attacks.rank_matching import matched
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
@@ -23,8 +23,8 @@ class LinkedOutputs(Attack):
     name = "linked_outputs"
     paper = "linking by nearest neighbours (Narayanan and Shmatikov 2008, robust de-anonymization of large datasets)"
     measures = "share of the rows all of whose levels are named, output by output; chance: by own parts of other rows"
-    needs = (*MEASURED, (lambda job: not job.model.loss.single, "the model has one output, and links none"))
-    remedy = always("none: outputs are shuffled apart, and it has no more than ranks to go by")
+    requirements = (*MEASURED, (lambda job: not job.model.loss.single, "the model has one output, and links none"))
+    remedy = fixed_remedy("none: outputs are shuffled apart, and it has no more than ranks to go by")
 
     def score(self, pair: RealIdealPair) -> Score:
         rows, _ = measured(pair)

@@ -15,7 +15,7 @@ import math
 
 import numpy as np
 
-from securevfl.audit.attacks.base import Score, always
+from securevfl.audit.attacks.base import Score, fixed_remedy
 from securevfl.audit.attacks.evaluated_rows import EvaluatedRows, PairsAttack, measured
 from securevfl.audit.attacks.new_row_scores import explained
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
@@ -26,7 +26,7 @@ class MarkedPairs(PairsAttack):
     name = "marked_pairs"
     paper = "tracker attack on counts (Denning, Denning and Schwartz 1979), by a party that deviates"
     measures = "share of the variance of the others' part of f that marked evaluations add, as many as a ledger allows"
-    remedy = always("let rows be measured fewer times; a smaller metrics_range leaves room for fewer single rows")
+    remedy = fixed_remedy("let rows be measured fewer times; a smaller metrics_range leaves room for fewer single rows")
 
     def score(self, pair: RealIdealPair) -> Score:
         rows, _ = measured(pair)

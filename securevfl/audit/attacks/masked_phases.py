@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from securevfl.audit.attacks.base import Attack, By, Score, always
+from securevfl.audit.attacks.base import Attack, AttackerRole, Score, fixed_remedy
 from securevfl.audit.attacks.phase_attack import PHASES, explained, first_rows, kernel, turns
 from securevfl.audit.recording.party_view import fields
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair, noise_like
@@ -25,9 +25,9 @@ class MaskedPhases(Attack):
     name = "masked_phases"
     paper = "Gu et al. 2020, federated doubly stochastic kernel learning for vertically partitioned data, section 4"
     measures = "largest share of the variance of a sender's columns found from one of its messages, frequencies known"
-    by = By.ANYONE
-    needs = (PHASES,)
-    remedy = always("a masked or encrypted sum among parties that do not pool what they hold")
+    attacker_role = AttackerRole.ANY
+    requirements = (PHASES,)
+    remedy = fixed_remedy("a masked or encrypted sum among parties that do not pool what they hold")
 
     def score(self, pair: RealIdealPair) -> Score:
         firsts: dict[tuple[str, str, str, str], Event] = {}

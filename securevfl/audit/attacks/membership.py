@@ -6,10 +6,10 @@ import numpy as np
 
 from securevfl.audit.attacks.base import (
     Attack,
-    By,
+    AttackerRole,
     Score,
-    always,
     auc_noise,
+    fixed_remedy,
     label_auc,
 )
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
@@ -19,10 +19,10 @@ class Membership(Attack):
     name = "membership"
     paper = "Yeom et al. 2018, privacy risk in machine learning: analyzing the connection to overfitting"
     measures = "AUC of trained on or held out"
-    by = By.ANYONE
-    flips = True
-    needs = ((lambda job: job.test_fraction > 0, "no rows are held out that were not trained on"),)
-    remedy = always("stronger l2, fewer epochs")
+    attacker_role = AttackerRole.ANY
+    two_sided = True
+    requirements = ((lambda job: job.test_fraction > 0, "no rows are held out that were not trained on"),)
+    remedy = fixed_remedy("stronger l2, fewer epochs")
 
     def score(self, pair: RealIdealPair) -> Score:
         member = np.zeros(len(pair.active), np.intp)

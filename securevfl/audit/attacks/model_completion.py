@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from securevfl.audit.attacks.base import (
-    CLASSES,
+    CLASSIFICATION,
     LabelAttack,
-    always,
+    fixed_remedy,
     known_rows,
 )
 from securevfl.audit.findings import NO_MESSAGE
@@ -24,9 +24,9 @@ from securevfl.base.arrays import Floats
 class ModelCompletion(LabelAttack):
     name = "model_completion"
     paper = "Fu et al. 2022, label inference attacks against vertical federated learning"
-    needs = (CLASSES,)
+    requirements = (CLASSIFICATION,)
 
-    remedy = always(NO_MESSAGE)
+    remedy = fixed_remedy(NO_MESSAGE)
 
     def guess(self, view: PartyView, pair: RealIdealPair) -> Floats:
         return complete(columns_and_outputs(view), view, pair)

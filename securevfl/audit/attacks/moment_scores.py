@@ -11,9 +11,9 @@ from __future__ import annotations
 import numpy as np
 
 from securevfl.audit.attacks.base import (
-    CLASSES,
+    CLASSIFICATION,
     LabelAttack,
-    always,
+    fixed_remedy,
 )
 from securevfl.audit.recording.party_view import PartyView
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
@@ -27,19 +27,19 @@ from securevfl.job import Job
 class MomentScores(LabelAttack):
     name = "moment_scores"
     paper = "Fu et al. 2022, label inference; the first singular vector of what is shown"
-    needs = (
-        CLASSES,
+    requirements = (
+        CLASSIFICATION,
         (
             lambda job: isinstance(job.model, Transfer) and job.model.moments(job.optimizer.steps) > 0,
             "no moments are shown in this job",
         ),
     )
 
-    def hidden(self, job: Job) -> bool:
+    def target_hidden(self, job: Job) -> bool:
         """Moments are shown in the clear, and declared."""
         return False
 
-    remedy = always("linearised = false, where each local step opens a gradient in place of the moments")
+    remedy = fixed_remedy("linearised = false, where each local step opens a gradient in place of the moments")
 
     def guess(self, view: PartyView, pair: RealIdealPair) -> Floats:
         model = pair.job.model

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from securevfl.audit.attacks.base import Attack, By, Need, always
+from securevfl.audit.attacks.base import Attack, AttackerRole, Requirement, fixed_remedy
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Rows
@@ -64,7 +64,7 @@ def rounded(f: Floats, levels: Levels, seed: int) -> Floats:
     return levels.sums(at.astype(np.int64).view(np.uint64), rounded_down=0)
 
 
-SCORES_DISCLOSED: Need = (
+SCORES_DISCLOSED: Requirement = (
     lambda job: job.protocol.shares is None or job.protocol.shares.scores != "none",
     "no scores of new rows are told in this job",
 )
@@ -75,9 +75,9 @@ SINGLE_OUT = "more columns, none with most of the weight; score fewer rows, unde
 class ScoresAttack(Attack):
     """Whoever asks for scores, after what the others hold; an ideal attacker is told the same."""
 
-    by = By.ASKER
-    needs: ClassVar[tuple[Need, ...]] = (SCORES_DISCLOSED,)
-    remedy = always(SINGLE_OUT)
+    attacker_role = AttackerRole.REQUESTER
+    requirements: ClassVar[tuple[Requirement, ...]] = (SCORES_DISCLOSED,)
+    remedy = fixed_remedy(SINGLE_OUT)
 
 
 def explained(told: Floats, part: Floats, *known: Floats) -> float:

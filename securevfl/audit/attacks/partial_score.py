@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from securevfl.audit.attacks.base import (
-    CLASSES,
+    CLASSIFICATION,
     LabelAttack,
 )
 from securevfl.audit.recording.party_view import PartyView
@@ -25,18 +25,18 @@ from securevfl.models.block import BlockModel
 class PartialScore(LabelAttack):
     name = "partial_score"
     paper = "Fu et al. 2022, label inference attacks against vertical federated learning"
-    needs = (
-        CLASSES,
+    requirements = (
+        CLASSIFICATION,
         (
             lambda job: job.model.by_column or (isinstance(job.model, BlockModel) and not job.model.shows_parts),
             "no party ends with a part of the score of its own",
         ),
     )
 
-    def hidden(self, job: Job) -> bool:
+    def target_hidden(self, job: Job) -> bool:
         """Weights that are shared leave a party a random direction of its columns, which ranks labels well or badly, by
         chance: no single run can be held against another."""
-        return job.protocol.method is None and super().hidden(job)
+        return job.protocol.method is None and super().target_hidden(job)
 
     def remedy(self, job: Job, known: Known, attacker: str) -> str:
         if job.protocol.method is not None:

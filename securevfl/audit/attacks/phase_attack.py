@@ -6,7 +6,7 @@ from abc import abstractmethod
 
 import numpy as np
 
-from securevfl.audit.attacks.base import Attack, Need, Score, always
+from securevfl.audit.attacks.base import Attack, Requirement, Score, fixed_remedy
 from securevfl.audit.recording.party_view import PartyView
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
@@ -14,15 +14,15 @@ from securevfl.data.schedule import Rows
 from securevfl.families.fdskl.kernel_model import Kernel
 from securevfl.protocols.declared import Phases
 
-PHASES: Need = (lambda job: isinstance(job.model, Kernel), "no phases are summed: the model is no kernel")
+PHASES: Requirement = (lambda job: isinstance(job.model, Kernel), "no phases are summed: the model is no kernel")
 
 
 class PhaseAttack(Attack):
     """A party that is told sums of phases, after the others' columns. The score is how much of their variance it
     finds."""
 
-    needs = (PHASES,)
-    remedy = always("frequencies of one's own; scale columns so that phases wrap")
+    requirements = (PHASES,)
+    remedy = fixed_remedy("frequencies of one's own; scale columns so that phases wrap")
 
     def score(self, pair: RealIdealPair) -> Score:
         views = pair.real(pair.active.name), pair.ideal(pair.active.name)

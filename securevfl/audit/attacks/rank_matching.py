@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from securevfl.audit.attacks.base import Score, always
+from securevfl.audit.attacks.base import Score, fixed_remedy
 from securevfl.audit.attacks.evaluated_rows import EvaluatedRows, Marks, PairsAttack, measured
 from securevfl.audit.attacks.new_row_scores import explained
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
@@ -20,7 +20,7 @@ class RankMatching(PairsAttack):
     name = "rank_matching"
     paper = "rank matching of sorted values (after Naveed, Kamara and Wright 2015, sorting attack)"
     measures = "share of the variance of the others' part of f that levels of these rows add; chance: of other rows"
-    remedy = always("hold out more rows (test_fraction)")
+    remedy = fixed_remedy("hold out more rows (test_fraction)")
 
     def score(self, pair: RealIdealPair) -> Score:
         own, other = measured(pair)

@@ -9,7 +9,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from securevfl.audit.attacks.base import BY_COLUMN, CLASSES, SINGLE, Attack, By, Score, always
+from securevfl.audit.attacks.base import (
+    CLASSIFICATION,
+    SINGLE_OUTPUT,
+    WEIGHT_PER_COLUMN,
+    Attack,
+    AttackerRole,
+    Score,
+    fixed_remedy,
+)
 from securevfl.audit.recording.party_view import PartyView, least_norm
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.disclosure.exposure import ALONE, leverage
@@ -19,9 +27,9 @@ class RareValues(Attack):
     name = "rare_values"
     paper = "Hoaglin and Welsch 1978, the hat matrix in regression and ANOVA"
     measures = "share of right labels among the attacker's rows of leverage above 0.9; chance where it has none"
-    by = By.EACH
-    needs = (CLASSES, BY_COLUMN, SINGLE)
-    remedy = always("drop or group values that stand alone in a batch, or larger batches")
+    attacker_role = AttackerRole.PASSIVE
+    requirements = (CLASSIFICATION, WEIGHT_PER_COLUMN, SINGLE_OUTPUT)
+    remedy = fixed_remedy("drop or group values that stand alone in a batch, or larger batches")
 
     def score(self, pair: RealIdealPair) -> Score:
         view = pair.real()
@@ -38,13 +46,13 @@ class RareValues(Attack):
 
 def lonely_rows(view: PartyView) -> np.ndarray:
     """Rows of high leverage in a batch of the view."""
-    alone = [view.rows_of(opened)[leverage(opened.J) > ALONE] for opened in view.openings]
+    alone = [view.rows_of(opened)[leverage(opened.J) > ALONE] for opened in view.opened_gradients]
     return np.unique(np.concatenate([np.empty(0, np.intp), *alone]))
 
 
 def _right(view: PartyView, pair: RealIdealPair, rows: np.ndarray) -> float:
     first: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-    for opened in view.openings:
+    for opened in view.opened_gradients:
         first.setdefault(opened.index, (view.rows_of(opened), least_norm(opened.J.T, opened.gradient)))
     g = view.mean_by_row(list(first.values()))
     return float(np.mean((g[rows, 0] < 0) == (pair.labels[rows] == 1)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from securevfl.audit.attacks.base import SINGLE, LabelAttack, known_rows
+from securevfl.audit.attacks.base import SINGLE_OUTPUT, LabelAttack, known_rows
 from securevfl.audit.recording.party_view import PartyView
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
@@ -35,7 +35,7 @@ class ResidualSign(LabelAttack):
 class ResidualNorm(LabelAttack):
     name = "residual_norm"
     paper = "Li et al. 2022, label leakage and protection in two-party split learning"
-    needs = (*LabelAttack.needs, SINGLE)
+    requirements = (*LabelAttack.requirements, SINGLE_OUTPUT)
 
     def guess(self, view: PartyView, pair: RealIdealPair) -> Floats:
         norms = [(rows, np.linalg.norm(g, axis=1, keepdims=True)) for rows, g in view.estimates()]

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.audit.attacks.base import BY_COLUMN, Score
+from securevfl.audit.attacks.base import WEIGHT_PER_COLUMN, Score
 from securevfl.audit.attacks.new_row_scores import SCORES_DISCLOSED, ScoresAttack, query_scores
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
@@ -42,8 +42,8 @@ class ScoreBits(ScoresAttack):
     name = "score_bits"
     paper = "Coron and Gini 2020, a polynomial-time algorithm for the hidden subset sum problem, for one sum"
     measures = "share of a party's columns of two values that are read from scores of new rows, without a known row"
-    beyond = 0.0
-    needs = (SCORES_DISCLOSED, BY_COLUMN)
+    leak_threshold = 0.0
+    requirements = (SCORES_DISCLOSED, WEIGHT_PER_COLUMN)
 
     def score(self, pair: RealIdealPair) -> Score:
         told, best = query_scores(pair), (0.0, "")

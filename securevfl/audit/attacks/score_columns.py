@@ -24,7 +24,7 @@ class ScoreColumns(ScoresAttack):
     name = "score_columns"
     paper = "Turgay et al. 2008, disclosure risks of distance preserving data transformations (known samples)"
     measures = "share of one column of another party that scores of new rows add to own columns, some rows known"
-    beyond = NEARLY_ALL
+    leak_threshold = NEARLY_ALL
 
     def score(self, pair: RealIdealPair) -> Score:
         told, best = query_scores(pair), (0.0, "")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from securevfl.audit.attacks.base import Score, always
+from securevfl.audit.attacks.base import Score, fixed_remedy
 from securevfl.audit.attacks.new_row_scores import SINGLE_OUT, ScoresAttack, explained, query_scores
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 
@@ -18,7 +18,7 @@ class ScoreSums(ScoresAttack):
     name = "score_sums"
     paper = "outputs of a linear model as equations (Luo et al. 2021, feature inference attack on model predictions)"
     measures = "share of the variance of the others' part of f that is told by scores, own columns held constant"
-    remedy = always(f"coarser scores (score_bits), or none; {SINGLE_OUT}")
+    remedy = fixed_remedy(f"coarser scores (score_bits), or none; {SINGLE_OUT}")
 
     def score(self, pair: RealIdealPair) -> Score:
         told = query_scores(pair)

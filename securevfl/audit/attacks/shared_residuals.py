@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from securevfl.audit.attacks.base import SINGLE, LabelAttack, known_rows
+from securevfl.audit.attacks.base import SINGLE_OUTPUT, LabelAttack, known_rows
 from securevfl.audit.recording.party_view import PartyView
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
@@ -18,11 +18,11 @@ from securevfl.base.arrays import Floats
 class SharedResiduals(LabelAttack):
     name = "shared_residual"
     paper = "Li et al. 2022, label leakage from residuals, on shares of these"
-    drawn = True
-    needs = (
+    randomized = True
+    requirements = (
         (lambda job: job.protocol.shares is not None, "no residual is shared in this job"),
-        *LabelAttack.needs,
-        SINGLE,
+        *LabelAttack.requirements,
+        SINGLE_OUTPUT,
     )
 
     def guess(self, view: PartyView, pair: RealIdealPair) -> Floats:

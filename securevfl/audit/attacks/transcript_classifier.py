@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.audit.attacks.base import (
-    CLASSES,
+    CLASSIFICATION,
     LabelAttack,
 )
 from securevfl.audit.attacks.model_completion import columns_and_outputs, complete
@@ -29,8 +29,8 @@ from securevfl.job import Job
 class TranscriptClassifier(LabelAttack):
     name = "transcript"
     paper = "a distinguisher on the whole view (Goldreich 2004, definition 7.2.1, made a classifier)"
-    drawn = True
-    needs = (CLASSES,)
+    randomized = True
+    requirements = (CLASSIFICATION,)
 
     def remedy(self, job: Job, known: Known, attacker: str) -> str:
         if job.protocol.residual is None:

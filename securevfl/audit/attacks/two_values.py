@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.audit.attacks.base import SINGLE, LabelAttack
+from securevfl.audit.attacks.base import SINGLE_OUTPUT, LabelAttack
 from securevfl.audit.attacks.lattice_reduction import reduce
 from securevfl.audit.recording.party_view import PartyView, least_norm
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
@@ -32,9 +32,9 @@ class TwoValues(LabelAttack):
     name = "two_values"
     paper = "Lagarias and Odlyzko 1985; Coster et al. 1992, improved low-density subset sum algorithms"
     measures = "AUC of the labels of the first batch"
-    needs = (
-        *LabelAttack.needs,
-        SINGLE,
+    requirements = (
+        *LabelAttack.requirements,
+        SINGLE_OUTPUT,
         (
             lambda job: not isinstance(job.batch_size, str) and job.batch_size <= MAX_ROWS,
             f"batches have more than the {MAX_ROWS} rows that lattice reduction takes in seconds",

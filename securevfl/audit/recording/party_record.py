@@ -60,9 +60,9 @@ class PartyRecord:
     """
 
     visits: list[int] = field(default_factory=list)
-    openings: list[Opening] = field(default_factory=list)
-    bins: list[Opening] = field(default_factory=list)
-    entries: list[DisclosureRecord] = field(default_factory=list)
+    opened_gradients: list[Opening] = field(default_factory=list)
+    bin_counts: list[Opening] = field(default_factory=list)
+    disclosures: list[DisclosureRecord] = field(default_factory=list)
     totals: list[Total] = field(default_factory=list)
     receipts: list[Receipt] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)

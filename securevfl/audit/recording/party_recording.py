@@ -63,9 +63,9 @@ class Recording(defaultdict[str, PartyRecord], Observer):
                     seen.totals.append(Total(visit, index, every[-1]))
                 case Learned(index, J, gradient, group):
                     opened = Opening(visit, index, J.dense, gradient.reshape(J.dense.shape[1], -1))
-                    (seen.bins if group == "bins" else seen.openings).append(opened)
+                    (seen.bin_counts if group == "bins" else seen.opened_gradients).append(opened)
                 case DisclosureRecord():
-                    seen.entries.append(fact)
+                    seen.disclosures.append(fact)
                 case SharedResidual(index, words):
                     seen.shared.append(Total(visit, index, words.copy()))
                 case Pushed():

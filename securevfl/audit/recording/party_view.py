@@ -46,7 +46,7 @@ class PartyView(PartyRecord):
     def equations(self) -> list[tuple[Rows, Floats, Floats]]:
         """Everything the view says about residuals, linear as it is: (rows, A (k x n), A g (k x c)), by visit."""
         plain = [(rows, np.eye(len(rows)), g) for rows, g in self.residuals()]
-        return plain or [(self.rows_of(opened), opened.J.T, opened.gradient) for opened in self.openings]
+        return plain or [(self.rows_of(opened), opened.J.T, opened.gradient) for opened in self.opened_gradients]
 
     def rows_of(self, opened: Opening) -> Rows:
         """Return the rows that the residuals of an opening belong to, in their order."""

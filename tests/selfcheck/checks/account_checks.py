@@ -37,7 +37,7 @@ from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedBCD
 from securevfl.options import Target
-from securevfl.organisations import conversation, correlate, fairness_by_group, join
+from securevfl.organisations import correlate, fairness_by_group, join, peer_session
 from securevfl.protocols.declared import VERDICT
 from securevfl.protocols.link import AskedRows
 from securevfl.protocols.party_context import LocalResources, PartyContext
@@ -124,7 +124,7 @@ def groups() -> Outcome:
         lambda context: group_counts.tell_groups(context, marks, names),
     )
     _off(outcome, (counts - marks.T @ cells) / group_counts.STEP)
-    told = fairness_by_group.groups_told
+    told = fairness_by_group.merge_small_groups
     for sizes in ((300, 200, 99), (300, 120, 1), (300, 200, 60, 50)):
         found: NDArray[np.int64] = told(np.repeat(np.arange(len(sizes)), sizes))[1].sum(axis=0)
         if (found < 100).any():
@@ -195,7 +195,7 @@ def again() -> Outcome:
         came.append((found is not None, terms[3].args[0].keywords["again"]))
         return part if found is None else found
 
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(join, "converse", meets):
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(join, "run_session", meets):
         save = Path(folder) / "shop.model.json"
         part.save(save)
         for anew in (False, True):
@@ -279,7 +279,7 @@ def tries() -> Outcome:
     outcome = Outcome()
     with tempfile.TemporaryDirectory() as folder:
         ledger = DisclosureLedger(Path(folder) / "ledger", "shop")
-        told = [conversation._entered(LeakageError("no"), ledger, ["bank"]) for _ in range(TRIES)]
+        told = [peer_session._entered(LeakageError("no"), ledger, ["bank"]) for _ in range(TRIES)]
         if not all(isinstance(each, LeakageError) for each in told):
             outcome.add("count", "shop", "an end that was entered is told as another one")
         refused = []

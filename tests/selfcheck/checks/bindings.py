@@ -20,17 +20,17 @@ from unittest import mock
 from securevfl.audit.transcript_checks import Outcome
 from securevfl.errors import CryptoError, SecureVFLError
 from securevfl.runtime.codec import encode_message
-from securevfl.transport import certs, session_wire
+from securevfl.transport import certs, secure_transport
+from securevfl.transport.end_to_end import EndToEndSession, KeyOffer
+from securevfl.transport.packets import SessionOffer, SessionProof, decode_packet
 from securevfl.transport.peers import Peers
-from securevfl.transport.relay import Agreed, Greeting, read_packet
-from securevfl.transport.seal import Seal, SealOffer
-from securevfl.transport.session_wire import Post
+from securevfl.transport.secure_transport import SecureTransport
 from securevfl.transport.tls import Credentials
 
 _TIMEOUT = 10.0
 _PEERS = Peers(active="bank", passives=("shop",), address={"bank": "localhost:1", "shop": "localhost:2"})
 
-Forge = Callable[[Agreed], Agreed]
+Forge = Callable[[SessionProof], SessionProof]
 
 
 @contextmanager
@@ -48,7 +48,7 @@ class _Endpoint:
 
     meeting: dict[str, _Endpoint]
     forge: Forge
-    greetings: dict[str, Greeting]
+    greetings: dict[str, SessionOffer]
 
     def __init__(self, credentials: Credentials, peers: Peers, deliver: Any, failed: Any, **_: Any) -> None:
         self.me, self._deliver = credentials.party, deliver
@@ -62,10 +62,10 @@ class _Endpoint:
         return
 
     def send(self, to: str, packet: bytes) -> None:
-        letter = read_packet(to, self.me, packet)
-        if isinstance(letter, Greeting):
+        letter = decode_packet(to, self.me, packet)
+        if isinstance(letter, SessionOffer):
             self.greetings[self.me] = letter
-        elif isinstance(letter, Agreed) and self.me == "shop":
+        elif isinstance(letter, SessionProof) and self.me == "shop":
             packet = encode_message(self.forge(letter))
         self.meeting[to]._deliver(self.me, packet)
 
@@ -82,21 +82,21 @@ class _Line:
 
 
 def _meet(
-    credentials: dict[str, Credentials], forge: Forge, greetings: dict[str, Greeting] | None = None
+    credentials: dict[str, Credentials], forge: Forge, greetings: dict[str, SessionOffer] | None = None
 ) -> bytes | SecureVFLError:
     """Bank and shop agree on a session: the bank's, or its error."""
     outcomes: dict[str, bytes | SecureVFLError] = {}
     heard = {} if greetings is None else greetings
     endpoint = type("Endpoint", (_Endpoint,), {"meeting": {}, "forge": staticmethod(forge), "greetings": heard})
 
-    def play(each: Post) -> None:
+    def play(each: SecureTransport) -> None:
         try:
             outcomes[each.me] = each.open(_TIMEOUT).session
         except SecureVFLError as error:
             outcomes[each.me] = error
 
-    with mock.patch.object(session_wire, "Endpoint", endpoint):
-        posts = [Post(credentials[name], _PEERS, {"job": "one"}) for name in ("bank", "shop")]
+    with mock.patch.object(secure_transport, "Endpoint", endpoint):
+        posts = [SecureTransport(credentials[name], _PEERS, {"job": "one"}) for name in ("bank", "shop")]
     threads = [threading.Thread(target=play, args=(each,), name=each.me, daemon=True) for each in posts]
     for thread in threads:
         thread.start()
@@ -116,7 +116,7 @@ def signatures() -> Outcome:
 
 def _agreed(outcome: Outcome, credentials: dict[str, Credentials]) -> None:
     shop, telco = (credentials[name] for name in ("shop", "telco"))
-    greetings: dict[str, Greeting] = {}
+    greetings: dict[str, SessionOffer] = {}
     sessions = [_meet(credentials, lambda agreed: agreed, greetings) for _ in range(2)]
     if not all(isinstance(session, bytes) for session in sessions):
         outcome.add("bound", "session", "parties that are who they should be do not meet")
@@ -126,9 +126,9 @@ def _agreed(outcome: Outcome, credentials: dict[str, Credentials]) -> None:
         outcome.add("fresh", "session", "two meetings of the same parties are one session")
 
     def signed(session: bytes | None, sender: str, receiver: str, by: Credentials = shop) -> Forge:
-        def forge(agreed: Agreed) -> Agreed:
-            claim = session_wire._claim(session or agreed.session, sender, receiver)
-            return Agreed(agreed.session, by.certificate, by.identity.sign(claim))
+        def forge(agreed: SessionProof) -> SessionProof:
+            claim = secure_transport._claim(session or agreed.session, sender, receiver)
+            return SessionProof(agreed.session, by.certificate, by.identity.sign(claim))
 
         return forge
 
@@ -137,13 +137,16 @@ def _agreed(outcome: Outcome, credentials: dict[str, Credentials]) -> None:
         ("another sender", signed(None, "telco", "bank")),
         ("another receiver", signed(None, "shop", "telco")),
         ("another party's key", signed(None, "shop", "bank", by=telco)),
-        ("nothing of the session", lambda agreed: Agreed(agreed.session, shop.certificate, shop.identity.sign(b""))),
+        (
+            "nothing of the session",
+            lambda agreed: SessionProof(agreed.session, shop.certificate, shop.identity.sign(b"")),
+        ),
     ):
         if isinstance(_meet(credentials, forge), bytes):
             outcome.add("bound", "session", f"a signature for {what} is taken")
 
 
-def _session(greetings: dict[str, Greeting]) -> bytes:
+def _session(greetings: dict[str, SessionOffer]) -> bytes:
     """16 bytes of SHA-256 of the terms and of each name and nonce, in the order of names."""
     names = [(sha256(name.encode()).digest(), greetings[name].nonce) for name in sorted(greetings)]
     terms = sha256(greetings["bank"].terms.encode()).digest()
@@ -172,19 +175,19 @@ def _proofs(outcome: Outcome, credentials: dict[str, Credentials]) -> None:
     """Check that the bank refuses, through a hub, a proof of the shop's offer by a signature made for something
     else."""
     bank, shop = credentials["bank"], credentials["shop"]
-    old = SealOffer(bytes(range(32)), shop.certificate)
-    claims: dict[str, Callable[[SealOffer, SealOffer], bytes] | None] = {
+    old = KeyOffer(bytes(range(32)), shop.certificate)
+    claims: dict[str, Callable[[KeyOffer, KeyOffer], bytes] | None] = {
         "nothing else": None,
-        "another receiver": lambda own, other: Seal._claim("shop", "telco", own, other),
-        "another sender": lambda own, other: Seal._claim("telco", "bank", own, other),
-        "another offer of its own": lambda own, other: Seal._claim("shop", "bank", old, other),
-        "another offer of the receiver's": lambda own, other: Seal._claim("shop", "bank", own, old),
+        "another receiver": lambda own, other: EndToEndSession._claim("shop", "telco", own, other),
+        "another sender": lambda own, other: EndToEndSession._claim("telco", "bank", own, other),
+        "another offer of its own": lambda own, other: EndToEndSession._claim("shop", "bank", old, other),
+        "another offer of the receiver's": lambda own, other: EndToEndSession._claim("shop", "bank", own, old),
     }
     for what, claim in claims.items():
         to_bank: list[bytes] = []
         forger = _Forger(shop.identity)
-        ours = Seal(bank, "shop", lambda body: None)
-        theirs = Seal(_Shown("shop", shop.ca, shop.certificate, forger), "bank", to_bank.append)  # type: ignore[arg-type]
+        ours = EndToEndSession(bank, "shop", lambda body: None)
+        theirs = EndToEndSession(_Shown("shop", shop.ca, shop.certificate, forger), "bank", to_bank.append)  # type: ignore[arg-type]
         if claim is not None:
             forger.claim = claim(theirs._offer, ours._offer)
         theirs.start()

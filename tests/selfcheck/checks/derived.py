@@ -32,8 +32,8 @@ from securevfl.protocols.choice import Protocol
 from securevfl.protocols.residuals.defences import Noise
 from securevfl.protocols.score_ledger.ledger import Ledger
 from securevfl.protocols.shares import table_transfers
-from securevfl.transport import session_wire
-from securevfl.transport.seal import Seal, SealOffer
+from securevfl.transport import secure_transport
+from securevfl.transport.end_to_end import EndToEndSession, KeyOffer
 
 __all__ = ["CHECKS", "TABLE", "Derived"]
 
@@ -87,8 +87,8 @@ def _value(coin: bytes, z: int, x: int) -> bytes:
     return PrfHash(coin).values(np.full((1, 2), z, np.uint64), np.full((1, 2), x, np.uint64)).tobytes()
 
 
-def _offer(number: int) -> SealOffer:
-    return SealOffer(bytes([number]) * 32, b"a certificate")
+def _offer(number: int) -> KeyOffer:
+    return KeyOffer(bytes([number]) * 32, b"a certificate")
 
 
 def _job(**keys: Any) -> bytes:
@@ -160,13 +160,13 @@ TABLE = (
     ),
     Derived(
         "what a party signs of a session",
-        lambda session, sender, receiver: session_wire._claim(session, sender, receiver),
+        lambda session, sender, receiver: secure_transport._claim(session, sender, receiver),
         {"session": bytes(16), "sender": "shop", "receiver": "bank"},
         {"session": b"\1" * 16, "sender": "telco", "receiver": "telco"},
     ),
     Derived(
         "what a party signs of a sealed conversation",
-        lambda sender, receiver, own, other: Seal._claim(sender, receiver, _offer(own), _offer(other)),
+        lambda sender, receiver, own, other: EndToEndSession._claim(sender, receiver, _offer(own), _offer(other)),
         {"sender": "shop", "receiver": "bank", "own": 1, "other": 2},
         {"sender": "telco", "receiver": "telco", "own": 3, "other": 3},
     ),

@@ -9,7 +9,7 @@ from securevfl.consent.consent_sheet import AgreedSheets
 from securevfl.disclosure import summed_bits
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.families.shares.shares_player import SharesPlayer
-from securevfl.organisations import conversation, correlate, fairness_by_group, join
+from securevfl.organisations import correlate, fairness_by_group, join, peer_session
 from securevfl.protocols.declared import permit_stop_decision
 from securevfl.protocols.shares import column_correlations, group_counts
 from securevfl.protocols.shares.opened_scores import Scores
@@ -61,7 +61,7 @@ MUTANTS = [
         "groups that are left out are told of together, however few rows these are",
         "counts by group",
         "groups",
-        edited(fairness_by_group, "groups_told", ("while 0 < rest < FEWEST and alone", "while False")),
+        edited(fairness_by_group, "merge_small_groups", ("while 0 < rest < FEWEST and alone", "while False")),
     ),
     _mutant(
         "counts by group: not in the ledger",
@@ -199,7 +199,7 @@ MUTANTS = [
         "others are told that a party stops, as often as they like, and its ledger has none of it",
         "ends of conversations",
         "count",
-        edited(conversation, "_entered", ("ledger.tried(others)", "pass")),
+        edited(peer_session, "_entered", ("ledger.tried(others)", "pass")),
     ),
     _mutant(
         "ends: one count for all",

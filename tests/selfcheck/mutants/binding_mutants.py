@@ -13,8 +13,8 @@ from securevfl.crypto.transfers import base_transfers
 from securevfl.crypto.transfers.vole_prf import PrfHash
 from securevfl.models import inputs
 from securevfl.protocols.alignment.psi_work import AlignmentWork
-from securevfl.transport import seal, session_wire
-from securevfl.transport.seal import Seal
+from securevfl.transport import end_to_end, secure_transport
+from securevfl.transport.end_to_end import EndToEndSession
 from selfcheck.mutants.mutant import Mutant, Stand, patched
 
 
@@ -23,7 +23,7 @@ def _claim_of_sender(session: bytes, sender: str, receiver: str) -> bytes:
 
 
 def _proof_of_sender(sender: str, receiver: str, own: Any, other: Any) -> bytes:
-    return b"securevfl seal 1" + seal._digest(sender, own)
+    return b"securevfl seal 1" + end_to_end._digest(sender, own)
 
 
 class _OneNonce:
@@ -96,32 +96,32 @@ def _shares_with_active(self: Any) -> Any:
 
 MUTANTS = [
     Mutant(
-        "Agreed: signature of the name alone",
+        "SessionProof: signature of the name alone",
         "a signature of another session, or for another receiver, will do",
         "signatures are bound",
         "bound",
-        patched((session_wire, "_claim", _claim_of_sender)),
+        patched((secure_transport, "_claim", _claim_of_sender)),
     ),
     Mutant(
         "hub: proof of the sender's offer alone",
         "a proof made for another receiver, or another offer of its, will do",
         "signatures are bound",
         "bound",
-        patched((Seal, "_claim", staticmethod(_proof_of_sender))),
+        patched((EndToEndSession, "_claim", staticmethod(_proof_of_sender))),
     ),
     Mutant(
         "session: one nonce for all",
         "of everyone's nonces one enters the session, whose sender may make it happen twice",
         "signatures are bound",
         "bound",
-        patched((session_wire, "hashlib", Stand(hashlib, sha256=_OneNonce))),
+        patched((secure_transport, "hashlib", Stand(hashlib, sha256=_OneNonce))),
     ),
     Mutant(
         "greetings without a nonce",
         "two runs of one job are one session",
         "signatures are bound",
         "fresh",
-        patched((session_wire, "secrets", Stand(secrets, token_bytes=_no_nonce))),
+        patched((secure_transport, "secrets", Stand(secrets, token_bytes=_no_nonce))),
     ),
     Mutant(
         "transfers: hash without the key",

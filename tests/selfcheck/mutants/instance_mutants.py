@@ -28,8 +28,8 @@ from securevfl.protocols.shares import table_transfers
 from securevfl.protocols.shares.disk_store import OnDisk
 from securevfl.training import session
 from securevfl.training.model_part import ModelPart
-from securevfl.transport import session_wire
-from securevfl.transport.seal import Seal
+from securevfl.transport import secure_transport
+from securevfl.transport.end_to_end import EndToEndSession
 from selfcheck.mutants.mutant import Mutant, Patch, Stand, edited, patched
 
 _product, _zero = LatticeShareEvaluator.product, LatticeShareEvaluator._zero
@@ -76,9 +76,13 @@ _LOST: list[tuple[str, str, Patch]] = [
     ("seeds of transfers", "the purpose", edited(table_transfers, "derived_seed", (", purpose)", ")"))),
     ("noise", "the subchannel", edited(Noise, "__init__", (", subchannel)", ")"))),
     ("noise", "its number", edited(Noise, "take", ("self._key, number", "self._key, 0"))),
-    ("claims of a session", "the session", edited(session_wire, "_claim", ("+ session ", ""))),
-    ("claims of a session", "the receiver", edited(session_wire, "_claim", ("(sender, receiver)", "(sender, sender)"))),
-    ("claims of a hub", "the receiver's offer", edited(Seal, "_claim", (" + _digest(receiver, other)", ""))),
+    ("claims of a session", "the session", edited(secure_transport, "_claim", ("+ session ", ""))),
+    (
+        "claims of a session",
+        "the receiver",
+        edited(secure_transport, "_claim", ("(sender, receiver)", "(sender, sender)")),
+    ),
+    ("claims of a hub", "the receiver's offer", edited(EndToEndSession, "_claim", (" + _digest(receiver, other)", ""))),
     (
         "the key of rows",
         "half of an id",

@@ -2,8 +2,8 @@
 
 Two parties A and B that have no line to each other agree on keys through the hub (the SIGMA pattern of Krawczyk 2003):
 
-    1. both   SealOffer   an ephemeral X25519 key and the certificate
-    2. both   Proof       sealed: a signature by the certificate's key over both offers and who sends to whom
+    1. both   KeyOffer   an ephemeral X25519 key and the certificate
+    2. both   IdentityProof       sealed: a signature by the certificate's key over both offers and who sends to whom
     3. both               everything else sealed: ChaCha20-Poly1305, the message's number as nonce
 
 Keys are HKDF-SHA256 of the X25519 secret, one for each direction, salted with both offers. Numbers are not sent: a
@@ -26,26 +26,26 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from securevfl.crypto.secret import Secret
 from securevfl.errors import FrameError
 from securevfl.runtime.codec import Message, decode_message, encode_message
-from securevfl.transport.certs import check_peer
-from securevfl.transport.tls import Credentials, verify
+from securevfl.transport.certificate_checks import check_peer
+from securevfl.transport.tls import Credentials, verify_signature
 
 _CONTEXT = b"securevfl seal 1"
 
 
-class SealOffer(Message, frozen=True):
+class KeyOffer(Message, frozen=True):
     """public: 32 bytes, X25519; certificate: DER."""
 
     public: bytes
     certificate: bytes
 
 
-class Proof(Message, frozen=True):
+class IdentityProof(Message, frozen=True):
     """The sender made its offer for this receiver and has seen the receiver's."""
 
     signature: bytes
 
 
-class Seal(Secret):
+class EndToEndSession(Secret):
     """One party's end of a sealed conversation. `forward` takes what goes to the hub, in order, and must not wait."""
 
     def __init__(self, credentials: Credentials, peer: str, forward: Callable[[bytes], None]) -> None:
@@ -53,8 +53,8 @@ class Seal(Secret):
         self._peer = peer
         self._forward = forward
         self._key = X25519PrivateKey.generate()
-        self._offer = SealOffer(self._key.public_key().public_bytes_raw(), credentials.certificate)
-        self._peer_offer: SealOffer | None = None
+        self._offer = KeyOffer(self._key.public_key().public_bytes_raw(), credentials.certificate)
+        self._peer_offer: KeyOffer | None = None
         self._cipher_in: ChaCha20Poly1305 | None = None
         self._cipher_out: ChaCha20Poly1305 | None = None
         self._sent = self._received = 0
@@ -83,7 +83,7 @@ class Seal(Secret):
         FrameError if it does not open; TransportError or CryptoError if the peer is not who it should be.
         """
         if self._peer_offer is None:
-            self._agree(decode_message(SealOffer, body))
+            self._agree(decode_message(KeyOffer, body))
             return None
         assert self._cipher_in is not None
         try:
@@ -94,9 +94,9 @@ class Seal(Secret):
                 "what came was altered, replayed, lost or out of order"
             ) from None
         if not self._ready.is_set():
-            proof = decode_message(Proof, plain)
+            proof = decode_message(IdentityProof, plain)
             claim = self._claim(self._peer, self._credentials.party, self._peer_offer, self._offer)
-            verify(self._peer_offer.certificate, proof.signature, claim)
+            verify_signature(self._peer_offer.certificate, proof.signature, claim)
             self._received += 1
             self._ready.set()
             return None
@@ -106,7 +106,7 @@ class Seal(Secret):
         """Note that the message last received has been accepted, so that the next one is another."""
         self._received += 1
 
-    def _agree(self, offer: SealOffer) -> None:
+    def _agree(self, offer: KeyOffer) -> None:
         check_peer(offer.certificate, self._credentials.ca, self._peer)
         try:
             shared = self._key.exchange(X25519PublicKey.from_public_bytes(offer.public))
@@ -122,10 +122,10 @@ class Seal(Secret):
         self._cipher_out, self._cipher_in = cipher(me, self._peer), cipher(self._peer, me)
         self._peer_offer = offer
         claim = self._claim(me, self._peer, self._offer, offer)
-        self.send(encode_message(Proof(self._credentials.identity.sign(claim))))  # step 2
+        self.send(encode_message(IdentityProof(self._credentials.identity.sign(claim))))  # step 2
 
     @staticmethod
-    def _claim(sender: str, receiver: str, own: SealOffer, other: SealOffer) -> bytes:
+    def _claim(sender: str, receiver: str, own: KeyOffer, other: KeyOffer) -> bytes:
         return _CONTEXT + _named(sender, receiver) + _digest(sender, own) + _digest(receiver, other)
 
 
@@ -133,5 +133,5 @@ def _named(*names: str) -> bytes:
     return b"".join(len(name.encode()).to_bytes(2, "big") + name.encode() for name in names)
 
 
-def _digest(party: str, offer: SealOffer) -> bytes:
+def _digest(party: str, offer: KeyOffer) -> bytes:
     return hashlib.sha256(_named(party) + offer.public + offer.certificate).digest()

@@ -17,13 +17,13 @@ import securevfl as vfl
 from securevfl.data.row_order import write_rows
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, ConsentError, LabelError, PeerStopped, TransportError
-from securevfl.organisations import comparing
-from securevfl.organisations.comparing import compare_with
-from securevfl.organisations.conversation import Venue
+from securevfl.organisations import compare
+from securevfl.organisations.compare import compare_with
+from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.protocols.score_ledger.ledger import Ledger
 from tests.forked import Forked
 from tests.training.test_comparison import tables
-from tests.transport.at_once import at_each
+from tests.transport.processes import at_each
 
 JOB = vfl.Job(model=vfl.Trees(trees=2, depth=2, own_score=False), seed=2)
 LINE: dict[str, Any] = {"timeout": 20, "patience": 5}
@@ -113,10 +113,10 @@ def test_measurements_are_in_the_ledger_before_the_first_training(
     def compared(party: vfl.Party, kit: Path) -> Any:
         consent = refused if party.name == who else None
         return compare_with(
-            job, party, Venue.of(kit / "peers.toml", **LINE), ledger=ledgers[party.name], consent=consent
+            job, party, PeerSettings.of(kit / "peers.toml", **LINE), ledger=ledgers[party.name], consent=consent
         )
 
-    monkeypatch.setattr(comparing, "take_part", stopped)
+    monkeypatch.setattr(compare, "take_part", stopped)
     for who in ("bank", "shop"):
         found = at_each(meeting, compared, parties)
         assert isinstance(found[who], ConsentError)
@@ -130,8 +130,8 @@ def test_measurements_are_in_the_ledger_before_the_first_training(
     assert not any(ledger.read().entries for ledger in ledgers.values())
 
 
-def venue(kit: Path) -> Venue:
-    return Venue.of(kit / "peers.toml", **LINE)
+def venue(kit: Path) -> PeerSettings:
+    return PeerSettings.of(kit / "peers.toml", **LINE)
 
 
 def test_three_parties_compare_with_the_labels_at_the_one_that_peers_name(meet: Any, tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_two_comparisons_at_once_are_one(meet: Any, tmp_path: Path) -> None:
     """The second would meet the first one's partner between two trainings."""
     meeting, (bank, _) = meet(2, None, JOB), tables(1600)
     ledger = DisclosureLedger(tmp_path / "bank.ledger", "bank")
-    with comparing._only(ledger), pytest.raises(ConfigError, match="one is under way; wait for its end"):
+    with compare._only(ledger), pytest.raises(ConfigError, match="one is under way; wait for its end"):
         compare_with(JOB, bank, venue(meeting.folder / "bank"), ledger=ledger)
 
 

@@ -3,11 +3,11 @@
 Every party runs this. Turns go in an order that all know, so that one measurement at a time is on its way:
 
 1. each party in turn   takes the bare round trips of the lines on which it calls (`organisations.measure`)
-   it -> all            Reached   what they took
+   it -> all            RoundTripTimes   what they took
 2. each pair in turn    its first party asks, its second answers
    first -> second      Probe     bytes
-   second -> first      Probed    the same bytes back
-   first -> all         Found     what small and large ones took there and back
+   second -> first      ProbeEcho    the same bytes back
+   first -> all         ProbeResult     what small and large ones took there and back
 
 A large echo less a small one is twice the time of its bytes; a small echo less the bare round trip is twice what the
 library adds to a message. The bytes are random, so that nothing on the way can make them fewer. Parties learn how long
@@ -17,8 +17,6 @@ their lines take and nothing else.
 from __future__ import annotations
 
 import secrets
-import socket
-import ssl
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,104 +25,17 @@ from math import isfinite
 from statistics import median
 
 from securevfl.base.roles import Roles
-from securevfl.errors import ProtocolError, TransportError
-from securevfl.organisations.conversation import Venue, check_among, converse
+from securevfl.errors import ProtocolError
+from securevfl.organisations.bare_round_trip import round_trips
+from securevfl.organisations.peer_session import run_session
+from securevfl.organisations.peer_settings import PeerSettings, check_among
 from securevfl.protocols.declared import Declared, Reveal, permit_sizes
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel, DisclosingMessage
 from securevfl.runtime.clock import Network
 from securevfl.runtime.codec import Message
-from securevfl.transport.certs import check_peer, server_name
 from securevfl.transport.peers import Peers, split_address
 from securevfl.transport.tls import Credentials
-
-# The bare round trip of a line to a neighbour's port, without the threads that a message of ours passes.
-#
-# HTTP/2 has every SETTINGS frame confirmed at once (RFC 9113, 6.5.3), and gRPC does that in its core: the confirmation
-# comes from behind all that lies between two parties, proxies and TLS included, and before any Python runs. So it takes
-# what a ping would, over the line that training takes and under the same certificates.
-
-
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_HEAD = 9  # bytes of a frame before its payload
-_SETTINGS, _PING, _GOAWAY = 4, 6, 7
-_ACK = 1
-_LONGEST = 1 << 14  # bytes of a frame's payload that need no agreement
-
-
-def round_trips(credentials: Credentials, peer: str, where: tuple[str, int], count: int, timeout: float) -> list[float]:
-    """Seconds of `count` confirmations by the party at (host, port), one after the other.
-
-    timeout: seconds for the connection and for each confirmation. TransportError if the port is not that party's, or
-    does not answer.
-    """
-    host, port = where
-    context = credentials.context()
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    try:
-        with (
-            socket.create_connection(where, timeout) as line,
-            context.wrap_socket(line, server_hostname=server_name(peer)) as secured,
-        ):
-            check_peer(secured.getpeercert(binary_form=True) or b"", credentials.ca, peer)
-            secured.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            talk = _Talk(secured, timeout)
-            secured.sendall(_PREFACE)
-            talk.confirmed()
-            return [talk.confirmed() for _ in range(count)]
-    except OSError as error:
-        reason = error.reason if isinstance(error, ssl.SSLError) else error.strerror or error
-        raise TransportError(
-            f"{credentials.party}: a confirmation of {peer} at {host}:{port} was expected, none came ({reason}); is "
-            "something else than a party of this version there?"
-        ) from None
-
-
-class _Talk:
-    """The client's side of HTTP/2, as far as settings go."""
-
-    def __init__(self, secured: ssl.SSLSocket, timeout: float) -> None:
-        self._socket = secured
-        self._timeout = timeout
-        self._left = b""
-
-    def confirmed(self) -> float:
-        """Send settings that change nothing, and return the seconds until they are confirmed. Raises OSError if they
-        are not."""
-        start = time.perf_counter()
-        self._socket.sendall(_frame(_SETTINGS, 0, b""))
-        while (passed := time.perf_counter() - start) < self._timeout:
-            kind, flags, payload = self._next()
-            if kind == _SETTINGS and flags & _ACK:
-                return time.perf_counter() - start
-            if kind == _GOAWAY:
-                raise ConnectionError("it hung up")
-            if kind in (_SETTINGS, _PING) and not flags & _ACK:
-                self._socket.sendall(_frame(kind, _ACK, payload if kind == _PING else b""))
-        raise TimeoutError(f"nothing else came in {passed:.0f} s")
-
-    def _next(self) -> tuple[int, int, bytes]:
-        """Read the next frame, and return its kind, flags and payload."""
-        head = self._read(_HEAD)
-        size = int.from_bytes(head[:3], "big")
-        if size > _LONGEST:
-            raise ConnectionError("it does not speak HTTP/2")
-        return head[3], head[4], self._read(size)
-
-    def _read(self, size: int) -> bytes:
-        while len(self._left) < size:
-            data = self._socket.recv(1 << 14)
-            if not data:
-                raise ConnectionError("it hung up")
-            self._left += data
-        found, self._left = self._left[:size], self._left[size:]
-        return found
-
-
-def _frame(kind: int, flags: int, payload: bytes) -> bytes:
-    """Encode a frame of the connection as a whole, stream 0."""
-    return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + bytes(4) + payload
-
 
 _WARM = 10  # echoes before those that count
 _TIMES = 30  # echoes and round trips that count
@@ -136,7 +47,7 @@ _LONG = 0.2  # seconds of bytes in a large echo, where the largest takes that lo
 _WAIT = 10.0  # seconds for a bare round trip
 
 
-class Reached(DisclosingMessage, frozen=True):
+class RoundTripTimes(DisclosingMessage, frozen=True):
     """Seconds of a bare round trip to each neighbour that the sender calls."""
 
     seconds: dict[str, float]
@@ -148,13 +59,13 @@ class Probe(Message, frozen=True):
     data: bytes
 
 
-class Probed(Message, frozen=True):
+class ProbeEcho(Message, frozen=True):
     """A probe on its way back to its sender."""
 
     data: bytes
 
 
-class Found(DisclosingMessage, frozen=True):
+class ProbeResult(DisclosingMessage, frozen=True):
     """Seconds there and back of small data, and of `size` bytes of it."""
 
     small: float
@@ -171,7 +82,9 @@ class MeasuredLine:
     network: Network
 
 
-def measure_lines(me: str, venue: Venue, *, on_turn: Callable[[int, int], None] | None = None) -> list[MeasuredLine]:
+def measure_lines(
+    me: str, venue: PeerSettings, *, on_turn: Callable[[int, int], None] | None = None
+) -> list[MeasuredLine]:
     """Measures the line of every two parties together with them all; the same list at every party.
 
     on_turn(turns done, of). The rest as in `join`. Takes some seconds a pair. TransportError and ConfigError as `join`.
@@ -179,8 +92,12 @@ def measure_lines(me: str, venue: Venue, *, on_turn: Callable[[int, int], None] 
     check_among(venue.peers, me)
     terms = {"parties": list(venue.peers.parties), "task": "line"}
     credentials = Credentials(venue.certs, me)
-    lines = converse(
-        me, venue, terms, lambda channel: _Turns(channel, venue.peers, credentials, on_turn).all(), ledger=None
+    lines = run_session(
+        me,
+        venue,
+        terms,
+        lambda channel: _LineMeasurement(channel, venue.peers, credentials, on_turn).all(),
+        ledger=None,
     )
     for line in lines:
         facts = {"mbps": line.network.mbps, "rtt_ms": line.network.rtt_ms, "message_ms": line.network.message_ms}
@@ -202,12 +119,12 @@ def declares(roles: Roles) -> list[Declared]:
     """Declare what the messages of the measurement reveal."""
     times = Reveal("plain", "how long lines between parties take")
     return [
-        *(Declared(kind, *pair, times) for kind in (Reached, Found) for pair in roles.pairs()),
-        *(Declared(kind, *pair, Reveal("uniform")) for kind in (Probe, Probed) for pair in roles.pairs()),
+        *(Declared(kind, *pair, times) for kind in (RoundTripTimes, ProbeResult) for pair in roles.pairs()),
+        *(Declared(kind, *pair, Reveal("uniform")) for kind in (Probe, ProbeEcho) for pair in roles.pairs()),
     ]
 
 
-class _Turns:
+class _LineMeasurement:
     """One party's part in all turns."""
 
     def __init__(
@@ -225,9 +142,9 @@ class _Turns:
             self._on_turn(done, len(parties) + len(pairs))
             if name == me:
                 self._reached[me] = self._reach()
-                self._tell(Reached(self._reached[me]))  # 1
+                self._tell(RoundTripTimes(self._reached[me]))  # 1
             else:
-                self._reached[name] = self._channel.recv(name, Reached).seconds  # 1
+                self._reached[name] = self._channel.recv(name, RoundTripTimes).seconds  # 1
         lines = []
         for done, (one, other) in enumerate(pairs, len(parties)):
             self._on_turn(done, len(parties) + len(pairs))
@@ -257,7 +174,7 @@ class _Turns:
             if peers.calls(me, name)
         }
 
-    def _probe(self, other: str) -> Found:
+    def _probe(self, other: str) -> ProbeResult:
         """Step 2 of the party that asks."""
         data = secrets.token_bytes(_MOST)
         for _ in range(_WARM):
@@ -268,7 +185,7 @@ class _Turns:
             size = _FIRST
             while size < _MOST and self._echo(other, data[:size]) - small < _LONG:
                 size *= 2
-            found = Found(small, median(self._echo(other, data[:size]) for _ in range(_LARGE_TIMES)), size)
+            found = ProbeResult(small, median(self._echo(other, data[:size]) for _ in range(_LARGE_TIMES)), size)
             if found.small < found.large:
                 break
         return found
@@ -277,24 +194,24 @@ class _Turns:
         """Seconds until the data are back."""
         start = time.perf_counter()
         self._channel.send(other, Probe(data))  # 2
-        back = self._channel.recv(other, Probed)  # 2
+        back = self._channel.recv(other, ProbeEcho)  # 2
         seconds = time.perf_counter() - start
         if back.data != data:
             raise ProtocolError(f"{other} was expected to send back {len(data)} bytes, others came; update the older")
         return seconds
 
-    def _answer(self, one: str) -> Found:
+    def _answer(self, one: str) -> ProbeResult:
         """Step 2 of everyone else: sends back what it is asked, until the pair is through."""
-        kinds: tuple[type[Probe | Found], ...] = (Probe, Found)
+        kinds: tuple[type[Probe | ProbeResult], ...] = (Probe, ProbeResult)
         while True:
             _, message = self._channel.recv_any((one,), kinds)
-            if isinstance(message, Found):
+            if isinstance(message, ProbeResult):
                 return message
             if len(message.data) > _MOST:
                 raise ProtocolError(f"{one} was expected to send at most {_MOST} bytes to be sent back, more came")
-            self._channel.send(one, Probed(message.data))  # 2
+            self._channel.send(one, ProbeEcho(message.data))  # 2
 
-    def _line(self, one: str, other: str, found: Found) -> MeasuredLine:
+    def _line(self, one: str, other: str, found: ProbeResult) -> MeasuredLine:
         hub = self._peers.hub
         direct = other in self._peers.neighbours(one)
         bare = sum(self._bare(*hop) for hop in ([(one, other)] if direct else [(one, str(hub)), (str(hub), other)]))

@@ -1,7 +1,7 @@
 """A party's conversations with all others: a session that nobody can replay, then frames; the `Wire` of a channel.
 
-    1. all <-> all    Greeting   a random nonce, the job and the roles in full
-    2. all <-> all    Agreed     the session: SHA-256 of the terms and of everyone's nonces, 16 bytes; signed
+    1. all <-> all    SessionOffer   a random nonce, the job and the roles in full
+    2. all <-> all    SessionProof     the session: SHA-256 of the terms and of everyone's nonces, 16 bytes; signed
     3. all <-> all    Frame      the messages of that session
 
 Everyone puts a fresh nonce in, so a session cannot be made to happen twice. In step 2 everyone shows its certificate
@@ -36,16 +36,24 @@ from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Abort, Inbox
 from securevfl.runtime.clock import Stamp
 from securevfl.runtime.codec import FORMAT, SESSION_BYTES, Frame, Message, encode_message
-from securevfl.transport.certs import check_peer
-from securevfl.transport.endpoint import Endpoint, Hall
+from securevfl.transport.certificate_checks import check_peer
+from securevfl.transport.end_to_end import EndToEndSession
+from securevfl.transport.endpoint import Endpoint, SessionRouter
 from securevfl.transport.line import Line
+from securevfl.transport.packets import (
+    EncryptedPacket,
+    Packet,
+    SessionOffer,
+    SessionProof,
+    decode_inner_packet,
+    decode_packet,
+)
 from securevfl.transport.peers import Peers
-from securevfl.transport.relay import Agreed, Greeting, Letter, Parcel, read_letter, read_packet, route
-from securevfl.transport.seal import Seal
-from securevfl.transport.tls import Credentials, verify
+from securevfl.transport.relay import route
+from securevfl.transport.tls import Credentials, verify_signature
 
 
-class Post:
+class SecureTransport:
     """The wire of one party. `terms` are compared with everyone's: plain data that all parties may see.
 
     keys: fingerprints of all parties' certificate keys by name, this party's own too, known once it is open.
@@ -60,7 +68,7 @@ class Post:
         through: bool = False,
         listen: str | None = None,
         patience: float = 60.0,
-        hall: Hall | None = None,
+        router: SessionRouter | None = None,
         conversation: str = "",
     ) -> None:
         self.me = credentials.party
@@ -78,15 +86,15 @@ class Post:
             lambda name, error: self._fail(error),
             listen=listen,
             patience=patience,
-            hall=hall,
+            router=router,
             conversation=conversation,
         )
         self._seals = {
-            name: Seal(credentials, name, partial(self._through_hub, name))
+            name: EndToEndSession(credentials, name, partial(self._through_hub, name))
             for name in self._others
-            if peers.sealed(self.me, name)
+            if peers.is_relayed(self.me, name)
         }
-        self._greetings: dict[str, deque[Greeting | Agreed]] = {name: deque() for name in self._others}
+        self._greetings: dict[str, deque[SessionOffer | SessionProof]] = {name: deque() for name in self._others}
         self._heard = dict.fromkeys(self._others, 0)  # greetings, of two
         self._failure: SecureVFLError | None = None
         self._inbox: Inbox | None = None
@@ -134,7 +142,7 @@ class Post:
         self._endpoint.abandon()
 
     def _agree(self, deadline: float, timeout: float) -> Inbox:
-        own = Greeting(FORMAT, secrets.token_bytes(32), self._terms, self._through)
+        own = SessionOffer(FORMAT, secrets.token_bytes(32), self._terms, self._through)
         for seal in self._seals.values():
             seal.start()
         for name in self._others:
@@ -150,7 +158,7 @@ class Post:
                     self._check(name, deadline, timeout)
         greetings = {self.me: own}
         for name in self._others:
-            greetings[name] = self._next(name, Greeting, deadline, timeout)
+            greetings[name] = self._next(name, SessionOffer, deadline, timeout)
         digest = hashlib.sha256(b"securevfl session 1" + hashlib.sha256(self._terms.encode()).digest())
         for name in sorted(greetings):
             digest.update(hashlib.sha256(name.encode()).digest() + greetings[name].nonce)
@@ -161,13 +169,13 @@ class Post:
                 raise self._failure
         for name in self._others:
             signature = self._credentials.identity.sign(_claim(session, self.me, name))
-            self._put(name, Agreed(session, self._credentials.certificate, signature))
+            self._put(name, SessionProof(session, self._credentials.certificate, signature))
         for name in self._others:
-            agreed = self._next(name, Agreed, deadline, timeout)
+            agreed = self._next(name, SessionProof, deadline, timeout)
             if agreed.session != session:
                 raise PeerLost(f"{name} and {self.me} have not heard the same greetings")
             check_peer(agreed.certificate, self._credentials.ca, name)
-            self.keys[name] = verify(agreed.certificate, agreed.signature, _claim(session, name, self.me))
+            self.keys[name] = verify_signature(agreed.certificate, agreed.signature, _claim(session, name, self.me))
             eventlog.emit(self.me, "identified", {"peer": name, "key": self.keys[name]})
         eventlog.emit(self.me, "agreed", {"session": session.hex(), "parties": len(greetings)})
         return inbox
@@ -206,11 +214,11 @@ class Post:
             self._line(to).send(letter)
 
     def _through_hub(self, to: str, body: bytes) -> None:
-        self._line(to).send(encode_message(Parcel(self.me, to, body)))
+        self._line(to).send(encode_message(EncryptedPacket(self.me, to, body)))
 
     def _deliver(self, neighbour: str, packet: bytes) -> None:
-        found = read_packet(self.me, neighbour, packet)
-        if isinstance(found, Parcel):
+        found = decode_packet(self.me, neighbour, packet)
+        if isinstance(found, EncryptedPacket):
             if route(self._endpoint, self._peers, neighbour, found, packet):
                 self._unseal(found)
         elif neighbour in self._others:
@@ -222,7 +230,7 @@ class Post:
         else:
             raise FrameError(f"{self.me}: parcels were expected of the hub, {type(found).__name__} came")
 
-    def _unseal(self, parcel: Parcel) -> None:
+    def _unseal(self, parcel: EncryptedPacket) -> None:
         seal = self._seals[parcel.sender]
         try:
             plain = seal.receive(parcel.body)
@@ -230,10 +238,10 @@ class Post:
             self._fail(error)
             return
         if plain is not None:
-            self._take(parcel.sender, read_letter(self.me, parcel.sender, plain), plain)
+            self._take(parcel.sender, decode_inner_packet(self.me, parcel.sender, plain), plain)
             seal.accept()
 
-    def _take(self, sender: str, letter: Letter, data: bytes) -> None:
+    def _take(self, sender: str, letter: Packet, data: bytes) -> None:
         if isinstance(letter, Abort):
             self._fail(letter.error(sender, self._others))
             return
@@ -244,7 +252,7 @@ class Post:
             return
         if self._heard[sender] == 2:
             raise FrameError(f"{self.me}: frames of {sender} were expected, another greeting came")
-        if isinstance(letter, Greeting):
+        if isinstance(letter, SessionOffer):
             if not letter.through:
                 self.unfinished.add(sender)
             try:
@@ -256,7 +264,7 @@ class Post:
             self._greetings[sender].append(letter)
             self._changed.notify_all()
 
-    def _compare(self, sender: str, greeting: Greeting) -> None:
+    def _compare(self, sender: str, greeting: SessionOffer) -> None:
         if greeting.format != FORMAT or len(greeting.nonce) != 32:
             raise ProtocolError(f"{sender}: format {FORMAT} was expected, {greeting.format} came; update the older")
         if greeting.terms != self._terms:

@@ -1,6 +1,6 @@
 """What looks between organisations share: aligned tables that meet without a model, to tell figures of them.
 
-1. all -> all   ShownTable   rows, how many columns or groups, keyed digest of the row order
+1. all -> all   TableShape   rows, how many columns or groups, keyed digest of the row order
 2. each         its sheet; its ledger takes what it is about to tell, or refuses (`securevfl.consent.consent_sheet`)
 3. all          the look itself
 """
@@ -16,7 +16,8 @@ from securevfl.base.roles import ACTIVE, PARTNER, Roles
 from securevfl.data.party import Party
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import IdError, TableError
-from securevfl.organisations.conversation import Venue, converse
+from securevfl.organisations.peer_session import run_session
+from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.protocols.declared import Declared, Reveal, permit_sizes
 from securevfl.protocols.party_context import PartyContext
 from securevfl.runtime.channel import Channel, DisclosingMessage
@@ -25,7 +26,7 @@ from securevfl.runtime.executor import Meter
 T = TypeVar("T")
 
 
-class ShownTable(DisclosingMessage, frozen=True):
+class TableShape(DisclosingMessage, frozen=True):
     """What a party says of its table before a look. count: of the columns or the groups that it brings."""
 
     rows: int
@@ -34,15 +35,17 @@ class ShownTable(DisclosingMessage, frozen=True):
 
 
 def declares(roles: Roles) -> list[Declared]:
-    """Declare what `ShownTable` reveals."""
+    """Declare what `TableShape` reveals."""
     said = Reveal("plain", "how many rows, and columns of numbers or groups; keyed digest of the row order")
-    return [Declared(ShownTable, *pair, said) for pair in roles.pairs()]
+    return [Declared(TableShape, *pair, said) for pair in roles.pairs()]
 
 
-def hold(party: Party, venue: Venue, task: str, talk: Callable[[Channel], T], ledger: DisclosureLedger) -> T:
+def run_joint_session(
+    party: Party, venue: PeerSettings, task: str, talk: Callable[[Channel], T], ledger: DisclosureLedger
+) -> T:
     """Hold the conversation of a look with all parties of the venue."""
     terms = {"parties": list(venue.peers.parties), "task": task}
-    return converse(party.name, venue, terms, talk, ledger=ledger)
+    return run_session(party.name, venue, terms, talk, ledger=ledger)
 
 
 def keyed_order(order: bytes, channel: Channel) -> bytes:
@@ -56,13 +59,13 @@ def check_order(me: str, own: bytes, name: str, other: bytes, rows: str = "rows"
         raise IdError(f"{name} and {me} hold the {rows} in different order; align the tables first")
 
 
-def greet(party: Party, count: int, others: Sequence[str], channel: Channel) -> dict[str, ShownTable]:
+def exchange_table_shapes(party: Party, count: int, others: Sequence[str], channel: Channel) -> dict[str, TableShape]:
     """Tell all others of this party's table, and return what they tell of theirs. TableError or IdError unless they are
     on the same rows."""
-    mine = ShownTable(len(party), count, keyed_order(party.order, channel))
+    mine = TableShape(len(party), count, keyed_order(party.order, channel))
     for name in others:
         channel.send(name, mine, permit=permit_sizes(channel, name))  # 1
-    tables = {name: channel.recv(name, ShownTable) for name in others}  # 1
+    tables = {name: channel.recv(name, TableShape) for name in others}  # 1
     for name, table in tables.items():
         if table.rows != mine.rows:
             raise TableError(f"{name} has {table.rows:,} rows, {party.name} {mine.rows:,}; align the tables first")

@@ -23,8 +23,9 @@ from securevfl.data.party import Party
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, TransportError
 from securevfl.job import Job
-from securevfl.organisations.conversation import Venue, converse
 from securevfl.organisations.join import check_role, talk
+from securevfl.organisations.peer_session import run_session
+from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.protocols.score_ledger.ledger import Ledger
 from securevfl.protocols.shares.opened_loss import MOST
 from securevfl.runtime.channel import Channel
@@ -46,7 +47,7 @@ _BROKEN = (
 def compare_with(
     job: Job,
     party: Party,
-    venue: Venue,
+    venue: PeerSettings,
     *,
     ledger: DisclosureLedger | str | Path | None = None,
     consent: Callable[[Sheet], None] | None = None,
@@ -77,7 +78,7 @@ def compare_with(
                 consent(_one_sheet(list(jobs), known))
             return known
 
-        known = converse(party.name, venue, terms | {"task": "compare"}, agree, ledger=own_ledger, resumes=True)
+        known = run_session(party.name, venue, terms | {"task": "compare"}, agree, ledger=own_ledger, resumes=True)
         _measures(known, own_ledger, venue.peers.active, reserve=True)
         together = ", ".join(everyone)
         with pool_for(job, None, workers) as (pool, size):
@@ -94,7 +95,7 @@ def compare_with(
                 )
                 own = terms | {"task": "compare", "model": name}
                 try:
-                    part = converse(party.name, venue, own, partial(talk, train, on_round), ledger=own_ledger)
+                    part = run_session(party.name, venue, own, partial(talk, train, on_round), ledger=own_ledger)
                 except TransportError as error:
                     said = _BROKEN.format(error=error, name=name, count=len(jobs))
                     raise TransportError(said, away=error.away) from error

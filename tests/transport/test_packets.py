@@ -7,19 +7,26 @@ import pytest
 from securevfl.errors import STOP_REASONS, FrameError, PeerLost, TransportError
 from securevfl.runtime.channel import Abort
 from securevfl.runtime.codec import FORMAT, encode_frame, encode_message
-from securevfl.transport.relay import MAX_GREETING, Agreed, Greeting, Parcel, read_letter, read_packet
-from securevfl.transport.session_wire import Post
+from securevfl.transport.packets import (
+    MAX_HANDSHAKE_BYTES,
+    EncryptedPacket,
+    SessionOffer,
+    SessionProof,
+    decode_inner_packet,
+    decode_packet,
+)
+from securevfl.transport.secure_transport import SecureTransport
 from securevfl.transport.tls import Credentials
 
 SESSION = bytes(16)
-GREETING = Greeting(FORMAT, bytes(32), "{}", False)
+GREETING = SessionOffer(FORMAT, bytes(32), "{}", False)
 FRAME = encode_frame(Abort("failed"), session=SESSION, sender="shop", receiver="bank")
 
 
 def test_each_packet_says_what_it_is() -> None:
-    for message in (GREETING, Agreed(SESSION, b"", b""), Abort("failed"), Parcel("shop", "telco", b"")):
-        assert read_packet("bank", "shop", encode_message(message)) == message
-    assert type(read_packet("bank", "shop", FRAME)).__name__ == "Frame"
+    for message in (GREETING, SessionProof(SESSION, b"", b""), Abort("failed"), EncryptedPacket("shop", "telco", b"")):
+        assert decode_packet("bank", "shop", encode_message(message)) == message
+    assert type(decode_packet("bank", "shop", FRAME)).__name__ == "Frame"
 
 
 @pytest.mark.parametrize(
@@ -29,28 +36,28 @@ def test_each_packet_says_what_it_is() -> None:
         (b"", "malformed"),
         (encode_message(GREETING)[:-1], "malformed"),
         (FRAME.replace(b"Frame", b"frame"), "malformed"),
-        (encode_message(Abort("failed", party="x" * MAX_GREETING)), "at most"),
+        (encode_message(Abort("failed", party="x" * MAX_HANDSHAKE_BYTES)), "at most"),
     ],
 )
 def test_what_is_none_of_them_is_refused(packet: bytes, says: str) -> None:
     with pytest.raises(FrameError, match=says):
-        read_packet("bank", "shop", packet)
+        decode_packet("bank", "shop", packet)
 
 
 def test_there_are_no_parcels_in_parcels() -> None:
     with pytest.raises(FrameError, match="parcel in a parcel"):
-        read_letter("bank", "shop", encode_message(Parcel("shop", "bank", b"")))
+        decode_inner_packet("bank", "shop", encode_message(EncryptedPacket("shop", "bank", b"")))
 
 
-def post_of(meeting: Any, party: str) -> Post:
-    return Post(Credentials(meeting.kit(party), party), meeting.peers, {})
+def post_of(meeting: Any, party: str) -> SecureTransport:
+    return SecureTransport(Credentials(meeting.kit(party), party), meeting.peers, {})
 
 
 def test_letters_come_in_their_order(meet: Any) -> None:
     post = post_of(meet(2), "bank")
     with pytest.raises(FrameError, match="a greeting of shop was expected first, a frame came"):
         post._deliver("shop", FRAME)
-    for letter in (GREETING, Agreed(SESSION, b"", b"")):
+    for letter in (GREETING, SessionProof(SESSION, b"", b"")):
         post._deliver("shop", encode_message(letter))
     with pytest.raises(FrameError, match="another greeting came"):
         post._deliver("shop", encode_message(GREETING))
@@ -69,7 +76,7 @@ def test_a_relay_passes_parcels_on_and_tells_who_is_lost(meet: Any) -> None:
             post._deliver("relay", packet)
     for sender, receiver in (("relay", "bank"), ("bank", "bank"), ("shop", "shop"), ("telco", "bank")):
         with pytest.raises(FrameError, match="names another sender"):
-            post._deliver("relay", encode_message(Parcel(sender, receiver, b"")))
+            post._deliver("relay", encode_message(EncryptedPacket(sender, receiver, b"")))
     assert post._failure is None
     post._deliver("relay", encode_message(Abort("away", party="shop")))
     assert isinstance(post._failure, PeerLost)
@@ -85,4 +92,4 @@ def test_a_relay_passes_parcels_on_and_tells_who_is_lost(meet: Any) -> None:
 def test_a_neighbour_sends_letters_and_no_parcels(meet: Any) -> None:
     post = post_of(meet(2), "bank")
     with pytest.raises(FrameError, match="names another sender"):
-        post._deliver("shop", encode_message(Parcel("shop", "bank", encode_message(GREETING))))
+        post._deliver("shop", encode_message(EncryptedPacket("shop", "bank", encode_message(GREETING))))

@@ -1,0 +1,123 @@
+"""Charts as SVG inside a page: lines over an axis, and a bar split into shares.
+
+They need no script, no font and no other file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import cycle
+
+from securevfl.display.html import cell_text, escape
+
+COLOURS = "#3a6ea5", "#b23a2e", "#3c8d5a", "#8a5fa8", "#b8862b", "#5b6675", "#1b9e9e", "#d1669a", "#7a7a1f"
+
+WIDTH, HEIGHT = 480.0, 270.0
+
+LEFT, RIGHT, TOP, BOTTOM = 58.0, 14.0, 26.0, 40.0
+
+MAX_LINE_POINTS = 600  # of a line; more would not show
+
+Points = Sequence[tuple[float, float]]
+
+_Place = Callable[[float], float]
+
+
+def line_chart(series: Mapping[str, Points], *, x: str, y: str) -> str:
+    """Lines by name over a common x axis; points that are not finite are left out. Empty if none remain."""
+    kept = {name: _thin([p for p in points if all(map(math.isfinite, p))]) for name, points in series.items()}
+    kept = {name: points for name, points in kept.items() if points}
+    if not kept:
+        return ""
+    xs, ys = ([point[axis] for points in kept.values() for point in points] for axis in (0, 1))
+    x_ticks, y_ticks = ticks(min(xs), max(xs)), ticks(min(ys), max(ys))
+    x_low, x_high, y_low, y_high = min(xs), max(xs), y_ticks[0], y_ticks[-1]
+    x_ticks = [tick for tick in x_ticks if x_low <= tick <= x_high]
+
+    def across(value: float) -> float:
+        return LEFT + (value - x_low) / ((x_high - x_low) or 1.0) * (WIDTH - LEFT - RIGHT)
+
+    def down(value: float) -> float:
+        return HEIGHT - BOTTOM - (value - y_low) / ((y_high - y_low) or 1.0) * (HEIGHT - TOP - BOTTOM)
+
+    parts = [_axes(x_ticks, y_ticks, across, down), _text(WIDTH / 2, HEIGHT - 6, x, "middle"), _text(4, 14, y)]
+    for points, colour in zip(kept.values(), cycle(COLOURS), strict=False):
+        places = [(f"{across(a):.1f}", f"{down(b):.1f}") for a, b in points]
+        way = " ".join(",".join(place) for place in places)
+        parts.append(f'<polyline points="{way}" fill="none" stroke="{colour}" stroke-width="1.6"/>')
+        if len(places) == 1:
+            parts.append(f'<circle cx="{places[0][0]}" cy="{places[0][1]}" r="3" fill="{colour}"/>')
+    return _svg(HEIGHT, f"{', '.join(kept)} over {x}", parts) + (_legend(kept) if len(kept) > 1 else "")
+
+
+def side_by_side(pictures: Iterable[str]) -> str:
+    """Lay pictures out side by side, as many as the screen has room for; empty ones are left out."""
+    drawn = "".join(
+        f'<div style="flex: 1 1 20rem; max-width: 40rem">{picture}</div>' for picture in pictures if picture
+    )
+    return f'<div style="display: flex; flex-wrap: wrap; gap: 1rem">{drawn}</div>'
+
+
+def share_bar(shares: Mapping[str, float], *, unit: str) -> str:
+    """One bar, cut in proportion to the shares, with a line of words below for each."""
+    whole = sum(shares.values())
+    parts, at = [], 0.0
+    for row, ((name, share), colour) in enumerate(zip(shares.items(), cycle(COLOURS), strict=False)):
+        width = WIDTH * share / whole if whole > 0 else 0.0
+        parts.append(f'<rect x="{at:.1f}" y="0" width="{width:.1f}" height="26" fill="{colour}"/>')
+        line = 50.0 + 20.0 * row
+        percent = 100 * share / whole if whole > 0 else 0.0
+        parts.append(f'<rect x="0" y="{line - 10:.0f}" width="12" height="12" fill="{colour}"/>')
+        parts.append(_text(20, line, f"{name}: {share:.3f} {unit}, {percent:.0f}%"))
+        at += width
+    return _svg(44.0 + 20.0 * len(shares), ", ".join(shares), parts)
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Choose some four to eight round numbers that span low to high (steps of 1, 2 or 5 times a power of ten)."""
+    span = (high - low) or abs(high) or 1.0
+    raw = span / 5
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(size * power for size in (1, 2, 5, 10) if size * power >= raw)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [k * step for k in range(first, max(last, first + 1) + 1)]
+
+
+def _axes(x_ticks: list[float], y_ticks: list[float], across: _Place, down: _Place) -> str:
+    grid = [
+        f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{down(tick):.1f}" y2="{down(tick):.1f}" stroke="#dfe4ea"/>'
+        + _text(LEFT - 6, down(tick) + 4, _tick(tick), "end")
+        for tick in y_ticks
+    ]
+    marks = [_text(across(tick), HEIGHT - BOTTOM + 16, _tick(tick), "middle") for tick in x_ticks]
+    return "".join([*grid, *marks])
+
+
+def _legend(names: Iterable[str]) -> str:
+    words = zip(names, cycle(COLOURS), strict=False)
+    mark = "display: inline-block; width: 1.2em; height: .25em; vertical-align: middle; background: "
+    marks = (
+        f'<span style="margin-right: 1.2em"><span style="{mark}{colour}"></span> {escape(name)}</span>'
+        for name, colour in words
+    )
+    return f'<div style="font-size: .85rem; text-align: center">{" ".join(marks)}</div>'
+
+
+def _text(x: float, y: float, words: str, anchor: str = "start", colour: str = "#5b6675") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="12" text-anchor="{anchor}" fill="{colour}">{escape(words)}</text>'
+
+
+def _svg(height: float, label: str, parts: Sequence[str]) -> str:
+    head = f'<svg viewBox="0 0 {WIDTH:g} {height:g}" role="img" aria-label="{escape(label)}" font-family="sans-serif">'
+    return head + "".join(parts) + "</svg>"
+
+
+def _tick(value: float) -> str:
+    return cell_text(int(value)) if value == int(value) and abs(value) < 1e6 else f"{value:.3g}"
+
+
+def _thin(points: Points) -> Points:
+    """Every so many-th point of a long line, and always the last."""
+    step = math.ceil(len(points) / MAX_LINE_POINTS) or 1
+    return [*points[:-1:step], *points[-1:]]
