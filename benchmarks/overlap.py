@@ -96,7 +96,7 @@ def row(
     network = beside["bank"].network
     told = min(virtual(work(5, 5), tables, network) for _ in range(repeats)) / beside["bank"].rounds
     model = work(5, 5)
-    numbers = model.model.shown(1) * int(model.batch_size)
+    numbers = model.model.output_width(1) * int(model.batch_size)
     return {
         "rtt_ms": rtt_ms,
         "rounds": beside["bank"].rounds,

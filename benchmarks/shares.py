@@ -277,7 +277,7 @@ def in_floats(job: Job, found: Run, parties: Sequence[Party]) -> dict[str, float
     else:
         steps = job.optimizer
         assert isinstance(steps, FedSGD), "all other tables are trained by it"
-        for t, visit in enumerate(schedule.visits()):
+        for t, visit in enumerate(schedule.iterations()):
             g = loss.residual(X[visit.rows] @ model.theta, targets[visit.rows])
             rate = steps.eta(t, len(parties)) / len(visit.rows)
             model.theta = model.theta - rate * X[visit.rows].T @ g

@@ -195,7 +195,9 @@ def predict(
     for start in range(0, len(rows), BLOCK):
         block = slice(start, min(start + BLOCK, len(rows)))
         if context.me == context.active:
-            f[block] = part.joined(rows[block], sums.collect((block.stop - start, context.outputs), context.reals))  # 1
+            f[block] = part.combine(
+                rows[block], sums.collect((block.stop - start, context.outputs), context.reals)
+            )  # 1
         else:
             sums.contribute(shown(part.forward(rows[block]), block), context.reals)  # 1
     return f if context.me == context.active else None

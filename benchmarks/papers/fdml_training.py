@@ -313,7 +313,7 @@ def plain(
     signs, weights = np.where(y == 1, 1.0, -1.0), [np.zeros(side.shape[1]) for side in sides]
     pushed: dict[int, list[Floats]] = {}
     curve: list[tuple[int, float]] = []
-    spent, visits = 0.0, list(schedule.visits())
+    spent, visits = 0.0, list(schedule.iterations())
     for t, visit in enumerate(visits):
         started = time.process_time()
         own = [side[visit.rows] for side in sides]

@@ -91,7 +91,7 @@ def dsg(
     apart += time.process_time() - paused
     sample = range(min(len(parts), -(-SAMPLE // len(parts[-1]))))
     seen = []
-    for t, visit in enumerate(schedule.visits()):
+    for t, visit in enumerate(schedule.iterations()):
         k = next(turns)
         if optimizer.precondition and k not in P:
             phi = np.concatenate([own.phi(index, k) for index in sample])

@@ -191,8 +191,8 @@ class TablesOptions:
                 "name their files in the job file under data"
             )
         ids = self.id_columns(files)
-        with progress("reading") as on_rows:
-            parties, missing = read_parties(files, id_column=ids, label_column=labels, job=job, on_rows=on_rows)
+        with progress("reading") as on_progress:
+            parties, missing = read_parties(files, id_column=ids, label_column=labels, job=job, on_progress=on_progress)
         for name, lacking in missing.items():
             if lacking:
                 typer.echo(f"{name} lacks {len(lacking):,} ids that others have; these rows are left out", err=True)
@@ -285,8 +285,8 @@ class TableOptions:
         from securevfl.display.progress import progress
 
         ids, labels = self.id_column, self.label_column
-        with progress("reading") as on_rows:
-            return read_aligned(self.party, self.data, job, id_column=ids, label_column=labels, on_rows=on_rows)
+        with progress("reading") as on_progress:
+            return read_aligned(self.party, self.data, job, id_column=ids, label_column=labels, on_progress=on_progress)
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ def most_epochs(job: Job) -> int:
     """Return the most epochs that a job is given which leaves them open; more where coefficients are read with standard
     errors, and where weights make the safe steps shorter."""
     room = 1.0 if job.weights is None else job.weights.room
-    if job.model.loss.estimates:
+    if job.model.loss.reports_standard_errors:
         return math.ceil(3 * MOST * math.sqrt(room))
     return math.ceil(MOST * longer(room))
 

@@ -44,7 +44,7 @@ from securevfl.disclosure.leaks import (
 from securevfl.errors import PartiesError
 from securevfl.families.player import Player, State
 from securevfl.models.base import Model
-from securevfl.models.rounding_error import RoundedSums
+from securevfl.models.rounding_error import SumRounding
 from securevfl.optim.rules import Training
 from securevfl.options import JobOptions
 from securevfl.protocols.declared import Declared
@@ -164,7 +164,7 @@ class Method(Named, ABC, Generic[O]):
         """Return where scaled columns are cut off, and rounded, before weights meet them; None if they are not."""
         return None
 
-    def rounding(self, job: O, rows: int, parties: int) -> RoundedSums | None:
+    def rounding(self, job: O, rows: int, parties: int) -> SumRounding | None:
         """Return how a training on so many rows rounds the sums f at random; None if it does not, or if coefficients
         are not read with standard errors."""
         return None

@@ -27,12 +27,12 @@ from securevfl.crypto.prg import Prg
 from securevfl.crypto.secret import Secret
 from securevfl.data.baseline import SCORE, Baseline, of_numbers
 from securevfl.data.bin_edges import DEVIATION
-from securevfl.data.external_table import Outside
-from securevfl.data.location_scale import Lie, fitted, moments, quartiles
+from securevfl.data.external_table import ExternalTable
+from securevfl.data.location_scale import LocationScale, fitted, moments, quartiles
 from securevfl.data.party import Party
-from securevfl.data.preparation import Prepared, Source
+from securevfl.data.preparation import FittedPreparation, SourceColumn
 from securevfl.data.scaling import Scaling
-from securevfl.data.schedule import Rows, Schedule, Visit
+from securevfl.data.schedule import Iteration, Rows, Schedule
 from securevfl.data.validation import some
 from securevfl.errors import ConfigError, DataNotice, DivergenceError, LabelError, TableError
 from securevfl.models import metrics
@@ -155,8 +155,8 @@ class TrainingData:
 
     def matrix(self, rows: Rows) -> Floats:
         """Return these rows, scaled: as an array, or as a `Tall` in its place where the rows stay outside."""
-        table: Floats | Outside = self._party.X
-        if self.stays and isinstance(table, Outside):
+        table: Floats | ExternalTable = self._party.X
+        if self.stays and isinstance(table, ExternalTable):
             tall = table.tall(rows, self.scaling)
             if tall is not None:
                 return cast(Floats, tall)
@@ -165,16 +165,16 @@ class TrainingData:
     @property
     def apart(self) -> bool:
         """Whether the rows of the table lie at workers."""
-        table: Floats | Outside = self._party.X
-        return isinstance(table, Outside) and table.apart
+        table: Floats | ExternalTable = self._party.X
+        return isinstance(table, ExternalTable) and table.apart
 
     def at_workers(self, rows: Rows, *, raw: bool = False) -> Tall:
         """Return these rows where they lie at workers, scaled, or `raw` as they are in the table.
 
         TableError if they lie there in another order.
         """
-        table: Floats | Outside = self._party.X
-        assert isinstance(table, Outside), "rows lie at workers"
+        table: Floats | ExternalTable = self._party.X
+        assert isinstance(table, ExternalTable), "rows lie at workers"
         tall = table.tall(rows, Scaling.none(self.columns) if raw else self.scaling)
         if tall is None:
             raise TableError(
@@ -184,10 +184,10 @@ class TrainingData:
         return tall
 
     @property
-    def sources(self) -> tuple[Source, ...]:
+    def sources(self) -> tuple[SourceColumn, ...]:
         """What its columns were before they were prepared."""
         by = self._party.preparation
-        return tuple((by or Prepared(self._party.columns)).sources)
+        return tuple((by or FittedPreparation(self._party.columns)).sources)
 
     @property
     def named(self) -> bool:
@@ -198,7 +198,7 @@ class TrainingData:
         """Return what names each of these rows (k): digests of their ids, or their numbers in a table without ids."""
         return self._party.keys_of(rows)
 
-    def batch(self, visit: Visit, *, columns: bool = True) -> Batch:
+    def batch(self, visit: Iteration, *, columns: bool = True) -> Batch:
         """Return this party's side of a batch; without `columns` none of its rows is read. Where an epoch has one batch
         alone, that batch is kept."""
         if self._only is not None and columns:
@@ -209,15 +209,15 @@ class TrainingData:
             self._only = batch
         return batch
 
-    def first(self, rows: int) -> list[Visit]:
+    def first(self, rows: int) -> list[Iteration]:
         """Return the first batches of the partition that together hold `rows` rows, or all batches if they hold
         fewer."""
-        taken: list[Visit] = []
+        taken: list[Iteration] = []
         held = 0
         for index, part in enumerate(self.schedule.partition(0)):
             if held >= rows:
                 break
-            taken.append(Visit(index, 0, part))
+            taken.append(Iteration(index, 0, part))
             held += len(part)
         return taken
 
@@ -247,7 +247,7 @@ def _scaling(party: Party, train: Rows, scale: str, clip: float | None) -> Scali
     if scale == "none" and clip is None:
         return Scaling(np.zeros(party.X.shape[1]), np.where(np.isin(party.columns, party.constant), np.inf, 1.0))
     lie = (quartiles if scale == "robust" else moments)(party.X, train)
-    made = party.preparation or Prepared(party.columns)
+    made = party.preparation or FittedPreparation(party.columns)
     coded = np.isin(party.columns, made.codes) | (scale == "none")
     deviation = np.where(lie.deviation > 0, lie.deviation, np.inf)
     deviation = np.where(np.isin(party.columns, made.stepped) & np.isfinite(deviation), DEVIATION, deviation)
@@ -262,7 +262,7 @@ def _scaling(party: Party, train: Rows, scale: str, clip: float | None) -> Scali
     return found
 
 
-def _tell_cut(party: Party, lie: Lie, scaling: Scaling) -> None:
+def _tell_cut(party: Party, lie: LocationScale, scaling: Scaling) -> None:
     """Say in a DataNotice which columns are cut off within the training rows, and where."""
     ends = zip(party.columns, *scaling.ends, lie.low - lie.high, lie.low, lie.high, strict=True)
     cut = [
@@ -367,8 +367,8 @@ class Divergence:
             return
         if np.abs(self._loss.residual(np.zeros_like(g), y)).max() > bound:
             raise LabelError(
-                f"{self._loss.name} loss: labels within {bound:g} {self._loss.spread} were expected under encryption, "
-                "some are farther; trim them, or train on their logarithm"
+                f"{self._loss.name} loss: labels within {bound:g} {self._loss.label_scale} were expected "
+                "under encryption, some are farther; trim them, or train on their logarithm"
             )
         raise diverged(round_number)
 
@@ -539,7 +539,7 @@ class BatchPlayer(Player):
         self._channel = context.channel
         self.loss = job.loss
         self._seals = job.protocol.seals
-        self._visit: Visit | None = None
+        self._visit: Iteration | None = None
         self._booked: float | None = None
         self._watch: Divergence | None = None
         self._round = 0  # the one that is being done, from 1
@@ -584,7 +584,7 @@ class BatchPlayer(Player):
 
     def batches(self) -> Iterator[Batch]:
         """Yield this party's side of every batch still to come, in the order that all parties share."""
-        for number, visit in enumerate(islice(self._data.schedule.visits(), self.start, None), self.start + 1):
+        for number, visit in enumerate(islice(self._data.schedule.iterations(), self.start, None), self.start + 1):
             self._round, self._visit, self._booked = number, visit, None
             self._channel.gate.began(number)
             self._channel.note(Began(visit.index))
@@ -592,14 +592,14 @@ class BatchPlayer(Player):
 
     def visited(self, number: int) -> Batch:
         """Return this party's side of the batch of an earlier round, counted from 0."""
-        return self.batch(next(islice(self._data.schedule.visits(), number, None)))
+        return self.batch(next(islice(self._data.schedule.iterations(), number, None)))
 
     def later(self, k: int) -> Batch | None:
         """Return this party's side of the batch k rounds after the one being done, or done last; None after the end."""
-        visit = next(islice(self._data.schedule.visits(), self._round - 1 + k, None), None)
+        visit = next(islice(self._data.schedule.iterations(), self._round - 1 + k, None), None)
         return None if visit is None else self.batch(visit)
 
-    def batch(self, visit: Visit) -> Batch:
+    def batch(self, visit: Iteration) -> Batch:
         """Return this party's side of the batch of a visit."""
         return self._data.batch(visit)
 

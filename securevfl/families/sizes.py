@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from securevfl.base.roles import Roles
 from securevfl.data.party import Party, check_parties, register_of
-from securevfl.data.preparation import Preparation, Prepared, fit
+from securevfl.data.preparation import FittedPreparation, Preparation, fit
 from securevfl.data.register import Register
 from securevfl.data.schedule import Rows, Schedule
 from securevfl.data.store import StoredParty
-from securevfl.data.woe import BinRows, Woe, weighed
+from securevfl.data.woe import BinIndicators, Woe, weighed
 from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.disclosure.exposure import ROWS, Holds, enough, label_entropy
 from securevfl.disclosure.exposure import alone as count_alone
@@ -88,7 +88,7 @@ def sizes_of(
         helpers=helpers,
         holds={party.name: Holds.of(party.X[schedule.sample(ROWS)]) for party in own if known or shares is not None},
         alike=None if labels is None else _fewest(job, labels, schedule),
-        openings=job.optimizer.count_openings(job.model, [visit.index for visit in schedule.visits()])
+        openings=job.optimizer.count_openings(job.model, [visit.index for visit in schedule.iterations()])
         / max(1, len(schedule)),
     )
 
@@ -111,7 +111,7 @@ def positive_rows(job: JobOptions, lead: str, labels: NDArray[Any], train: Rows)
 
 def singled_out(party: Party, schedule: Schedule, woe: Woe) -> int:
     """How many rows the counts in the bins of this party would single out."""
-    return count_alone(BinRows(party.X[schedule.flow], woe.slots))
+    return count_alone(BinIndicators(party.X[schedule.flow], woe.slots))
 
 
 def evaluations(job: JobOptions, sizes: Sizes) -> int:
@@ -203,13 +203,13 @@ def weigh_pooled(job: JobOptions, parties: Sequence[Party], train: Rows) -> list
     return found
 
 
-def _bins(party: Party, train: Rows, options: Woe) -> BinRows:
-    return BinRows(party.X[train], options.slots)
+def _bins(party: Party, train: Rows, options: Woe) -> BinIndicators:
+    return BinIndicators(party.X[train], options.slots)
 
 
-def _weighed(party: Party, bins: BinRows, positives: NDArray[np.intp], options: Woe) -> Party:
+def _weighed(party: Party, bins: BinIndicators, positives: NDArray[np.intp], options: Woe) -> Party:
     assert party.preparation is not None, "bins come of a preparation"
-    found = Prepared(party.preparation.columns, weighed(party.preparation.steps, bins, positives, options))
+    found = FittedPreparation(party.preparation.columns, weighed(party.preparation.steps, bins, positives, options))
     return party.weighed(found)
 
 
@@ -243,7 +243,7 @@ def prepare(job: JobOptions, party: Party, register: Register) -> Party:
                 f"party {party.name}: a table in memory was expected to clip or part columns, it is read from disk; "
                 "prepare such large tables beforehand"
             )
-        return party.prepared(Prepared(party.columns))
+        return party.prepared(FittedPreparation(party.columns))
     if dropped:
         party = party.without(dropped)
     if column is not None:
@@ -282,7 +282,9 @@ def known_run(job: JobOptions, parties: Sequence[Party]) -> Known:
         active=lead.name,
         columns={party.name: len(party.columns) for party in parties},
         outputs=outputs,
-        brought={party.name: job.model.brought(party.name, party.model) for party in parties if party.columns},
+        brought={
+            party.name: job.model.module_parameters(party.name, party.model) for party in parties if party.columns
+        },
         here=parties,
         weighed=weighed,
     )
@@ -323,7 +325,7 @@ def known_alone(
         active=lead,
         columns=dict(columns) | {party.name: len(party.columns)},
         outputs=outputs or 1,
-        brought=dict(brought or {}) | {party.name: job.model.brought(party.name, party.model)},
+        brought=dict(brought or {}) | {party.name: job.model.module_parameters(party.name, party.model)},
         here=[party],
     )
     return Known((party,), schedule, sizes)

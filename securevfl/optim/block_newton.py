@@ -159,7 +159,7 @@ class BlockNewton(RoundsTraining):
         """Return the share of the loss that a gain may not be below for so many rows."""
         if self.tolerance is not None:
             return self.tolerance
-        return min(GAIN, STILL / rows) if loss.estimates else GAIN
+        return min(GAIN, STILL / rows) if loss.reports_standard_errors else GAIN
 
     @staticmethod
     def floor(tolerance: float) -> float:
@@ -196,8 +196,8 @@ class BlockNewton(RoundsTraining):
             f = solve(model, party.loss, batch.X, batch.labels, others, own, within=within)
             g = party.residual(f, batch)
             loss = float(party.loss.value(f, batch.labels).mean()) + model.penalty()
-            flat = FINE if party.loss.estimates else FLAT
-            told = memory.judge(batch.index, loss, still, OVER * party.loss.slack, flat)
+            flat = FINE if party.loss.reports_standard_errors else FLAT
+            told = memory.judge(batch.index, loss, still, OVER * party.loss.step_factor, flat)
             link.tell(told, base.PACE_SUBCHANNEL)
             if told.stop:
                 return
@@ -215,7 +215,7 @@ class BlockNewton(RoundsTraining):
             told = link.told(Pace, base.PACE_SUBCHANNEL)
             if told.stop:
                 return
-            most = OVER * party.loss.slack
+            most = OVER * party.loss.step_factor
             if not 1.0 <= told.multiple <= most:
                 raise ProtocolError(f"{link.me}: a pace between 1 and {most:g} was expected of the active party")
             gradient = model.regularised(link.reply().gradient(model, batch) / len(batch.X))

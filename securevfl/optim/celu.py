@@ -282,8 +282,8 @@ class CeluVFL(RoundsOptimizer):
             if self.W > 1:
                 self._active_steps(party, table, t)
             others = link.sum(batch, memory.came()) if coming is None else coming.result()
-            g = party.residual(party.model.joined(batch.X, others), batch)
-            held = Held(batch, others, party.model.down(batch.X, others, g))
+            g = party.residual(party.model.combine(batch.X, others), batch)
+            held = Held(batch, others, party.model.output_gradient(batch.X, others, g))
             link.publish(held.down, batch)  # 2
             party.updater.begin()
             self._step(party, party.model.gradient(batch.X, others, g), batch, t)
@@ -328,9 +328,9 @@ class CeluVFL(RoundsOptimizer):
         model = party.model
         for held in self._sampled(table):
             X, others = held.batch.X, held.others
-            g = party.loss.residual(model.joined(X, others), held.y)
+            g = party.loss.residual(model.combine(X, others), held.y)
             if self.xi is not None:
-                g = g * cosines(held.down, model.down(X, others, g), self.xi)[:, None]
+                g = g * cosines(held.down, model.output_gradient(X, others, g), self.xi)[:, None]
             self._step(party, model.gradient(X, others, g), held.batch, t)
 
     def _passive_steps(self, party: Learner, table: Workset[PassiveExchange], t: int) -> None:

@@ -96,7 +96,7 @@ def _placeholders() -> dict[str, Any]:
 def _protocol_for(model: Model, optimizer: Training | None) -> Protocol | None:
     """Choose the safest protocol that can train this model; None where the optimizer has a protocol of its own."""
     if not why_sealed(model, optimizer):
-        fine = isinstance(model, LinearModel) and model.loss.estimates
+        fine = isinstance(model, LinearModel) and model.loss.reports_standard_errors
         return Protocol(shares=Shares(table_bits=8, step=2.0**-4) if fine else Shares())
     method = model.method or (BlockNewton.method if optimizer is None else optimizer.method)
     return Protocol(residual=Ckks()) if method in (*ROUNDS, "transfer") else None
@@ -116,8 +116,8 @@ def _schedule(model: Model, protocol: Protocol, given: Mapping[str, Any]) -> dic
             own["epochs"] = math.ceil(more * own["epochs"])
         return own
     if protocol.shares is not None:
-        if model.loss.estimates:  # levels would tell no gain that small
-            steps = BlockDescent(lr=model.loss.slack)
+        if model.loss.reports_standard_errors:  # levels would tell no gain that small
+            steps = BlockDescent(lr=model.loss.step_factor)
             more = (EXPOSED if given.get("exposure") else 1.0) * (math.sqrt(room or ROOM) if weights else 1.0)
             own = {"optimizer": steps, "batch_size": "all", "epochs": math.ceil(more * FINE_VISITS)}
             return own | {"test_fraction": HELD_OUT}

@@ -74,8 +74,8 @@ class FedBCD(RoundsOptimizer):
                 if turn == 0:
                     self._active_steps(party, link, others, batch, t)
                 if self.mode == "sequential":
-                    g = party.residual(party.model.joined(batch.X, others), batch)
-                    link.publish(party.model.down(batch.X, others, g), batch, to=passives)
+                    g = party.residual(party.model.combine(batch.X, others), batch)
+                    link.publish(party.model.output_gradient(batch.X, others, g), batch, to=passives)
             yield
 
     def passive(self, party: Learner, link: PassiveLink) -> Iterator[None]:
@@ -89,9 +89,9 @@ class FedBCD(RoundsOptimizer):
     def _active_steps(self, party: Learner, link: ActiveLink, others: Floats, batch: Batch, t: int) -> None:
         party.updater.begin()
         for q in range(self.steps):
-            g = party.residual(party.model.joined(batch.X, others), batch)
+            g = party.residual(party.model.combine(batch.X, others), batch)
             if q == 0 and self.mode == "parallel":
-                link.publish(party.model.down(batch.X, others, g), batch)
+                link.publish(party.model.output_gradient(batch.X, others, g), batch)
             self._step(party, party.model.gradient(batch.X, others, g), batch, t)
 
     def _passive_steps(self, party: Learner, reply: Reply, batch: Batch, t: int) -> None:

@@ -154,8 +154,8 @@ class Pipeline(RoundsOptimizer):
         here = party.memory.here
         for t, batch in enumerate(party.batches(), party.start):
             others = link.sum(batch, here.popleft() if here else None)
-            g = party.residual(party.model.joined(batch.X, others), batch)
-            link.publish(party.model.down(batch.X, others, g), batch)  # 2
+            g = party.residual(party.model.combine(batch.X, others), batch)
+            link.publish(party.model.output_gradient(batch.X, others, g), batch)  # 2
             self._step(party, party.model.gradient(batch.X, others, g), batch, t)
             yield
 

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import LEAD, Roles
-from securevfl.data.store import OnRows
+from securevfl.data.store import OnProgress
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import IdError, LeakageError, PartiesError, ProtocolError
@@ -116,7 +116,7 @@ def score_rows(
     venue: PeerSettings,
     *,
     on_block: OnBlock,
-    on_rows: OnRows | None = None,
+    on_progress: OnProgress | None = None,
     on_unscored: OnUnscored | None = None,
     ledger: DisclosureLedger | str | Path | None = None,
     executor: Executor | None = None,
@@ -124,7 +124,7 @@ def score_rows(
     """Asks the parties that serve for the scores of these rows; for the leading party.
 
     on_block(ids, outcome) is called with each block of the rows that are scored, on_unscored(id, state) with each other
-    row, on_rows(rows done, of) after each block.
+    row, on_progress(rows done, of) after each block.
 
     executor: takes the curve work, processes of this party.
 
@@ -145,8 +145,8 @@ def score_rows(
         for start in range(0, len(rows.ids), asking.most):
             chosen = slice(start, start + asking.most)
             outcomes.append(asking.ask(rows.ids[chosen], rows.X[chosen]))
-            if on_rows is not None:
-                on_rows(min(start + asking.most, len(rows.ids)), len(rows.ids))
+            if on_progress is not None:
+                on_progress(min(start + asking.most, len(rows.ids)), len(rows.ids))
         asking.end()
 
     run_session(part.name, scoring_settings(venue), scoring_handshake(part), talk, ledger=own_ledger)

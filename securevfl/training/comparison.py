@@ -28,7 +28,7 @@ from securevfl.families.player import TrainingData
 from securevfl.families.sizes import known_run, prepare
 from securevfl.job import Job
 from securevfl.models import metrics
-from securevfl.models.inputs import Seen, Spread, own_stream
+from securevfl.models.inputs import FittingData, InputShape, private_stream
 from securevfl.models.linear import LinearModel, Logistic
 from securevfl.models.trees import Trees
 from securevfl.optim.rules import BlockDescent
@@ -74,9 +74,9 @@ def own_metrics(job: JobOptions, party: Party) -> dict[str, float]:
     assert data.classes is not None, "the party has the labels"
     y, counts = data.targets[train], None if data.weights is None else data.weights[train]
     own, new = data.scaled(train), data.scaled(test)
-    spread = Spread(active=True, columns=data.columns, outputs=y.shape[1], parties=TWO, rows=len(train))
-    key = own_stream(f"alone {job.seed}", own, y)(32)
-    seen = Seen(party.name, own, data.sources, y, counts, key=key)
+    spread = InputShape(active=True, columns=data.columns, outputs=y.shape[1], parties=TWO, rows=len(train))
+    key = private_stream(f"alone {job.seed}", own, y)(32)
+    seen = FittingData(party.name, own, data.sources, y, counts, key=key)
     inputs = model.inputs(spread, None, lambda: seen)
     X, Z = (
         made.clip(-options.clip, options.clip) for made in (inputs.trained(own, np.arange(len(train))), inputs(new))
@@ -236,7 +236,7 @@ def compared_jobs(job: Job) -> dict[str, Job]:
     bins = kept | {"prepare": job.prepare.model_copy(update={"bins": job.prepare.bins or BINS})}
     plain = kept | {"prepare": job.prepare.model_copy(update={"bins": None})}
     logistic = job.model if isinstance(job.model, Logistic) else Logistic()
-    trees = job.model if isinstance(job.model, Trees) else Trees(own_score=installed("sklearn"))
+    trees = job.model if isinstance(job.model, Trees) else Trees(boosted_score=installed("sklearn"))
     return {
         "logistic": Job(model=logistic, **plain),
         "bins": Job(model=logistic, **bins),

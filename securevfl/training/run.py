@@ -23,7 +23,7 @@ from securevfl.errors import DivergenceError, LabelError, PartiesError, RangeErr
 from securevfl.job import Job
 from securevfl.models import metrics
 from securevfl.models.group_metrics import by_group
-from securevfl.models.shapley import Explained
+from securevfl.models.shapley import ShapleyValues
 from securevfl.protocols.party_context import LocalResources, PartyContext
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import Network, Stage, Tally, WallClock
@@ -159,12 +159,12 @@ class Run:
         classes = self.active.classes
         return (1.0, 0.0) if classes is None else self.job.model.loss.units(classes)
 
-    def explain(self, party: str, X: ArrayLike) -> Explained:
+    def explain(self, party: str, X: ArrayLike) -> ShapleyValues:
         """Explain new rows (m x d) of a party: return what each of its columns adds, to f or in a regression to the
         label, as exact Shapley values of its part of a model of trees. Raises ConfigError if its weights were not
         opened to it."""
         found, (unit, _) = self._part(party).explain(X), self._units
-        return Explained(found.base * unit, {name: own * unit for name, own in found.columns.items()})
+        return ShapleyValues(found.base * unit, {name: own * unit for name, own in found.columns.items()})
 
     def importance(self, party: str) -> dict[str, list[float]]:
         """Return the mean size of Shapley values on training rows (c), by a party's columns; errors as `explain`."""

@@ -48,7 +48,7 @@ def test_steps_are_taken_at_the_weights_of_their_time(tau: int, decay: Any) -> N
     X = np.column_stack([(bank.X - bank.X.mean(axis=0)) / bank.X.std(axis=0), np.ones(len(bank))])
     assert bank.y is not None
     y = np.where(bank.y == 1, 1.0, -1.0)[:, None]
-    visits = {visit.index: visit.rows for visit in own.schedule(bank.register).visits()}
+    visits = {visit.index: visit.rows for visit in own.schedule(bank.register).iterations()}
     theta = np.zeros((X.shape[1], 1))
     pushed = next(fact for fact in told.facts if isinstance(fact, Pushed))
     theta = np.linalg.lstsq(X[visits[pushed.index]], pushed.values)[0]  # where it started

@@ -30,7 +30,7 @@ from securevfl.crypto.kernel.shares import KernelShares
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.crypto.share_scheme import common_coin
 from securevfl.data import schedule
-from securevfl.data.external_table import Outside
+from securevfl.data.external_table import ExternalTable
 from securevfl.data.partitions import partition_party
 from securevfl.data.scaling import Scaling
 from securevfl.data.store import open_table, store_table
@@ -48,7 +48,7 @@ distributed = pytest.importorskip("distributed")
 
 ROWS, BLOCK, HERE = 1500, 256, "securevfl"
 NAMES, COLUMNS = ("bank", "shop", "telco"), (slice(0, 4), slice(4, 12), slice(12, 16))
-KINDS = {"moments_of", "gram", "summed", "changed", "multiplied"}
+KINDS = {"chunk_moments", "gram", "summed", "changed", "multiplied"}
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def stored(folder: Path, names: tuple[str, ...], of: vfl.Job, label: str = "y") -> dict[str, Path]:
     found = {}
     for name in names:
-        found[name] = folder / f"{name}.{label}.{of.batch_size}.{schedule.GROWS}.table"
+        found[name] = folder / f"{name}.{label}.{of.batch_size}.{schedule.MIN_GROWING_ROWS}.table"
         store_table(name, folder / f"{name}.{label}.parquet", found[name], job=of, label_column=label)
     return found
 
@@ -195,8 +195,8 @@ def test_all_that_trains_on_shares_trains_at_workers(
     tables: Path, keys: Any, label: str, draws: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if label == "growing":
-        monkeypatch.setattr(schedule, "GROWS", 500)
-        monkeypatch.setattr(schedule, "PART", 200)
+        monkeypatch.setattr(schedule, "MIN_GROWING_ROWS", 500)
+        monkeypatch.setattr(schedule, "MIN_SUBSET_ROWS", 200)
         label = "y"
     of = job(**keys)
     names = NAMES if label == "four" else NAMES[:2]
@@ -322,7 +322,7 @@ def test_what_cannot_be_is_refused_before_anything_is_sent(tables: Path) -> None
 def test_a_ledger_notes_rows_at_workers_as_those_of_a_table(tables: Path, tmp_path: Path) -> None:
     path = stored(tables, ("shop",), job())["shop"]
     own, placed = open_table("shop", path), partition_party("shop", path, Rooms(), partitions=3)
-    rows, noted, outside = job().schedule(own.register).flow, list[Any](), cast(Outside, placed.X)
+    rows, noted, outside = job().schedule(own.register).flow, list[Any](), cast(ExternalTable, placed.X)
     for name, X in ((b"1" * 16, own.X[rows]), (b"2" * 16, outside.tall(rows, Scaling.none(8)))):
         ledger = Ledger(tmp_path / "scores")
         ledger.trained(name, 20, [b"%d" % row for row in rows], X)

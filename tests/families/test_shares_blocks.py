@@ -29,8 +29,8 @@ MODELS: dict[str, Any] = {
     "tweedie": vfl.Tweedie(),
     "negative_binomial": vfl.NegativeBinomial(),
     "trees": vfl.Trees(trees=3, depth=2),
-    "trees of classes": vfl.Trees(trees=3, depth=2, loss="one_vs_rest", own_score=False),
-    "trees of numbers": vfl.Trees(trees=3, depth=2, loss="square", own_score=False),
+    "trees of classes": vfl.Trees(trees=3, depth=2, loss="one_vs_rest", boosted_score=False),
+    "trees of numbers": vfl.Trees(trees=3, depth=2, loss="square", boosted_score=False),
 }
 RUNS = [*((name, 2) for name in MODELS), *((name, 3) for name in ("logistic", "one_vs_rest", "trees of classes"))]
 CLASSES = {"one_vs_rest": 4, "trees of classes": 4, "logistic": 2, "smooth_hinge": 2, "trees": 2}

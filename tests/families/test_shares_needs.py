@@ -49,7 +49,7 @@ def said(sheet: str, what: str) -> float:
 def test_bytes_and_work_ahead_are_what_the_sheet_says(
     widths: tuple[int, ...], keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in (("GROWS", 10_000), ("PART", 2_000)):
+    for name, value in (("MIN_GROWING_ROWS", 10_000), ("MIN_SUBSET_ROWS", 2_000)):
         monkeypatch.setattr(f"securevfl.data.schedule.{name}", value)
     stored, keep = [0], InMemory.keep
 

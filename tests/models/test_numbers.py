@@ -256,7 +256,7 @@ def test_who_reads_an_open_residual_reads_the_others_sum_for_most_rows() -> None
         loss, y = MODELS[name].loss, LABELS[name]
         targets = loss.targets(y, loss.classes(y))
         own, others = SCALED[:, :1] * 0.3, SCALED[:, 1:2] * 0.4
-        told = loss.undo(loss.residual(own + others, targets)).sums - own
+        told = loss.invert_residual(loss.residual(own + others, targets)).sums - own
         zero = y == 0
         assert zero.mean() > 0.05
         np.testing.assert_allclose(told[zero], others[zero], atol=1e-6)

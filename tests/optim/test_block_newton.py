@@ -94,7 +94,7 @@ def pooled(own: vfl.Job, parties: list[vfl.Party], rounds: int) -> tuple[list[Fl
     """All parties' theta after so many rounds, and the active party's losses: the plain loop, by dense algebra."""
     loss, y = own.model.loss, np.asarray(parties[0].y)
     t, n, K, l2 = targets(loss, y), len(y), len(parties), own.model.l2
-    batches = own.schedule(n).visits()
+    batches = own.schedule(n).iterations()
     X = [(party.X - party.X.mean(0)) / party.X.std(0) for party in parties]
     first = Linear(starting_weights(parties[0].X[:SAMPLE], X[0][:SAMPLE], t, own.seed), l2=l2, intercept=True)
     theta = [np.zeros((block.shape[1], t.shape[1])) for block in X]

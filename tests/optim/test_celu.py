@@ -92,7 +92,7 @@ def pooled(own_job: vfl.Job, parties: list[vfl.Party]) -> list[Floats]:
             step(k, rows, weights[:, None] * g)
 
     kept = []
-    for t, visit in enumerate(own_job.schedule(n).visits()):
+    for t, visit in enumerate(own_job.schedule(n).iterations()):
         rows = visit.rows
         kept.append([each.copy() for each in theta])
         H = [X[k][rows] @ kept[max(0, t - opt.depth + 1)][k] for k in range(K)]

@@ -75,7 +75,7 @@ def test_a_linear_party_makes_one_product_an_exchange(monkeypatch: pytest.Monkey
 def test_a_network_makes_one_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     products, kinds = counted(monkeypatch, job("ckks", vfl.Neural()))
     table, steps = Workset[int](W, R), 0
-    for t, visit in enumerate(job("open").schedule(len(parties()[0])).visits()):
+    for t, visit in enumerate(job("open").schedule(len(parties()[0])).iterations()):
         steps += 1 + sum(table.sample() is not None for _ in range(R - 1))
         table.put(visit.index, t, t)
     assert products == kinds["Blinded"] == steps

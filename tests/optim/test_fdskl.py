@@ -59,7 +59,7 @@ def dsg(run: vfl.Run, parties: list[vfl.Party]) -> dict[str, Floats]:
     assert len(X) <= SAMPLE, "the preconditioners are made from all rows"
     alpha = {worker: np.zeros((model.blocks, model.block_size)) for worker in workers}
     turns = {worker: blocks(model.blocks, job.seed, i) for i, worker in enumerate(workers)}
-    for t, visit in enumerate(schedule.visits()):
+    for t, visit in enumerate(schedule.iterations()):
         worker = workers[t % len(workers)]
         k = next(turns[worker])
         rows = X[visit.rows]

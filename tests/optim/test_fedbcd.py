@@ -37,7 +37,7 @@ def pooled(job: vfl.Job, parties: list[vfl.Party], mode: str, Q: int, mu: float)
     theta[0] = starting_weights(parties[0].X[:SAMPLE], X[0][:SAMPLE, :-1], t_y, job.seed)
     decay = [np.full((block.shape[1], 1), job.model.l2) for block in X]
     decay[0][-1] = 0
-    for t, visit in enumerate(schedule.visits()):
+    for t, visit in enumerate(schedule.iterations()):
         rows = visit.rows
         eta = job.optimizer.eta(t, K)
 

@@ -289,7 +289,7 @@ def pooled(job: vfl.Job, parties: list[vfl.Party], oracle: Oracle) -> list[Float
 
 
 def _visits(schedule: Schedule) -> Iterator[NDArray[np.intp]]:
-    return (visit.rows for visit in schedule.visits())
+    return (visit.rows for visit in schedule.iterations())
 
 
 @by_row

@@ -205,7 +205,7 @@ def r2_off(X: np.ndarray) -> float:
     h = ring.of(np.rint(np.ldexp(r, numbers.f_x + numbers.f_theta)).astype(np.int64))
     mine = ring.uniform(Prg.fresh("shares of a test"), h.shape)
     told = levels.sums(levels.cut(numbers, mine) + levels.cut(numbers, ring.reduce(h - mine)))
-    found = pair_metrics.of_residuals(vfl.Square().loss, told[:, None], y[:, None], np.array([0.0, 1.0]))
+    found = pair_metrics.residual_metrics(vfl.Square().loss, told[:, None], y[:, None], np.array([0.0, 1.0]))
     return float(found["r2"] - 1 + (r**2).mean() / y.var())
 
 
@@ -238,7 +238,7 @@ def test_metrics_of_pairs_are_those_of_scores_on_real_tables(name: str) -> None:
         return [levels.cut(numbers, each) for each in (mine, ring.reduce(h - mine))]
 
     def measured(told: Any, marked: Any) -> dict[str, float]:
-        return pair_metrics.of_classes(loss, levels.sums(told)[:, None], marked[:, None], classes)
+        return pair_metrics.class_metrics(loss, levels.sums(told)[:, None], marked[:, None], classes)
 
     a, b = cut()
     (found,) = Two(levels.bits + 1, [(a << np.uint64(1) | y[held].astype(np.uint64), b << np.uint64(1))]).outcomes()

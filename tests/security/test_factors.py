@@ -182,12 +182,15 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
         lambda: edited(
             fdml,
             "_evaluated",
-            ("told = evaluations(job, sizes) * job.model.shown(sizes.outputs)", "told = evaluations(job, sizes)"),
+            (
+                "told = evaluations(job, sizes) * job.model.output_width(sizes.outputs)",
+                "told = evaluations(job, sizes)",
+            ),
         ),
         counts_of_numbers,
     ),
     "visits of FDML without the outputs": (
-        lambda: edited(FdmlMethod, "counts", ("job.model.shown(sizes.outputs) * sizes.epochs", "sizes.epochs")),
+        lambda: edited(FdmlMethod, "counts", ("job.model.output_width(sizes.outputs) * sizes.epochs", "sizes.epochs")),
         counts_of_numbers,
     ),
     "moments of transfer once a run": (

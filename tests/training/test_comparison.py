@@ -19,7 +19,7 @@ from securevfl.protocols.score_ledger.ledger import Ledger
 from securevfl.training.comparison import Comparison, compared_jobs, own_metrics
 
 sklearn = pytest.importorskip("sklearn.linear_model")
-JOB = vfl.Job(model=vfl.Trees(trees=4, depth=2, own_score=False))  # small ones, and logistic as it comes
+JOB = vfl.Job(model=vfl.Trees(trees=4, depth=2, boosted_score=False))  # small ones, and logistic as it comes
 
 
 def tables(rows: int = 1600, *, worth: float = 1.0, parties: int = 2) -> list[vfl.Party]:
@@ -151,7 +151,7 @@ def test_the_command_prints_the_table_and_writes_a_page(tmp_path: Path) -> None:
             *(f"{k}," + ",".join(map(str, row)) for k, row in enumerate(rows.tolist())),
         ]
         (tmp_path / f"{party.name}.csv").write_text("\n".join(lines) + "\n")
-    (tmp_path / "job.toml").write_text('model = { name = "trees", trees = 4, depth = 2, own_score = false }\n')
+    (tmp_path / "job.toml").write_text('model = { name = "trees", trees = 4, depth = 2, boosted_score = false }\n')
     words = ["compare", str(tmp_path / "job.toml"), "--html", str(tmp_path / "page.html")]
     for name in ("bank", "shop"):
         words += ["--data", f"{name}={tmp_path / name}.csv", "--id", f"{name}=client of {name}"]

@@ -13,7 +13,7 @@ from pyarrow import csv, parquet
 import securevfl as vfl
 from securevfl import errors
 from securevfl.data import parquet_source as parquet_source
-from securevfl.data.preparation import Prepared
+from securevfl.data.preparation import FittedPreparation
 from securevfl.data.row_order import write_rows
 from securevfl.data.scaling import Scaling
 from securevfl.families.player import State
@@ -172,7 +172,7 @@ def grown(folder: Path, part: ModelPart, rows: int, *, aligned: bool) -> int:
     wide = ModelPart(
         **{
             **vars(part),
-            "preparation": Prepared([f"c{j}" for j in range(100)]),
+            "preparation": FittedPreparation([f"c{j}" for j in range(100)]),
             "scaling": Scaling.none(100),
             "state": State(theta=np.zeros((100, 1))),
         }

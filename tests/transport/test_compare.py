@@ -25,7 +25,7 @@ from tests.forked import Forked
 from tests.training.test_comparison import tables
 from tests.transport.processes import at_each
 
-JOB = vfl.Job(model=vfl.Trees(trees=2, depth=2, own_score=False), seed=2)
+JOB = vfl.Job(model=vfl.Trees(trees=2, depth=2, boosted_score=False), seed=2)
 LINE: dict[str, Any] = {"timeout": 20, "patience": 5}
 COMMAND = "from securevfl.cli.main import main; main()"
 TOLD = {"logistic": 0, "bins": 1, "trees": 2}  # and how many have been trained before

@@ -82,7 +82,7 @@ def received(pair: RealIdealPair, tape: Recording) -> list[ColumnNumbers]:
     batches = []
     for learner, about, source in sources:
         columns = tuple(column for name in about for column in parties[name].columns)
-        labels = learner != active and pair.job.loss.keeps_targets
+        labels = learner != active and pair.job.loss.retains_targets
         for rows, numbers in source:
             truth = np.hstack([parts[name].scaling(parties[name].X[rows]) for name in about])
             dimensions = len(columns) + labels
@@ -116,7 +116,7 @@ def _undone(pair: RealIdealPair, seen: PartyRecord) -> Numbers:
         if g is not None and receipt.visit >= 0:
             part = next(pushed, None) or own.get(receipt.visit)
             if part is not None:
-                told[part.index].append(loss.undo(g).sums - loss.shown(part.values))
+                told[part.index].append(loss.invert_residual(g).sums - loss.revealed_outputs(part.values))
     for index, numbers in sorted(told.items())[:BATCHES]:
         known, complete_numbers = complete(numbers)
         if complete_numbers:

@@ -110,7 +110,7 @@ class RealIdealPair:
     @cached_property
     def rows(self) -> dict[int, Rows]:
         """The rows of each batch, by its index in the schedule."""
-        return {visit.index: visit.rows for visit in self.schedule.visits()}
+        return {visit.index: visit.rows for visit in self.schedule.iterations()}
 
     def real(self, name: str | None = None) -> PartyView:
         """Return the view of this party (the attacker if None) in the job as it stands."""

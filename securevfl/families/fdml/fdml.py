@@ -62,10 +62,10 @@ def _evaluated(job: FdmlJob, sizes: Sizes) -> list[Disclosure]:
     """Count what the sums of evaluations, made by the job's own sum, tell the active party."""
     passives = sizes.passives
     hides = len(passives) > 1 and job.protocol.sum_for(len(passives)).hides_parts
-    told = evaluations(job, sizes) * job.model.shown(sizes.outputs)
+    told = evaluations(job, sizes) * job.model.output_width(sizes.outputs)
     group, rows = evaluated(job, sizes)
     return [
-        _columns(sizes, sizes.active, about, told, rows * job.model.shown(sizes.outputs), group)
+        _columns(sizes, sizes.active, about, told, rows * job.model.output_width(sizes.outputs), group)
         for about in ([passives] if hides else [(name,) for name in passives])
     ]
 
@@ -108,7 +108,7 @@ class FdmlMethod(Method[FdmlJob]):
             )
         if job.reshuffle:
             raise ValueError("predictions are stored by batch, which must stay; set reshuffle = false")
-        if job.model.shows_parts:
+        if job.model.separates_outputs:
             raise ValueError('a top model is fed every party\'s outputs apart, and sums are pulled; use joint = "sum"')
 
     def admits(self, role: Role, *, leads: bool) -> bool:
@@ -162,7 +162,7 @@ class FdmlMethod(Method[FdmlJob]):
         return [*found, begins, *job.protocol.residual.declares()]
 
     def counts(self, job: FdmlJob, sizes: Sizes) -> list[Disclosure]:
-        labels, visits = job.optimizer.shows_labels, job.model.shown(sizes.outputs) * sizes.epochs
+        labels, visits = job.optimizer.shows_labels, job.model.output_width(sizes.outputs) * sizes.epochs
         workers = (sizes.active, *sizes.passives)
         pulling = workers if labels else (sizes.active,)
         pushed = sizes.rows * visits

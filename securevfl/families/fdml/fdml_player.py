@@ -21,7 +21,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny
 
 from securevfl.base.arrays import Floats, RowSlices
 from securevfl.base.roles import ACTIVE, PASSIVE, SERVER
-from securevfl.data.schedule import Schedule, Visit
+from securevfl.data.schedule import Iteration, Schedule
 from securevfl.errors import ProtocolError
 from securevfl.families.fdml import pulls as shown_labels
 from securevfl.families.fdml.local_noise import Blur
@@ -97,7 +97,7 @@ def stored_of(job: JobOptions) -> StoredSum:
     return (job.optimizer.stored if isinstance(job.optimizer, FDML) else None) or StoredMasks()
 
 
-def pace_of(job: FdmlJob, schedule: Schedule, visits: list[Visit]) -> WorkerPace:
+def pace_of(job: FdmlJob, schedule: Schedule, visits: list[Iteration]) -> WorkerPace:
     """How far parties may go apart on this schedule."""
     own, epoch = job.optimizer, schedule.batches
     together = epoch if own.synchronous_first else 0
@@ -126,7 +126,7 @@ class FdmlServer(Player):
         return True
 
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
-        visits = list(data.schedule.visits())
+        visits = list(data.schedule.iterations())
         pace, stored = pace_of(self._job, data.schedule, visits), stored_of(self._job)
         context = self._context.sum_to(self._context.me, workers_of(self._context), subchannel=STORED_SUBCHANNEL)
         readers = readers_of(self._job, self._context)
@@ -202,7 +202,7 @@ class FdmlWorker(BatchPlayer):
             first, targets = data.starting(SAMPLE)
             self.model.start(data.raw(first), data.scaled(first), targets if self._active else None, self.seed)
             self._memory = Updater(self._optimizer.rule, self.model)
-        self._visits = list(data.schedule.visits())
+        self._visits = list(data.schedule.iterations())
         self._pace = pace_of(self._job, data.schedule, self._visits)
         self._take_place(start)
         pulls = self._pulls()

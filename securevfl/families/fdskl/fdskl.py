@@ -20,7 +20,7 @@ from pydantic import Field
 from securevfl.base.arrays import Floats, RowSlices
 from securevfl.base.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, Role, Roles
 from securevfl.crypto.key_derivation import KEY_BYTES
-from securevfl.data.schedule import Visit
+from securevfl.data.schedule import Iteration
 from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.families.base import J, Known, MessageProtocol, Method, Told
 from securevfl.families.fdskl import phase_sums
@@ -258,7 +258,7 @@ class PhasesPlayer(BatchPlayer):
         self._training = data
         yield from self.rounds(self._optimizer.run(self))
 
-    def batch(self, visit: Visit) -> Batch:
+    def batch(self, visit: Iteration) -> Batch:
         return self.data.batch(visit, columns=not self.share.knows(visit.index))
 
     def decision(self, rows: RowSlices, asked: AskedRows | None = None) -> Floats | None:

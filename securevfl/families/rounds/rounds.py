@@ -28,7 +28,7 @@ from securevfl.families.rounds.rounds_counts import RoundsJob, active_learns, co
 from securevfl.models.block import Place
 from securevfl.models.linear import Logistic
 from securevfl.models.neural import Neural
-from securevfl.models.rounding_error import RoundedSums
+from securevfl.models.rounding_error import SumRounding
 from securevfl.optim.block_newton import BlockNewton
 from securevfl.optim.celu import CeluVFL
 from securevfl.optim.fedbcd import FedBCD
@@ -66,7 +66,7 @@ class Rounds(Method[RoundsJob]):
         if isinstance(job.optimizer, RoundsTraining):
             job.optimizer.check(job.model)
         sums = job.protocol.sum_for(2)
-        if job.model.shows_parts and sums.hides_parts:
+        if job.model.separates_outputs and sums.hides_parts:
             raise ValueError(
                 f'protocol.sum: "direct" was expected, a top model is fed every party\'s outputs apart and {sums.name} '
                 'hides none of them; use sum = "direct"'
@@ -103,11 +103,11 @@ class Rounds(Method[RoundsJob]):
     def counts(self, job: RoundsJob, sizes: Sizes) -> list[Disclosure]:
         return counts(job, sizes)
 
-    def rounding(self, job: RoundsJob, rows: int, parties: int) -> RoundedSums | None:
+    def rounding(self, job: RoundsJob, rows: int, parties: int) -> SumRounding | None:
         if not (job.protocol.seals and job.model.static_jacobian):
             return None
         remedy = "to have less of it, train on shares (leave protocol out)"
-        return RoundedSums(step_for(rows) * math.sqrt((parties - 1) / 6), remedy)
+        return SumRounding(step_for(rows) * math.sqrt((parties - 1) / 6), remedy)
 
     def protocols(self, job: RoundsJob, roles: Roles) -> list[MessageProtocol]:
         return [job.protocol.sum_for(len(roles.having(PASSIVE))), job.protocol.residual]
@@ -165,7 +165,7 @@ class RoundsPlayer(BatchPlayer):
         place = 0 if self._active else context.passives.index(context.me)
         self._outputs = context.outputs
         self._context = replace(
-            context, outputs=job.model.collected(context.outputs, passives), reals=job.protocol.reals
+            context, outputs=job.model.collected_width(context.outputs, passives), reals=job.protocol.reals
         )
         self._optimizer = job.optimizer
         self.model = job.model.build(

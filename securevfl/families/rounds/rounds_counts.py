@@ -99,7 +99,7 @@ def _basis(job: JobOptions, sizes: Sizes, name: str) -> str:
 
 
 def _columns_told(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
-    c, passives = job.model.shown(sizes.outputs), sizes.passives
+    c, passives = job.model.output_width(sizes.outputs), sizes.passives
     hides = job.protocol.sum_for(len(passives)).hides_parts and len(passives) > 1
     exchanges = job.optimizer.exchanges(passives)
     asked = {"training": sizes.epochs * exchanges - _empty(job, sizes), "held out": 0}
@@ -137,7 +137,9 @@ def _columns_told(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
 def _width(job: JobOptions, sizes: Sizes) -> int:
     """How many numbers a row a passive party sends up, and is sent where residuals go down as they are."""
     return (
-        job.model.collected(sizes.outputs, len(sizes.passives)) if isinstance(job.model, BlockModel) else sizes.outputs
+        job.model.collected_width(sizes.outputs, len(sizes.passives))
+        if isinstance(job.model, BlockModel)
+        else sizes.outputs
     )
 
 
@@ -153,7 +155,7 @@ def added_up(sizes: Sizes, names: Sequence[str]) -> int:
 
 def active_learns(job: JobOptions, party: str, known: Known | None) -> list[Told]:
     """Describe in words what the active party learns: scores, and what these tell of the others' columns."""
-    what = "f and every Z_k" if job.model.shows_parts else "f = sum_k H_k"
+    what = "f and every Z_k" if job.model.separates_outputs else "f = sum_k H_k"
     scores = f"{what} on the rows predicted, and messages marked output or plain"
     found = [("learns", "\n".join([scores, *columns_lines(job, party, known, counts)]))]
     opens = job.protocol.seals and job.model.by_column
@@ -244,7 +246,7 @@ def columns_lines(
     sizes, schedule = known.sizes, known.schedule
     groups = {"training": schedule.partition(0)[:BATCHES], "held out": [schedule.test[:ROWS]]}
     lines: list[str] = []
-    c = job.model.shown(sizes.outputs)
+    c = job.model.output_width(sizes.outputs)
     for item in count(job, sizes):
         if item.kind != "columns" or item.learner != learner:
             continue

@@ -41,10 +41,10 @@ from securevfl.families.shares.shares_plan import (
 from securevfl.families.shares.shares_player import SharesPlayer
 from securevfl.families.sizes import evaluated
 from securevfl.models import pair_metrics
-from securevfl.models.inputs import Spread
+from securevfl.models.inputs import InputShape
 from securevfl.models.linear import Logistic, Poisson
 from securevfl.models.loss import Loss, NumberLoss
-from securevfl.models.rounding_error import RoundedSums
+from securevfl.models.rounding_error import SumRounding
 from securevfl.models.trees import Trees
 from securevfl.optim.fedbcd import FedSGD
 from securevfl.options import JobOptions
@@ -136,7 +136,7 @@ def measures(job: JobOptions, sizes: Sizes) -> int:
 def weights_of(job: SharesJob, sizes: Sizes, name: str) -> int:
     """How many weights a party has, of all outputs."""
     active, opened = name == sizes.active, name in job.protocol.shares.open_weights
-    spread = Spread(active, sizes.columns[name], sizes.outputs, len(sizes.columns), sizes.rows, opened)
+    spread = InputShape(active, sizes.columns[name], sizes.outputs, len(sizes.columns), sizes.rows, opened)
     return job.model.breadth(spread) * sizes.outputs
 
 
@@ -366,7 +366,7 @@ class SharesMethod(Method[SharesJob]):
             "shares, scores to another": own | {"protocol": Protocol(shares=Shares(scores_to="shop"))},
         }
 
-    def rounding(self, job: SharesJob, rows: int, parties: int) -> RoundedSums | None:
+    def rounding(self, job: SharesJob, rows: int, parties: int) -> SumRounding | None:
         return rounding(job)
 
     def declares(self, job: SharesJob, roles: Roles) -> list[Declared]:

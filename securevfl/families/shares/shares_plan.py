@@ -27,14 +27,14 @@ import numpy as np
 from securevfl.base.arrays import Floats
 from securevfl.base.config import misfits
 from securevfl.crypto.share_ring import ShareRing
-from securevfl.data.load import LARGE
-from securevfl.data.schedule import Schedule, Visit
+from securevfl.data.load import MAX_IN_MEMORY_BYTES
+from securevfl.data.schedule import Iteration, Schedule
 from securevfl.disclosure.counts import Sizes
 from securevfl.disclosure.exposure import code_bits
 from securevfl.errors import ConfigError
-from securevfl.models.inputs import Spread
+from securevfl.models.inputs import InputShape
 from securevfl.models.linear import LinearModel
-from securevfl.models.rounding_error import RoundedSums
+from securevfl.models.rounding_error import SumRounding
 from securevfl.optim.fedbcd import FedBCD
 from securevfl.optim.rules import BlockDescent
 from securevfl.options import JobOptions
@@ -114,7 +114,7 @@ def plan(job: SharesJob, *, rows: int, batches: int, parties: int, turned: Turne
     if its numbers need more bits than there are, or a rule would have to remember more visits than MOST_REMEMBERED."""
     optimizer, visits = job.optimizer, job.epochs * batches
     rate, rule = (
-        _block_descent(optimizer, visits, parties, turned, smoothed=job.model.loss.estimates)
+        _block_descent(optimizer, visits, parties, turned, smoothed=job.model.loss.reports_standard_errors)
         if isinstance(optimizer, BlockDescent)
         else _steps(job, optimizer, batches, parties)
     )
@@ -135,7 +135,7 @@ def plan(job: SharesJob, *, rows: int, batches: int, parties: int, turned: Turne
     return Plan(rate, rule, numbers)
 
 
-def rounding(job: SharesJob) -> RoundedSums:
+def rounding(job: SharesJob) -> SumRounding:
     """Return how sums of f are rounded: each visit by sqrt(1/6) steps of the table, which the mean over late visits
     takes most of out again. What momentum carries from one visit to the next adds two fifths."""
     step = 2.0 ** job.protocol.shares.step_bits(job.model.loss.spacing)
@@ -143,7 +143,7 @@ def rounding(job: SharesJob) -> RoundedSums:
         f"to have less of it, set a smaller protocol.shares.step than {step:g} and table_bits = 8, which cover sums of "
         "128 steps; amounts, and counts that vary far more than Poisson's, are as exact as labels in model = 'gamma'"
     )
-    return RoundedSums(CARRIED * step / math.sqrt(6) * math.sqrt(2 / max(2, job.epochs)), remedy)
+    return SumRounding(CARRIED * step / math.sqrt(6) * math.sqrt(2 / max(2, job.epochs)), remedy)
 
 
 def weight_levels(job: SharesJob, rows: int) -> WeightLevels:
@@ -332,7 +332,7 @@ def epochs_ahead(job: SharesJob, rows: int, outputs: int) -> int:
     return EPOCHS_AHEAD if kept <= AHEAD else EPOCHS_AHEAD // 2
 
 
-def chunks_of(visits: Sequence[Visit], start: int, epochs: int) -> Iterator[tuple[int, list[Visit]]]:
+def chunks_of(visits: Sequence[Iteration], start: int, epochs: int) -> Iterator[tuple[int, list[Iteration]]]:
     """Yield the visits from `start` on in chunks of so many whole epochs, each with the number of its first visit."""
     for _, stretch in groupby(enumerate(visits), key=lambda item: item[1].epoch // epochs):
         part = list(stretch)
@@ -354,10 +354,10 @@ LINE = 300e6 / 8  # bytes a second
 def needs(job: SharesJob, schedule: Schedule, sizes: Sizes) -> list[str]:
     """Describe in lines the visits of a run, the bits of its numbers, and what goes over the line, is kept and takes
     time; or why it would be refused."""
-    visits, parties = list(schedule.visits()), len(sizes.columns)
+    visits, parties = list(schedule.iterations()), len(sizes.columns)
     rows = max((len(part) for part in schedule.partition(0)), default=0)
     widths = {
-        name: job.model.breadth(Spread(name == sizes.active, d, sizes.outputs, parties, len(schedule.train)))
+        name: job.model.breadth(InputShape(name == sizes.active, d, sizes.outputs, parties, len(schedule.train)))
         for name, d in sizes.columns.items()
     }
     if not (visits and rows):
@@ -381,8 +381,8 @@ def needs(job: SharesJob, schedule: Schedule, sizes: Sizes) -> list[str]:
     n, widest = len(schedule.train) + len(schedule.test), max(widths.values())
     own = 8 * n * max(sizes.columns.values())
     tables = TABLES * numbers.entries * octets * sizes.outputs
-    memory = MEMORY + ROW * n + (own if own < LARGE else 0) + min(BLOCK, rows) * (ENTRY * widest + tables)
-    disk = kept + INTEGERS * rows * widest + (own / 2 if own >= LARGE else 0)
+    memory = MEMORY + ROW * n + (own if own < MAX_IN_MEMORY_BYTES else 0) + min(BLOCK, rows) * (ENTRY * widest + tables)
+    disk = kept + INTEGERS * rows * widest + (own / 2 if own >= MAX_IN_MEMORY_BYTES else 0)
     return [
         f"{len(visits):,} visits at most, {visited or f'to {rows:,} rows'}; {numbers.bits} bits a number, "
         f"w = {numbers.w}",

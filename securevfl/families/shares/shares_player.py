@@ -27,7 +27,7 @@ from securevfl.base.chunked_matrix import Stretch, Tall
 from securevfl.base.machine import give_back, one_thread
 from securevfl.base.roles import PARTNER
 from securevfl.crypto.share_scheme import ShareScheme
-from securevfl.data.schedule import Rows, Visit
+from securevfl.data.schedule import Iteration, Rows
 from securevfl.disclosure.exposure import ROWS, Holds
 from securevfl.errors import ConfigError, DataNotice, LeakageError
 from securevfl.families.player import FAR as FAR_ABOVE
@@ -54,7 +54,7 @@ from securevfl.families.shares.shares_plan import (
     weight_levels,
 )
 from securevfl.models import metrics, pair_metrics
-from securevfl.models.inputs import Inputs, Seen, Spread, inputs_at, own_stream
+from securevfl.models.inputs import FittingData, Inputs, InputShape, inputs_at, private_stream
 from securevfl.models.loss import Loss
 from securevfl.optim.curvature import of_rows
 from securevfl.optim.rules import BlockDescent
@@ -127,8 +127,8 @@ class MeasuredLabels:
     def metrics(self, found: LevelPairs) -> tuple[dict[str, float], list[list[float]]]:
         """All metrics that pairs tell, and of two classes the calibration."""
         if self.less is not None:
-            return pair_metrics.of_residuals(self.loss, self._residuals(found), self.targets, self.classes), []
-        told = pair_metrics.of_classes(self.loss, found.f, found.marked, self.classes)
+            return pair_metrics.residual_metrics(self.loss, self._residuals(found), self.targets, self.classes), []
+        told = pair_metrics.class_metrics(self.loss, found.f, found.marked, self.classes)
         if not self.loss.single:
             return told, []
         proba = self.loss.proba(found.f)[:, 1]
@@ -137,8 +137,8 @@ class MeasuredLabels:
     def spread(self, found: LevelPairs) -> dict[str, float]:
         """Return the standard errors of the metrics that pairs tell."""
         if self.less is not None:
-            return pair_metrics.spread_of_residuals(self.loss, self._residuals(found), self.targets, self.classes)
-        return pair_metrics.spread_of_classes(self.loss, found.f, found.marked, self.classes)
+            return pair_metrics.residual_standard_errors(self.loss, self._residuals(found), self.targets, self.classes)
+        return pair_metrics.class_standard_errors(self.loss, found.f, found.marked, self.classes)
 
     def _residuals(self, found: LevelPairs) -> Floats:
         """Read the residuals (n x c) off the levels."""
@@ -281,7 +281,7 @@ class Measures:
         targets = (
             None
             if (rated := data.rated_outputs(rows.rows, self._context.outputs)) is None
-            else LossTable(self._job.loss.value, rated, self._job.loss.least(rated))
+            else LossTable(self._job.loss.value, rated, self._job.loss.minimizer(rated))
         )
         met, own = self._player.met, self._player.inputs_of(data, rows.rows)
         found = measure(met.products, met.transfers, self._player.terms, state, state.visits, own, targets)
@@ -300,7 +300,7 @@ class Measures:
         if loss > FAR_ABOVE * none and not turns_back(self._job, self._player.turned):
             raise diverged(rounds)
 
-    def count_far(self, data: TrainingData, state: SharedState | None, visit: Visit) -> None:
+    def count_far(self, data: TrainingData, state: SharedState | None, visit: Iteration) -> None:
         """Count, of some rows of the last visit, those whose sums are beyond the end of their table, as often as the
         partner's ledger lets them be counted; warn of any."""
         rows, met = visit.rows[: COUNTED // self._context.outputs], self._player.met
@@ -317,7 +317,7 @@ class Measures:
             state,
             state.visits,
             X,
-            np.zeros(0) if rated is None else numbers.centres(self._job.loss.least(rated)),
+            np.zeros(0) if rated is None else numbers.centres(self._job.loss.minimizer(rated)),
             allowed=lambda: not limited or self._player.ledger.count(data.ids(rows)),
         )
         self._uncounted = found is None
@@ -432,12 +432,12 @@ def _shared(kept: State) -> shares.SharedState | None:
 
 def _places(data: TrainingData, rows: Rows) -> Rows:
     """Return the places of rows (k,) among those by which a party makes its inputs; -1 of others."""
-    seen = data.schedule.looked_at
+    seen = data.schedule.fitting_rows
     at = np.minimum(np.searchsorted(seen, rows), len(seen) - 1)
     return np.where(seen[at] == rows, at, -1)
 
 
-def _nothing() -> Seen:
+def _nothing() -> FittingData:
     raise AssertionError("a model keeps its inputs")
 
 
@@ -451,7 +451,7 @@ class _Training:
     data: TrainingData
     ahead: Ahead
     side: Side
-    visits: list[Visit]
+    visits: list[Iteration]
     rows: tuple[int, ...]
 
     def give_back(self) -> None:
@@ -572,7 +572,7 @@ class SharesPlayer(Player):
         """Go through the visits from `start` on, to the last one or to where the training turns back."""
         channel, ahead, of, turns_before = self._context.channel, training.ahead, len(training.visits), len(self.turned)
 
-        def make(chunk: tuple[int, list[Visit]]) -> None:
+        def make(chunk: tuple[int, list[Iteration]]) -> None:
             self._make(training, *chunk)
             self._measures.prepare(training.ahead.met, training.data, chunk[0], len(chunk[1]), of)
 
@@ -700,7 +700,7 @@ class SharesPlayer(Player):
         else:
             side = SharesPassive(context, terms, own, ahead, self._state)
         self._state = side.state
-        self._training = _Training(data, ahead, side, list(schedule.visits()), terms.rows)
+        self._training = _Training(data, ahead, side, list(schedule.iterations()), terms.rows)
         return self._training
 
     def _columns(self, data: TrainingData, numbers: Numbers, parts: Sequence[Rows]) -> ColumnBlocks:
@@ -733,7 +733,7 @@ class SharesPlayer(Player):
             parts.append(PlacedPart(part.start, part.stop - part.start, placed))
         return Tall(parts, breadth)
 
-    def _make(self, training: _Training, first: int, part: Sequence[Visit]) -> None:
+    def _make(self, training: _Training, first: int, part: Sequence[Iteration]) -> None:
         """Make a chunk, unless all parties have it already."""
         ahead, number = training.ahead, self._chunk(training, first)
         self._context.channel.clock.stage = Stage.AHEAD
@@ -777,18 +777,18 @@ class SharesPlayer(Player):
 
     def _made(self, data: TrainingData) -> Inputs:
         """Return this party's inputs: those on which work done ahead rests, if there is any, or new ones."""
-        rows, folder = data.schedule.looked_at, self._context.resources.preprocessing
+        rows, folder = data.schedule.fitting_rows, self._context.resources.preprocessing
         file = None if folder is None else folder / INPUTS
         kept = None if file is None or not file.exists() else _read_inputs(file)
 
-        def seen() -> Seen:
+        def seen() -> FittingData:
             targets = None if data.targets is None else data.targets[rows]
             weights = None if data.weights is None else data.weights[rows]
             by_ids = data.schedule.by_ids
             order, X = np.searchsorted(rows, by_ids[np.isin(by_ids, rows)]), data.scaled(rows)
             own = [each[order] for each in (X, targets, weights) if each is not None]
-            key = own_stream(f"inputs of {self._context.me} {self._job.seed}", *own)(KEY_BYTES)
-            return Seen(self._context.me, X, data.sources, targets, weights, key, order)
+            key = private_stream(f"inputs of {self._context.me} {self._job.seed}", *own)(KEY_BYTES)
+            return FittingData(self._context.me, X, data.sources, targets, weights, key, order)
 
         made = self._model.inputs(self._spread(data.columns, len(data.schedule.train)), kept, seen)
         own = made.state(whole=True)
@@ -796,11 +796,11 @@ class SharesPlayer(Player):
             write_checked_json(file, State(own).plain())
         return made
 
-    def _spread(self, columns: int, rows: int, name: str | None = None) -> Spread:
+    def _spread(self, columns: int, rows: int, name: str | None = None) -> InputShape:
         """Return the sizes of a party, its own if none is named."""
         context, party = self._context, name or self._context.me
         opened = party in self._options.open_weights
-        return Spread(party == context.active, columns, context.outputs, len(context.parties), rows, opened)
+        return InputShape(party == context.active, columns, context.outputs, len(context.parties), rows, opened)
 
     @property
     def plan(self) -> Plan:

@@ -19,7 +19,7 @@ from securevfl.base.chunked_matrix import Sparse
 from securevfl.base.normal_distribution import normal_quantile
 from securevfl.families.transfer import taylor
 from securevfl.models.base import Model
-from securevfl.models.inputs import own_stream
+from securevfl.models.inputs import private_stream
 from securevfl.models.loss import Loss
 from securevfl.models.losses import LOSSES
 
@@ -90,7 +90,7 @@ class DenseNetwork:
 
         Nobody else can compute them, and the same data and seed give the same network.
         """
-        stream = own_stream(f"network {seed} {self._shapes}", X)
+        stream = private_stream(f"network {seed} {self._shapes}", X)
         whole = np.frombuffer(stream(8 * self.parameters), "<u8") >> 11
         drawn = normal_quantile((whole + 0.5) * 2.0**-53)
         for place, (b, a) in zip(self._places, self._shapes, strict=True):

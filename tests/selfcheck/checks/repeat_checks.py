@@ -55,7 +55,7 @@ def batches() -> Outcome:
     outcome = Outcome()
     register = _tables()[0].register
     visits = [
-        [visit.rows.tobytes() for visit in _job(seed=s, batch_size=10).schedule(register).visits()] for s in (0, 1)
+        [visit.rows.tobytes() for visit in _job(seed=s, batch_size=10).schedule(register).iterations()] for s in (0, 1)
     ]
     if set(visits[0]) != set(visits[1]):
         outcome.add("repeat", "all", "another seed opens other equations about the labels")
