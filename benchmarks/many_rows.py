@@ -52,7 +52,8 @@ from securevfl.data.readers import read_ids
 from securevfl.data.register import Register
 from securevfl.data.row_order import read_rows, write_rows
 from securevfl.data.store import store_table
-from securevfl.families.shares.shares_plan import SharesJob, plan_of
+from securevfl.families.shares.shares_job import SharesJob
+from securevfl.families.shares.shares_plan import plan_of
 from securevfl.models.metrics import area_under_curve
 from securevfl.organisations.join import join
 from securevfl.organisations.kit import init_certs, write_kit

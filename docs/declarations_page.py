@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from securevfl.base.roles import Roles
 from securevfl.families import METHODS
-from securevfl.families.fdml.stored_sum import STORED
+from securevfl.families.fdml.stored_sums import STORED
 from securevfl.job import Job
 from securevfl.organisations import (
     correlate,

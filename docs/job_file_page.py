@@ -23,7 +23,8 @@ from securevfl.data.woe import Woe
 from securevfl.errors import ConfigError
 from securevfl.families import leak_kinds
 from securevfl.families.fdml.local_noise import LocalNoise
-from securevfl.families.fdml.stored_sum import STORED, StoredSum
+from securevfl.families.fdml.stored_sum import StoredSum
+from securevfl.families.fdml.stored_sums import STORED
 from securevfl.job import Job
 from securevfl.models import MODELS, metrics
 from securevfl.models.base import Model

@@ -24,11 +24,11 @@ if TYPE_CHECKING:  # the one list of public names: type checkers see it here, an
     from securevfl.data.party import Helper as Helper
     from securevfl.data.party import Party as Party
     from securevfl.data.preparation import Preparation as Preparation
-    from securevfl.families.fdml.fdml_player import FDML as FDML
+    from securevfl.families.fdml.fdml_optimizer import FDML as FDML
     from securevfl.families.fdml.local_noise import LocalNoise as LocalNoise
-    from securevfl.families.fdml.stored_sum import StoredMasks as StoredMasks
-    from securevfl.families.fdml.stored_sum import StoredOpen as StoredOpen
-    from securevfl.families.fdskl.fdskl import FDSKL as FDSKL
+    from securevfl.families.fdml.masked_store import StoredMasks as StoredMasks
+    from securevfl.families.fdml.open_store import StoredOpen as StoredOpen
+    from securevfl.families.fdskl.fdskl_optimizer import FDSKL as FDSKL
     from securevfl.families.fdskl.kernel_model import Kernel as Kernel
     from securevfl.families.transfer.transfer_model import Transfer as Transfer
     from securevfl.job import Job as Job

@@ -30,8 +30,8 @@ from securevfl.audit.page import text
 from securevfl.audit.report import run_audit, unlooked
 from securevfl.errors import ConfigError, LeakageError
 from securevfl.families import METHODS
-from securevfl.families.base import Method
-from securevfl.families.fdml.stored_sum import STORED
+from securevfl.families.family import Method
+from securevfl.families.fdml.stored_sums import STORED
 from securevfl.models.losses import LOSSES
 from securevfl.optim import OPTIMIZERS
 from securevfl.optim.rules import RULES, Rule, Sgd

@@ -16,7 +16,7 @@ from benchmarks.tables import archive
 from securevfl.base.arrays import Floats
 from securevfl.base.extras import extra
 from securevfl.data.party import Helper, Party
-from securevfl.families.fdml.fdml_player import FDML
+from securevfl.families.fdml.fdml_optimizer import FDML
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.models.metrics import area_under_curve

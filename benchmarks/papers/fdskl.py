@@ -36,7 +36,7 @@ from securevfl.base.arrays import Floats
 from securevfl.data.party import Party
 from securevfl.data.schedule import Schedule
 from securevfl.errors import DataError
-from securevfl.families.fdskl.fdskl import FDSKL
+from securevfl.families.fdskl.fdskl_optimizer import FDSKL
 from securevfl.families.fdskl.kernel_model import Kernel
 from securevfl.job import Job
 from securevfl.models.linear import Logistic

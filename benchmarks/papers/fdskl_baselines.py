@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.base.extras import extra
 from securevfl.data.schedule import Schedule
-from securevfl.families.fdskl.fdskl import FDSKL, SAMPLE, blocks
-from securevfl.families.fdskl.kernel_model import Expansion, Frequencies, Kernel, cosines
+from securevfl.families.fdskl.fdskl_optimizer import FDSKL, SAMPLE, blocks
+from securevfl.families.fdskl.kernel_model import Kernel
+from securevfl.families.fdskl.random_features import Expansion, Frequencies, cosines
 from securevfl.models.losses import LOSSES
 
 RowNumbers = NDArray[np.intp]
@@ -67,7 +68,7 @@ class Split:
 def dsg(
     split: Split, model: Kernel, optimizer: FDSKL, *, batch_size: int, epochs: int, seed: int, curve: bool = False
 ) -> BaselineOutcome:
-    """The loop of `securevfl.families.fdskl.fdskl` by one who holds all columns."""
+    """The loop of `securevfl.families.fdskl.fdskl_family` by one who holds all columns."""
     started, apart = time.process_time(), 0.0
     frequencies, own = Frequencies(model, seed.to_bytes(32, "little"), split.X.shape[1]), Expansion(model)
     loss, y = LOSSES[model.loss_name], split.y[:, None]

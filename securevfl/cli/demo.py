@@ -14,7 +14,7 @@ from securevfl.data.datasets import loans
 from securevfl.data.party import Party
 from securevfl.display.progress import progress
 from securevfl.errors import DataNotice, StorageError
-from securevfl.families.sizes import known_run
+from securevfl.families.run_facts import known_run
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.protocols.choice import Protocol

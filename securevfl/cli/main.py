@@ -315,7 +315,7 @@ def _helped(job: Job, parties: list[Party]) -> list[Party]:
     """Return the parties, and where the job can't do without one those that have no table, as FDML's server."""
     from securevfl.data.party import Helper
     from securevfl.errors import PartiesError
-    from securevfl.families.sizes import roles_of
+    from securevfl.families.declarations import roles_of
 
     try:
         roles_of(job.method, job, parties)

@@ -254,7 +254,7 @@ def _is_count(text: str) -> bool:
 
 def sizes_line(job: Job, own: Party) -> str:
     """Say which columns --size counts, what the others give for this party, and where its own numbers come from."""
-    from securevfl.families.sizes import prepare
+    from securevfl.families.table_preparation import prepare
 
     made, brought = len(prepare(job, own, own.register).columns), len(own.columns)
     differs = "" if made == brought else f", of {brought} in your file"

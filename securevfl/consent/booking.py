@@ -19,7 +19,7 @@ from securevfl.disclosure.leaks import Leak
 from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry, told_to
 from securevfl.disclosure.limits import KINDS, added, total
 from securevfl.errors import ConfigError, DataError, DataNotice, LeakageError, ProtocolError, StorageError
-from securevfl.families.sizes import verdicts
+from securevfl.families.evaluations import verdicts
 from securevfl.job import Job
 from securevfl.protocols.declared import VERDICT
 from securevfl.protocols.residuals.defences import zcdp_epsilon

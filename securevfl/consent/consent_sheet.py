@@ -24,8 +24,9 @@ from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry
 from securevfl.disclosure.summed_bits import LOOK, check_looks
 from securevfl.display.html import escape
 from securevfl.errors import ConfigError, DataNotice, LabelError, StorageError
-from securevfl.families.base import Known
-from securevfl.families.sizes import declared_of, known_alone, known_run, prepare, roles_of
+from securevfl.families.declarations import declared_of, roles_of
+from securevfl.families.run_facts import Known, known_alone, known_run
+from securevfl.families.table_preparation import prepare
 from securevfl.job import Job
 from securevfl.models.class_labels import classes_of
 from securevfl.models.row_weights import Weights, room_for

@@ -17,7 +17,8 @@ from securevfl.data.id_keys import id_digest
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, TableError
-from securevfl.families.player import KnownRows, Player
+from securevfl.families.participant import Player
+from securevfl.families.score_results import KnownRows
 from securevfl.job import Job
 from securevfl.organisations import reason_codes
 from securevfl.organisations.joint_statistics import check_order, keyed_order

@@ -24,8 +24,9 @@ from securevfl.data.party import Party, check_parties, register_of
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.display import html
 from securevfl.errors import ConfigError
-from securevfl.families.player import TrainingData
-from securevfl.families.sizes import known_run, prepare
+from securevfl.families.run_facts import known_run
+from securevfl.families.table_preparation import prepare
+from securevfl.families.training_data import TrainingData
 from securevfl.job import Job
 from securevfl.models import metrics
 from securevfl.models.inputs import FittingData, InputShape, private_stream

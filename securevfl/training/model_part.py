@@ -21,7 +21,7 @@ from securevfl.data.preparation import FittedPreparation
 from securevfl.data.scaling import Scaling
 from securevfl.data.validation import check_finite
 from securevfl.errors import ConfigError, DataError, TableError
-from securevfl.families.player import State
+from securevfl.families.state import State
 from securevfl.job import Job
 from securevfl.models import pair_metrics
 from securevfl.models.class_labels import positive_of

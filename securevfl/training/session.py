@@ -46,8 +46,11 @@ from securevfl.errors import (
     TableError,
     TransportError,
 )
-from securevfl.families.player import Round, TrainingData
-from securevfl.families.sizes import prepare, sizes_of, weigh
+from securevfl.families.participant import Round
+from securevfl.families.run_shape import sizes_of
+from securevfl.families.table_preparation import prepare
+from securevfl.families.training_data import TrainingData
+from securevfl.families.weights_of_evidence import weigh
 from securevfl.job import Job
 from securevfl.models import metrics
 from securevfl.models.linear import LinearModel

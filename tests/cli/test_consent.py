@@ -22,7 +22,8 @@ from securevfl.data.load import read_aligned
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, ConsentError
 from securevfl.families import METHODS
-from securevfl.families.sizes import declared_of, prepare
+from securevfl.families.declarations import declared_of
+from securevfl.families.table_preparation import prepare
 from securevfl.protocols.handshake import RunHello
 from securevfl.runtime.clock import Network, VirtualClock
 from securevfl.runtime.threads import run_threads

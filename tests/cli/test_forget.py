@@ -19,7 +19,7 @@ from securevfl.data.row_order import write_rows
 from securevfl.data.store import table_path
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger, default_ledger
-from securevfl.families.player import State
+from securevfl.families.state import State
 from securevfl.organisations import forget
 from securevfl.organisations.align import FolderJournal
 from securevfl.protocols.shares.disk_store import OnDisk

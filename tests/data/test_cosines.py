@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from securevfl.data.cosine_features import REACH, CosineFeatures
-from securevfl.families.player import State
+from securevfl.families.state import State
 
 RNG = np.random.default_rng(5)
 X = np.column_stack([RNG.normal(3, 2, 400), RNG.normal(size=400), np.full(400, 7.0), RNG.normal(-1, 0.1, 400)])

@@ -18,8 +18,9 @@ from securevfl.data.columns import columns_of
 from securevfl.data.location_scale import quartiles
 from securevfl.data.preparation import FittedPreparation, Preparation, fit
 from securevfl.data.woe import Woe, number_bins
-from securevfl.families.player import TrainingData
-from securevfl.families.sizes import as_prepared, known_run, prepare
+from securevfl.families.run_facts import known_run
+from securevfl.families.table_preparation import as_prepared, prepare
+from securevfl.families.training_data import TrainingData
 from securevfl.training.model_part import ModelPart
 
 N = 400

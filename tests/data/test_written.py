@@ -14,7 +14,7 @@ from securevfl.data.preparation import Preparation, fit
 from securevfl.data.readers import read_table
 from securevfl.data.text_values import meant, parse_dates, parse_numbers
 from securevfl.errors import TableError
-from securevfl.families.sizes import prepare
+from securevfl.families.table_preparation import prepare
 
 DAYS = ["2024-02-29", "1970-01-01", "2023-12-31"]
 EXPECTED = [19_782.0, 0.0, 19_722.0]

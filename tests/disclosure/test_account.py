@@ -17,8 +17,9 @@ from securevfl.disclosure.ledger import DisclosureLedger, told_to
 from securevfl.disclosure.limits import Limit
 from securevfl.errors import ConfigError, LeakageError
 from securevfl.families import METHODS, leak_kinds
-from securevfl.families.fdml.pulls import Labels
-from securevfl.families.sizes import known_run, verdicts
+from securevfl.families.evaluations import verdicts
+from securevfl.families.fdml.label_sharing import Labels
+from securevfl.families.run_facts import known_run
 from securevfl.protocols.residuals.open_residual import Residual
 from securevfl.protocols.residuals.sealed_residual import Exchanges, Opened
 from securevfl.protocols.sums.base import Part

@@ -9,7 +9,7 @@ import pytest
 import securevfl as vfl
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.families import leak_kinds
-from securevfl.families.sizes import known_run
+from securevfl.families.run_facts import known_run
 from tests.disclosure.door_watch import watched
 
 ROWS, HELD_OUT = 120, 0.25

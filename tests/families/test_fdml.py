@@ -9,7 +9,7 @@ import pytest
 
 import securevfl as vfl
 from securevfl.errors import ConfigError, PartiesError
-from securevfl.families.fdml.pulls import PullAnswered
+from securevfl.families.fdml.pull_server import PullAnswered
 from securevfl.runtime.channel import Channel, Event, Observer
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.threads import run_threads

@@ -6,7 +6,7 @@ import pytest
 import securevfl as vfl
 from securevfl.disclosure.counts import Disclosure
 from securevfl.errors import ConfigError, LeakageError
-from securevfl.families.sizes import known_run
+from securevfl.families.run_facts import known_run
 from securevfl.protocols.notes import ToldSum
 from securevfl.runtime.channel import Event, Observer
 

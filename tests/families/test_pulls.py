@@ -12,20 +12,11 @@ import pytest
 import securevfl as vfl
 from securevfl.base.roles import Roles
 from securevfl.errors import ProtocolError, TransportError
-from securevfl.families.fdml.pulls import (
-    Latest,
-    PeerPulls,
-    Position,
-    PullAnswered,
-    Pulled,
-    Pulls,
-    PullServer,
-    Push,
-    Restored,
-    ServerPulls,
-    WorkerPace,
-)
-from securevfl.families.fdml.stored_sum import StoredOpen
+from securevfl.families.fdml.open_store import StoredOpen
+from securevfl.families.fdml.peer_pulls import PeerPulls
+from securevfl.families.fdml.pull_server import Latest, PullAnswered, PullServer
+from securevfl.families.fdml.pulls import Position, Pulled, Pulls, Push, Restored, ServerPulls
+from securevfl.families.fdml.worker_pace import WorkerPace
 from securevfl.protocols.declared import permit_sizes
 from securevfl.protocols.party_context import PartyContext
 from securevfl.runtime.channel import Channel, Event, Observer

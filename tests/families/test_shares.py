@@ -17,8 +17,8 @@ import securevfl as vfl
 from securevfl.crypto.transfers.ot_extension import COLUMNS, Chooser
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, PartiesError
-from securevfl.families.shares.shares import measures, weights_told
-from securevfl.families.sizes import known_run
+from securevfl.families.run_facts import known_run
+from securevfl.families.shares.shares_disclosures import measures, weights_told
 from securevfl.models import metrics
 from securevfl.optim.rules import Updater
 from securevfl.protocols.shares.opened_scores import OpenedScores

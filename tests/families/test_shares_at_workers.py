@@ -35,7 +35,7 @@ from securevfl.data.partitions import partition_party
 from securevfl.data.scaling import Scaling
 from securevfl.data.store import open_table, store_table
 from securevfl.errors import ConfigError, TableError, TransportError
-from securevfl.families.shares import shares_player
+from securevfl.families.shares import shares_measures, shares_participant
 from securevfl.protocols.score_ledger.ledger import Ledger
 from securevfl.protocols.shares import offline_phase, product_work
 from securevfl.protocols.shares.shares_params import Terms
@@ -66,7 +66,7 @@ def client() -> Iterator[Any]:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several blocks, some of which lie at two workers, in several groups, and nothing drawn by threads of a pool."""
-    monkeypatch.setattr(shares_player, "Terms", partial(Terms, block=BLOCK))
+    monkeypatch.setattr(shares_participant, "Terms", partial(Terms, block=BLOCK))
     monkeypatch.setattr(offline_phase, "_AT_ONCE", 10_000)
     monkeypatch.setattr(product_work, "_WORTH_THREADS", np.inf)
 
@@ -219,7 +219,7 @@ def test_a_worker_that_is_killed_changes_nothing(
             killed.append(next(iter(client.run(os.getpid).values())))
             os.kill(killed[0], signal.SIGKILL)
 
-    run_placed, pairs = DaskPlaced.run, shares_player.pairs
+    run_placed, pairs = DaskPlaced.run, shares_measures.pairs
 
     def run(self: Any, work: Any, /, *args: Any, **keys: Any) -> Any:
         if work.__name__ == where:
@@ -235,7 +235,7 @@ def test_a_worker_that_is_killed_changes_nothing(
     alone = vfl.simulate(of, [open_table(name, path) for name, path in paths.items()])
     parties = [open_table("bank", paths["bank"]), partition_party("shop", paths["shop"], DaskPlacing(client))]
     monkeypatch.setattr(DaskPlaced, "run", run)
-    monkeypatch.setattr(shares_player, "pairs", measured)
+    monkeypatch.setattr(shares_measures, "pairs", measured)
     draws()
     found = vfl.simulate(of, parties)
     assert killed

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.families.sizes import known_run
+from securevfl.families.run_facts import known_run
 from securevfl.protocols.shares.preprocessing_store import InMemory
 
 ROWS = 12_000
@@ -67,7 +67,7 @@ def test_bytes_and_work_ahead_are_what_the_sheet_says(
 
 @pytest.mark.parametrize(("limit", "chunks"), [(1 << 29, 1), (1 << 20, 2)])
 def test_all_epochs_are_one_chunk_where_there_is_room(limit: int, chunks: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("securevfl.families.shares.shares_plan.AHEAD", limit)
+    monkeypatch.setattr("securevfl.families.shares.chunk_pipeline.AHEAD", limit)
     made, keep = set[int](), InMemory.keep
 
     def noted(self: InMemory, number: int, *rest: Any, **keys: Any) -> None:

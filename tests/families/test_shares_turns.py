@@ -10,7 +10,7 @@ import pytest
 
 import securevfl as vfl
 from securevfl.errors import ProtocolError, SecureVFLError, TransportError
-from securevfl.families.shares.shares_plan import Turns
+from securevfl.families.shares.chunk_pipeline import Turns
 from securevfl.protocols.shares.offline_phase import Ahead
 from securevfl.protocols.shares.preprocessing_store import NAME_BYTES, InMemory
 from securevfl.runtime.clock import Network, VirtualClock

@@ -18,7 +18,8 @@ from securevfl.errors import (
     RangeError,
     SecureVFLError,
 )
-from securevfl.families.fdml.stored_sum import SPACE, STORED, StoredServer, StoredSum, StoredWorker
+from securevfl.families.fdml.stored_sum import SPACE, StoredServer, StoredSum, StoredWorker
+from securevfl.families.fdml.stored_sums import STORED
 from securevfl.protocols.party_context import PartyContext
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import VirtualClock

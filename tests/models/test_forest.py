@@ -14,7 +14,7 @@ from securevfl.data.columns import columns_of
 from securevfl.data.forest import Forest, _merged, asked
 from securevfl.data.linear_features import LinearFeatures
 from securevfl.data.preparation import FittedPreparation, Preparation, fit
-from securevfl.families.player import State
+from securevfl.families.state import State
 
 sys.path.insert(0, str(Path(__file__).parent))
 oracle = importlib.import_module("forest_oracle")

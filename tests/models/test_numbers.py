@@ -17,8 +17,8 @@ from sklearn.metrics import mean_pinball_loss, mean_tweedie_deviance
 import securevfl as vfl
 from securevfl import errors
 from securevfl.data.party import register_of
-from securevfl.families.shares.shares import table_error
 from securevfl.families.shares.shares_plan import plan
+from securevfl.families.shares.shares_statements import table_error
 from securevfl.models import metrics
 from securevfl.models.log_link_losses import CAP, LogLinkLoss
 from securevfl.models.losses import LOSSES

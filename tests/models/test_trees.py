@@ -16,7 +16,7 @@ from sklearn.metrics import roc_auc_score
 
 import securevfl as vfl
 from securevfl.errors import ConfigError, DataError, DataNotice, LabelError, LeakageError
-from securevfl.families.player import State
+from securevfl.families.state import State
 from securevfl.models import boosted_score, trees
 from securevfl.models.boosted_score import Boosted, out_of_fold
 from securevfl.models.forest_inputs import ForestInputs
@@ -320,7 +320,7 @@ def test_sizes_beyond_the_limits_are_refused_with_what_fits(keys: dict[str, Any]
 def test_as_many_weights_as_labels_are_not_opened() -> None:
     own, opened = parties(rows=100), vfl.Protocol(shares=vfl.Shares(open_weights=("shop",)))
     from securevfl.consent.booking import guard
-    from securevfl.families.sizes import known_run
+    from securevfl.families.run_facts import known_run
 
     work = job(protocol=opened)
     with pytest.raises(LeakageError, match="open_weights"):

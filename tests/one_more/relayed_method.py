@@ -20,8 +20,12 @@ from securevfl.base.arrays import Floats, RowSlices
 from securevfl.base.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, SERVER, Role, Roles
 from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.disclosure.leaks import Leak, LeakKind
-from securevfl.families.base import J, Known, MessageProtocol, Method, Told
-from securevfl.families.player import BatchPlayer, Player, Round, State, TrainingData
+from securevfl.families.batch_participant import BatchPlayer
+from securevfl.families.family import J, MessageProtocol, Method, Told
+from securevfl.families.participant import Player, Round
+from securevfl.families.run_facts import Known
+from securevfl.families.state import State
+from securevfl.families.training_data import TrainingData
 from securevfl.models.base import Model
 from securevfl.models.loss import Loss
 from securevfl.models.losses import LOSSES

@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 import securevfl as vfl
 from securevfl.base.arrays import Floats
 from securevfl.errors import ConfigError, TableError
-from securevfl.families.rounds.rounds import SAMPLE
+from securevfl.families.rounds.rounds_participant import SAMPLE
 from securevfl.models.linear_block import Linear, starting_weights
 from securevfl.models.log_link_losses import CAP
 from securevfl.models.loss import Loss

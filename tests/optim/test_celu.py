@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import securevfl as vfl
 from securevfl.base.arrays import Floats
-from securevfl.families.rounds.rounds import SAMPLE
+from securevfl.families.rounds.rounds_participant import SAMPLE
 from securevfl.models.linear_block import starting_weights
 from securevfl.models.losses import LOSSES
 from securevfl.optim.celu import Workset, cosines

@@ -11,8 +11,9 @@ import securevfl as vfl
 from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Schedule
 from securevfl.errors import ConfigError, PartiesError
-from securevfl.families.fdskl.fdskl import SAMPLE, blocks
-from securevfl.families.fdskl.kernel_model import Expansion, Frequencies, Kernel, cosines
+from securevfl.families.fdskl.fdskl_optimizer import SAMPLE, blocks
+from securevfl.families.fdskl.kernel_model import Kernel
+from securevfl.families.fdskl.random_features import Expansion, Frequencies, cosines
 from securevfl.models.losses import LOSSES
 from securevfl.protocols.declared import Phases
 from securevfl.protocols.sums.base import SumProtocol

@@ -7,7 +7,7 @@ import pytest
 
 import securevfl as vfl
 from securevfl.base.arrays import Floats
-from securevfl.families.rounds.rounds import SAMPLE
+from securevfl.families.rounds.rounds_participant import SAMPLE
 from securevfl.models.linear_block import starting_weights
 from securevfl.training.checkpoint import Checkpoints
 

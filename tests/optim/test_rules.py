@@ -19,8 +19,8 @@ from securevfl.base.arrays import Floats
 from securevfl.data.register import Register
 from securevfl.data.schedule import Schedule
 from securevfl.errors import ConfigError
-from securevfl.families.player import State
-from securevfl.families.rounds.rounds import SAMPLE, RoundsPlayer
+from securevfl.families.rounds.rounds_participant import SAMPLE, RoundsPlayer
+from securevfl.families.state import State
 from securevfl.models.linear_block import starting_weights
 from securevfl.models.losses import LOSSES
 from securevfl.optim.rules import RULES, AdaGrad, Adam, Momentum, Proximal, Rule, Sgd, Updater

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.families.sizes import declared_of
+from securevfl.families.declarations import declared_of
 from securevfl.optim.rules import Training
 from securevfl.protocols.engines import Engine
 from securevfl.protocols.sums.base import SumProtocol

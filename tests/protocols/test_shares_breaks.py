@@ -14,7 +14,8 @@ import securevfl as vfl
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.data.schedule import parts_of
 from securevfl.errors import ConfigError, ProtocolError
-from securevfl.families.shares.shares_plan import on_shares, plan
+from securevfl.families.shares.shares_job import on_shares
+from securevfl.families.shares.shares_plan import plan
 from securevfl.protocols.party_context import LocalResources
 from securevfl.protocols.shares import column_blocks, offline_phase
 from securevfl.protocols.shares import iteration as iteration

@@ -17,7 +17,8 @@ from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.data.schedule import parts_of
 from securevfl.errors import LeakageError, ProtocolError
-from securevfl.families.shares.shares_plan import on_shares, plan
+from securevfl.families.shares.shares_job import on_shares
+from securevfl.families.shares.shares_plan import plan
 from securevfl.models import MODELS
 from securevfl.protocols.link import AskedRows
 from securevfl.protocols.party_context import PartyContext

@@ -20,7 +20,7 @@ from securevfl.base.roles import PARTNER, Roles
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.errors import ProtocolError
-from securevfl.families.sizes import prepare_all
+from securevfl.families.table_preparation import prepare_all
 from securevfl.models import metrics, pair_metrics
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.shares import word_shuffle

@@ -301,7 +301,7 @@ def test_unmasked_phases_give_the_columns_to_who_knows_the_frequencies() -> None
 def test_private_frequencies_hide_columns_and_shared_ones_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     parties = table(2, n=128, d=3)
     assert ATTACKS["phases"](kernel_job("direct"), parties, 0).real < 0.5
-    monkeypatch.setattr("securevfl.families.fdskl.fdskl.os.urandom", bytes)  # the mutant: one key for all
+    monkeypatch.setattr("securevfl.families.fdskl.fdskl_participant.os.urandom", bytes)  # the mutant: one key for all
     assert ATTACKS["phases"](kernel_job("direct"), parties, 0).real > 0.999
 
 

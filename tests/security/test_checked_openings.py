@@ -20,8 +20,8 @@ from securevfl.crypto.paillier.paillier_checks import CHECKS, PaillierChecks
 from securevfl.crypto.paillier.paillier_product import PaillierHolder
 from securevfl.crypto.scheme import Shape
 from securevfl.errors import ProtocolError
-from securevfl.families.rounds.rounds import Rounds
-from securevfl.families.transfer.transfer import TransferLearning
+from securevfl.families.rounds.rounds_family import Rounds
+from securevfl.families.transfer.transfer_family import TransferLearning
 from securevfl.protocols.engines import Engine
 from securevfl.protocols.residuals.sealed_residual import SealedActive
 from securevfl.protocols.sums.base import Part

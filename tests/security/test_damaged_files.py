@@ -24,8 +24,8 @@ from securevfl.data.row_order import read_rows, write_rows
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import SecureVFLError
-from securevfl.families.player import State
-from securevfl.families.shares.shares_player import _read_inputs
+from securevfl.families.shares.shares_inputs import read_inputs
+from securevfl.families.state import State
 from securevfl.organisations.align import FolderJournal
 from securevfl.protocols.shares.disk_store import OnDisk
 from securevfl.protocols.shares.spent_chunks import SpentNames
@@ -132,7 +132,7 @@ def _write_names(folder: Path) -> Path:
 KEPT = [
     Kept("part", _write_part, ModelPart.load, "take it from a backup|reads? by|upgrade"),
     Kept("state", _write_state, lambda path: Checkpoints(path.parent, "shop").load(JOB, 5), "remove it to start anew"),
-    Kept("inputs of work ahead", _write_inputs, _read_inputs, "do the work anew"),
+    Kept("inputs of work ahead", _write_inputs, read_inputs, "do the work anew"),
     Kept("chunk of work ahead", _write_chunk, _read_chunk, "remove it"),
     Kept("row order", _write_order, lambda path: read_rows(path.with_name("shop.csv"), of=20), "align again"),
     Kept("alignment", _write_journal, lambda path: FolderJournal(path.parent).chunk("secrets", 0), "align anew"),
@@ -210,7 +210,7 @@ FOR_OTHERS = {  # what is written to be shown, or to be handed on: pages, tables
     *("training/onnx_export", "training/run", "training/run_page", "training/scorecard", "base/files"),
 }
 TESTED = {  # by this file, or by the one that is named
-    *("training/model_part", "training/checkpoint", "families/shares/shares_player", "data/load"),
+    *("training/model_part", "training/checkpoint", "families/shares/shares_inputs", "data/load"),
     *("protocols/shares/disk_store", "protocols/shares/spent_chunks"),
     *("organisations/align", "disclosure/ledger", "disclosure/row_sets"),
 }

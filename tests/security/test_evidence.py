@@ -21,7 +21,7 @@ from securevfl.data.woe import BinIndicators, Woe
 from securevfl.disclosure.exposure import alone, label_entropy
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import LeakageError, LimitError, OpeningMismatch, ProtocolError
-from securevfl.families.sizes import known_run
+from securevfl.families.run_facts import known_run
 from securevfl.protocols import bin_classes
 from securevfl.protocols.differentiable import FixedJacobian
 from securevfl.protocols.residuals.base import Agreement, Batch

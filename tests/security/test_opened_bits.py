@@ -14,9 +14,9 @@ from securevfl.crypto.kernel.shares import PreparedWords
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.disclosure.counts import Disclosure
 from securevfl.errors import LeakageError
+from securevfl.families.run_facts import known_run
+from securevfl.families.shares.shares_measures import Measures
 from securevfl.families.shares.shares_plan import weight_levels
-from securevfl.families.shares.shares_player import Measures
-from securevfl.families.sizes import known_run
 from securevfl.protocols.shares import opened_weights
 from securevfl.protocols.shares.column_blocks import VisitColumns
 from securevfl.protocols.shares.fixed_point import Numbers

@@ -15,8 +15,9 @@ import securevfl as vfl
 from securevfl.base.arrays import Floats
 from securevfl.crypto.kernel import opening_checks, row_products
 from securevfl.crypto.kernel.gradient import KernelGradientHolder
-from securevfl.families import player
-from securevfl.families.player import BatchPlayer, RoundedOutputs, step_for
+from securevfl.families import output_rounding
+from securevfl.families.batch_participant import BatchPlayer
+from securevfl.families.output_rounding import RoundedOutputs, step_for
 from securevfl.protocols import link
 from securevfl.protocols.link import ActiveLink, PassiveLink
 from securevfl.protocols.residuals.sealed_residual import SealedActive
@@ -111,10 +112,10 @@ def test_a_fresh_dither_each_visit_is_averaged_away(monkeypatch: pytest.MonkeyPa
         return np.asarray(np.floor(H / self._step + rng.random(H.shape)) * self._step)
 
     monkeypatch.setattr(RoundedOutputs, "__call__", fresh)
-    monkeypatch.setattr(player, "COARSEST", 1 / 64)
+    monkeypatch.setattr(output_rounding, "COARSEST", 1 / 64)
     again = read(monkeypatch, "direct", 2000, 15)
     monkeypatch.undo()
-    monkeypatch.setattr(player, "COARSEST", 1 / 64)
+    monkeypatch.setattr(output_rounding, "COARSEST", 1 / 64)
     assert again > read(monkeypatch, "direct", 2000, 15) + 0.1
 
 

@@ -21,10 +21,10 @@ from securevfl.base.arrays import Floats
 from securevfl.data.party import register_of
 from securevfl.disclosure.counts import Disclosure
 from securevfl.errors import ConfigError, LeakageError
-from securevfl.families.sizes import sizes_of
-from securevfl.families.transfer import taylor
-from securevfl.families.transfer.transfer import SecondMoments
+from securevfl.families.run_shape import sizes_of
+from securevfl.families.transfer import local_quadratic, taylor
 from securevfl.families.transfer.transfer_model import Transfer
+from securevfl.families.transfer.two_way_exchange import SecondMoments
 from securevfl.models.metrics import area_under_curve
 from securevfl.protocols.notes import Learned
 from securevfl.protocols.residuals.defences import Gaussian
@@ -205,7 +205,7 @@ def test_one_opening_and_moments_tell_labels_less_than_an_opening_a_step() -> No
         units, _, rows = np.linalg.svd(vector, full_matrices=False)
         auc = area_under_curve(positive, rows[0])
         found[openings, linearised] = max(auc, 1 - auc), units[:, 0], moments
-    phi = np.linalg.eigh(taylor.whole(found[1, True][2], 6))[1][:, -1]
+    phi = np.linalg.eigh(local_quadratic.whole(found[1, True][2], 6))[1][:, -1]
     assert abs(found[1, False][1] @ phi) > 0.95  # before any moments
     assert found[1, False][0] < found[1, True][0] < found[8, False][0]
 
@@ -215,7 +215,7 @@ def test_one_opening_and_moments_tell_representations_less_than_an_opening_a_ste
     U = received(job(6, vfl.FedBCD(lr=1e-9), 1, "open", 0.005, test_fraction=0.0), parties(400)).trained
     each, _ = of_one_exchange("bank", 8, False)
     one, moments = of_one_exchange("bank", 1, True)
-    own, S = np.linalg.cholesky(one @ one.T / 400), np.linalg.cholesky(taylor.whole(moments, 6))
+    own, S = np.linalg.cholesky(one @ one.T / 400), np.linalg.cholesky(local_quadratic.whole(moments, 6))
     stretched = S @ np.linalg.solve(own, one)
     assert max(explained(one.T, U), explained(stretched.T, U)) < explained(each.T, U)
 

@@ -19,7 +19,7 @@ import securevfl as vfl
 from securevfl.consent.consent_sheet import MOST, settled
 from securevfl.data.location_scale import QUARTILES
 from securevfl.errors import ConfigError, DataNotice, LeakageError
-from securevfl.families.sizes import prepare_all
+from securevfl.families.table_preparation import prepare_all
 from securevfl.optim.defaults import EVALUATE_EVERY, HELD_OUT, LONG_VISITS, why_sealed
 from securevfl.organisations.join import check_role
 from securevfl.transport.peers import Peers

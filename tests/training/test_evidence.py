@@ -9,7 +9,7 @@ import pytest
 import securevfl as vfl
 from securevfl.data.store import store_table
 from securevfl.errors import DataError, LabelError, ProtocolError, TableError
-from securevfl.families.sizes import as_prepared
+from securevfl.families.table_preparation import as_prepared
 from securevfl.protocols import bin_classes
 from securevfl.protocols.residuals.open_residual import OpenActive
 from securevfl.protocols.residuals.sealed_residual import SealedG

@@ -16,7 +16,7 @@ from securevfl.data import parquet_source as parquet_source
 from securevfl.data.preparation import FittedPreparation
 from securevfl.data.row_order import write_rows
 from securevfl.data.scaling import Scaling
-from securevfl.families.player import State
+from securevfl.families.state import State
 from securevfl.training import new_rows
 from securevfl.training.model_part import ModelPart
 from securevfl.training.new_rows import NewRows, rows_of_array, rows_of_file
@@ -143,7 +143,7 @@ import sys
 from pathlib import Path
 from securevfl.training import new_rows
 from securevfl.data import parquet_source, store
-from securevfl.families.player import State
+from securevfl.families.participant import State
 from securevfl.training.model_part import ModelPart
 
 def peak():

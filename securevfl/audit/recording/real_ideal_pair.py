@@ -20,8 +20,9 @@ from securevfl.audit.recording.replayed_defence import replayed
 from securevfl.data.party import Party, check_parties, register_of
 from securevfl.data.schedule import Rows, Schedule
 from securevfl.families import leak_kinds
-from securevfl.families.base import Method
-from securevfl.families.player import Player, State
+from securevfl.families.family import Method
+from securevfl.families.participant import Player
+from securevfl.families.state import State
 from securevfl.job import Job
 from securevfl.protocols.party_context import PartyContext
 from securevfl.runtime.codec import Message

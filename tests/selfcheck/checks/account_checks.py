@@ -32,7 +32,7 @@ from securevfl.data.party import Party
 from securevfl.disclosure.exposure import code_bits
 from securevfl.disclosure.ledger import TRIES, DisclosureLedger
 from securevfl.errors import LeakageError
-from securevfl.families.shares.shares_player import SharesPlayer
+from securevfl.families.shares.shares_participant import SharesPlayer
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedBCD

@@ -42,7 +42,7 @@ from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_scheme import ShareScheme
 from securevfl.data import datasets
 from securevfl.errors import ConfigError, CryptoError, SecureVFLError
-from securevfl.families.fdml.stored_sum import Masks
+from securevfl.families.fdml.masked_store import Masks
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedSGD

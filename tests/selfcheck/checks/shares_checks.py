@@ -37,7 +37,7 @@ from securevfl.crypto.transfers.bit_matrices import transposed
 from securevfl.crypto.transfers.ot_extension import COLUMNS, Chooser, RowOfferer
 from securevfl.data import datasets
 from securevfl.errors import CryptoError, DivergenceError, LeakageError, ProtocolError
-from securevfl.families.player import State
+from securevfl.families.state import State
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedSGD

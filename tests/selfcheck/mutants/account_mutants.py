@@ -8,7 +8,7 @@ from securevfl.consent import consent_sheet
 from securevfl.consent.consent_sheet import AgreedSheets
 from securevfl.disclosure import summed_bits
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.families.shares.shares_player import SharesPlayer
+from securevfl.families.shares.shares_participant import SharesPlayer
 from securevfl.organisations import correlate, fairness_by_group, join, peer_session
 from securevfl.protocols.declared import permit_stop_decision
 from securevfl.protocols.shares import column_correlations, group_counts

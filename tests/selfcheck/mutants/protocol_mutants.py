@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from securevfl.crypto.scheme import Shape
-from securevfl.families.transfer.transfer import SecondMoments, TransferLearning
+from securevfl.families.transfer.transfer_family import TransferLearning
+from securevfl.families.transfer.two_way_exchange import SecondMoments
 from securevfl.protocols.declared import Reveal
 from securevfl.protocols.residuals import sealed_residual
 from securevfl.protocols.residuals.open_residual import OpenActive, OpenReply

@@ -12,7 +12,7 @@ from securevfl.consent import booking, consent_sheet
 from securevfl.crypto import prg, secret
 from securevfl.crypto.paillier.paillier_keys import SecretKey
 from securevfl.crypto.prg import Prg
-from securevfl.families import sizes
+from securevfl.families import run_shape
 from securevfl.protocols import handshake
 from securevfl.protocols.sums.sum_masks import SumPublic
 from securevfl.runtime import channel, codec
@@ -244,7 +244,7 @@ MUTANTS = [
         "columns of 0/1 count as columns of reals",
         "columns guard",
         "refusal",
-        patched((sizes, "enough", lambda X: X.shape[1] / 2)),
+        patched((run_shape, "enough", lambda X: X.shape[1] / 2)),
     ),
     Mutant(
         "guards: sequential allowed",

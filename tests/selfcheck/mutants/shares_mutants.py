@@ -14,7 +14,7 @@ from securevfl.crypto.prg import Prg
 from securevfl.crypto.transfers import ot_extension
 from securevfl.crypto.transfers.ot_extension import RowOfferer
 from securevfl.crypto.transfers.row_hash import RowHash
-from securevfl.families.shares.shares_player import SharesPlayer
+from securevfl.families.shares.shares_participant import SharesPlayer
 from securevfl.protocols.score_ledger.ledger import Ledger
 from securevfl.protocols.shares import iteration as shares
 from securevfl.protocols.shares import offline_phase, opened_weights

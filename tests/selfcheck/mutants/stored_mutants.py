@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from securevfl.crypto.key_derivation import derive_key
-from securevfl.families.fdml import stored_sum
-from securevfl.families.fdml.stored_sum import MaskedServer, MaskedWorker, Masks, StoredWorker
+from securevfl.families.fdml import masked_store
+from securevfl.families.fdml.masked_store import MaskedServer, MaskedWorker, Masks
+from securevfl.families.fdml.stored_sum import StoredWorker
 from securevfl.protocols.sums import sum_masks
 from selfcheck.mutants.mutant import Mutant, Stand, patched
 
@@ -91,7 +92,7 @@ MUTANTS = [
         "payloads are pushed as they are, in fixed point",
         "stored masks",
         "uniform",
-        patched((stored_sum, "Masks", _Bare)),
+        patched((masked_store, "Masks", _Bare)),
     ),
     Mutant(
         "stored masks: keys of names",
@@ -105,7 +106,7 @@ MUTANTS = [
         "workers that are told no sums are sent everybody's key as well",
         "stored masks recomputed",
         "keys",
-        patched((stored_sum, "own_keys", _read_by_all)),
+        patched((masked_store, "own_keys", _read_by_all)),
     ),
     Mutant(
         "stored masks: keys sent in the clear",

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from securevfl.data.cosine_features import CosineFeatures
-from securevfl.families.shares import shares_player
-from securevfl.families.shares.shares import SharesMethod
-from securevfl.families.shares.shares_player import SharesPlayer
+from securevfl.families.shares import shares_participant
+from securevfl.families.shares.shares_family import SharesMethod
+from securevfl.families.shares.shares_participant import SharesPlayer
 from securevfl.models import trees
 from securevfl.models.boosted_score import Boosted
 from securevfl.models.forest_inputs import ForestInputs
@@ -74,7 +74,7 @@ MUTANTS = [
         "trees are drawn by what all parties know",
         "trees: draws",
         "draws",
-        patched((shares_player, "private_stream", lambda label, *_: hashlib.shake_256(label.encode()).digest)),
+        patched((shares_participant, "private_stream", lambda label, *_: hashlib.shake_256(label.encode()).digest)),
     ),
     Mutant(
         "cosines of a key that all know",

@@ -1,4 +1,4 @@
-"""A party of FDML at work: a worker with a block of weights, or the server (see `securevfl.families.fdml.fdml`).
+"""A party of FDML at work: a worker with a block of weights, or the server (see `securevfl.families.fdml.fdml_family`).
 
 A worker goes on while answers are under way, and takes its steps in the order of its pushes:
 
@@ -14,23 +14,24 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
 
 import numpy as np
-from pydantic import BeforeValidator, Field, SerializeAsAny
 
 from securevfl.base.arrays import Floats, RowSlices
-from securevfl.base.roles import ACTIVE, PASSIVE, SERVER
-from securevfl.data.schedule import Iteration, Schedule
+from securevfl.base.roles import SERVER
 from securevfl.errors import ProtocolError
-from securevfl.families.fdml import pulls as shown_labels
+from securevfl.families.batch_participant import BatchPlayer
+from securevfl.families.fdml import label_sharing
+from securevfl.families.fdml.fdml_optimizer import FdmlJob, pace_of, readers_of, stored_of, workers_of
+from securevfl.families.fdml.fdml_server import STORED_SUBCHANNEL
 from securevfl.families.fdml.local_noise import Blur
-from securevfl.families.fdml.pulls import PeerPulls, Position, PullAnswer, Pulls, PullServer, ServerPulls, WorkerPace
-from securevfl.families.fdml.stored_sum import STORED, StoredMasks, StoredSum
-from securevfl.families.player import BatchPlayer, Player, Round, State, TrainingData
-from securevfl.models.block import BlockModel, Place
-from securevfl.optim.rules import AnyRule, Optimizer, Sgd, Updater
-from securevfl.options import JobOptions
+from securevfl.families.fdml.peer_pulls import PeerPulls
+from securevfl.families.fdml.pulls import Position, PullAnswer, Pulls, ServerPulls
+from securevfl.families.participant import Round
+from securevfl.families.state import State
+from securevfl.families.training_data import TrainingData
+from securevfl.models.block import Place
+from securevfl.optim.rules import Updater
 from securevfl.protocols.declared import permit_sizes
 from securevfl.protocols.link import ActiveLink, AskedRows, PassiveLink, predict
 from securevfl.protocols.notes import Began, Pushed, ToldSum
@@ -39,107 +40,6 @@ from securevfl.protocols.residuals.base import Agreement, Batch
 from securevfl.runtime.clock import Kind
 
 SAMPLE = 1024  # rows that the first weights are drawn from
-STORED_SUBCHANNEL = "stored"
-
-
-# FDML (Hu et al. 2019): stochastic gradient descent of all parties at their own pace, on sums that may be stale.
-#
-# All parties go through one sequence of batches (Algorithm 1). In iteration t party k
-#
-# 1. pushes H_k = its local predictions (n x c) on the batch of t
-# 2. pulls f, the sum of what all have pushed last of this batch, as soon as the slowest has pushed t - tau
-# 3. takes a step on its own weights: theta_k -= eta_t (J_k^T g / n + l2 theta_k), g = df-loss at f
-#
-# The paper's Algorithm 1 has another order: it pulls, updates, and then pushes the prediction of the updated weights.
-# Here a push comes first, so that a sum holds predictions of its own iteration as far as tau lets it, and at tau = 0
-# the steps are those of FedSGD.
-#
-# The paper lets every party know the labels: then each makes its own g. With labels at one party alone the others pull
-# nothing; that party publishes its g, and each steps when the one of its iteration has come, the same tau at most late.
-#
-# In 2 a party puts its own prediction as it is now in place of the one it pushed: its own weights are never stale, as
-# in the paper, while answers are under way. In 3 eta_t = lr / sqrt(t + 1) with decay "sqrt_t", for which Proposition 1
-# has the regret of a convex loss fall as 1 / sqrt(T) (for gradients and distances that are bounded).
-
-
-class FDML(Optimizer):
-    """Each party at its own pace, at most `tau` iterations ahead of the slowest."""
-
-    name: ClassVar[str] = "fdml"
-    method: ClassVar[str] = "fdml"
-    tau: int = Field(default=8, ge=0)
-    """Iterations a party may be ahead of the slowest; 0 has all go in step."""
-    rule: AnyRule = Field(default_factory=Sgd)
-    """How a gradient becomes a change of weights."""
-    synchronous_first: bool = True
-    """All go in step through the first epoch, so that every party's predictions are there from the first sum on."""
-    stored: Annotated[SerializeAsAny[StoredSum] | None, BeforeValidator(STORED.read)] = None
-    """How local predictions lie at a server: "open", or "masks", which stand if it is left out."""
-    shows_labels: bool = False
-    """The party with labels shows those of the training rows to all others, as the paper has it; else residuals go
-    down."""
-
-    @property
-    def label(self) -> str:
-        rule = "" if isinstance(self.rule, Sgd) else f" {self.rule.name}"
-        return f"FDML tau={self.tau}{rule}"
-
-
-class FdmlJob(JobOptions, defer_build=True):
-    """A job at everyone's own pace: a block of weights for each worker, by FDML."""
-
-    model: BlockModel
-    optimizer: FDML
-
-
-def stored_of(job: JobOptions) -> StoredSum:
-    """How local predictions lie at its server: under masks unless it says otherwise."""
-    return (job.optimizer.stored if isinstance(job.optimizer, FDML) else None) or StoredMasks()
-
-
-def pace_of(job: FdmlJob, schedule: Schedule, visits: list[Iteration]) -> WorkerPace:
-    """How far parties may go apart on this schedule."""
-    own, epoch = job.optimizer, schedule.batches
-    together = epoch if own.synchronous_first else 0
-    return WorkerPace([visit.index for visit in visits], epoch, own.tau, together, job.evaluation_interval)
-
-
-def workers_of(context: PartyContext) -> tuple[str, ...]:
-    """List the parties with columns, in the order of the run's roles."""
-    return tuple(name for name in context.parties if context.roles.role(name) in (ACTIVE, PASSIVE))
-
-
-def readers_of(job: FdmlJob, context: PartyContext) -> tuple[str, ...]:
-    """Who pulls sums: whoever knows labels."""
-    return workers_of(context) if job.optimizer.shows_labels else (context.active,)
-
-
-class FdmlServer(Player):
-    """Keeps what workers push. It starts empty in every session: they push again what it had."""
-
-    def __init__(self, job: FdmlJob, context: PartyContext) -> None:
-        self._job = job
-        self._context = context
-
-    @property
-    def constant(self) -> bool:
-        return True
-
-    def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
-        visits = list(data.schedule.iterations())
-        pace, stored = pace_of(self._job, data.schedule, visits), stored_of(self._job)
-        context = self._context.sum_to(self._context.me, workers_of(self._context), subchannel=STORED_SUBCHANNEL)
-        readers = readers_of(self._job, self._context)
-        kept = stored.server(context, readers)
-        server = PullServer(context, pace, kept, lead=self._context.active, told=readers, whole=stored.hides_parts)
-        for done in server.serve():
-            yield Round(done, len(visits), visits[done - 1].epoch)
-
-    def decision(self, rows: RowSlices, asked: AskedRows | None = None) -> Floats | None:
-        return None
-
-    def state(self) -> State:
-        return State()
 
 
 @dataclass(frozen=True)
@@ -192,10 +92,10 @@ class FdmlWorker(BatchPlayer):
             flow = data.schedule.flow
             if self._active:
                 assert data.targets is not None, "the active party has labels"
-                shown_labels.show(self._context, data.targets[flow])
+                label_sharing.show(self._context, data.targets[flow])
             else:
                 data.targets = np.zeros((data.rows, self._context.outputs))
-                data.targets[flow] = shown_labels.seen(self._context, len(flow))
+                data.targets[flow] = label_sharing.seen(self._context, len(flow))
         self.begin(data, start)
         data.stays = True  # what linear models ask of a batch, rows give where they lie
         if self._fresh:

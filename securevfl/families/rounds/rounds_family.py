@@ -12,20 +12,23 @@ others see of H_k and g is the sum's and the residual's.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from securevfl.base.arrays import Floats, RowSlices
 from securevfl.base.extras import installed
 from securevfl.base.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, Roles
 from securevfl.data.preparation import Preparation
 from securevfl.data.woe import Woe
 from securevfl.disclosure.counts import Disclosure, Sizes
-from securevfl.families.base import J, Known, MessageProtocol, Method, Told
-from securevfl.families.player import BatchPlayer, Player, Round, State, TrainingData, step_for
-from securevfl.families.rounds.rounds_counts import RoundsJob, active_learns, counts, passive_learns
-from securevfl.models.block import Place
+from securevfl.families.family import J, MessageProtocol, Method, Told
+from securevfl.families.output_rounding import step_for
+from securevfl.families.participant import Player
+from securevfl.families.rounds.rounds_disclosures import counts
+from securevfl.families.rounds.rounds_job import RoundsJob
+from securevfl.families.rounds.rounds_participant import RoundsPlayer
+from securevfl.families.rounds.rounds_statements import active_learns, passive_learns
+from securevfl.families.run_facts import Known
+from securevfl.families.state import State
 from securevfl.models.linear import Logistic
 from securevfl.models.neural import Neural
 from securevfl.models.rounding_error import SumRounding
@@ -33,19 +36,15 @@ from securevfl.optim.block_newton import BlockNewton
 from securevfl.optim.celu import CeluVFL
 from securevfl.optim.fedbcd import FedBCD
 from securevfl.optim.rounds import RoundsTraining
-from securevfl.optim.rules import Updater
 from securevfl.options import JobOptions
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.declared import Declared, Reals, Reveal, recast
 from securevfl.protocols.engines import Ckks
-from securevfl.protocols.link import ActiveLink, AskedRows, PassiveLink, predict
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.open_residual import OpenResidual
 from securevfl.protocols.residuals.sealed_residual import Opened
 from securevfl.protocols.sums.base import DirectSum
 from securevfl.protocols.sums.tree_sum import TreeSum
-
-SAMPLE = 1024  # rows that the first weights are drawn from
 
 EVIDENCE = Reveal("output", "the receiver's own parameter gradient J^T g, and the classes in each of its bins")
 
@@ -151,79 +150,3 @@ class Rounds(Method[RoundsJob]):
         residual = OpenResidual() if defence is None else OpenResidual(defence=defence)
         protocol = Protocol(sum=DirectSum(), residual=residual)
         return job.model_copy(update={"protocol": protocol, "max_label_auc": None})
-
-
-class RoundsPlayer(BatchPlayer):
-    """The player of one party, which holds that party's block of weights."""
-
-    _job: RoundsJob
-
-    def __init__(self, job: RoundsJob, context: PartyContext, columns: int, state: State | None) -> None:
-        super().__init__(job, context)
-        self._active = context.me == context.active
-        passives = len(context.passives)
-        place = 0 if self._active else context.passives.index(context.me)
-        self._outputs = context.outputs
-        self._context = replace(
-            context, outputs=job.model.collected_width(context.outputs, passives), reals=job.protocol.reals
-        )
-        self._optimizer = job.optimizer
-        self.model = job.model.build(
-            Place(context.me, self._active, columns, context.outputs, context.model, passives, place)
-        )
-        own = State() if state is None else state
-        if state is not None:
-            self.model.restore(state)
-        self._before: int = own.get("exchanges", 0)
-        self.memory = self._optimizer.remember(self.model, own.get("update"))
-        self.keep_secret(own.get("noise"))
-        self._sums = job.protocol.sum_for(len(context.passives)).role(context.sum_to(context.active))
-        self._link: ActiveLink | PassiveLink | None = None
-
-    @property
-    def exchanges(self) -> int:
-        return self._before + (self._link.rounds if self._link is not None else 0)
-
-    @property
-    def updater(self) -> Updater:
-        """Its memory, where the optimizer goes by a rule."""
-        assert isinstance(self.memory, Updater), "only an optimizer that goes by a rule asks for it"
-        return self.memory
-
-    def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
-        self.begin(data, start)
-        data.stays = True  # what linear models ask of a batch, rows give where they lie
-        if start == 0:
-            first, targets = data.starting(SAMPLE)
-            self.model.start(data.raw(first), data.scaled(first), targets, self.seed)
-            self.memory = self._optimizer.remember(self.model, None)
-        residual, agreement = self._job.protocol.residual, self._optimizer.agreement(self._job.model)
-        if self._active:
-            context = replace(self._context, noise=self._secret, released=self._before)
-            with ActiveLink(context, self._sums, residual.active(context, agreement)) as self._link:
-                yield from self.rounds(self._optimizer.active(self, self._link))
-        else:
-            asks = residual.passive(self._context, agreement)
-            with PassiveLink(self._context, self._sums, asks, self.shown_batch) as self._link:
-                yield from self.rounds(self._optimizer.passive(self, self._link))
-
-    def decision(self, rows: RowSlices, asked: AskedRows | None = None) -> Floats | None:
-        self._settle()
-        return predict(self._context, self._sums, self.model, rows, self._outputs, self.shown_of(rows))
-
-    def _settle(self) -> None:
-        if isinstance(self._link, ActiveLink):
-            self._optimizer.settle(self, self._link)
-
-    def state(self) -> State:
-        self._settle()
-        return State(self.outcome(), exchanges=self.exchanges, noise=self._secret, update=self.memory.state)
-
-    def outcome(self) -> State:
-        return State(self.model.state())
-
-    def going_back(self, best: State, anew: Callable[[State], Player]) -> Player:
-        before = anew(best)
-        assert isinstance(before, RoundsPlayer), "it is one of this method"
-        before.keep_secret(self._secret)
-        return before

@@ -5,8 +5,8 @@
     with labels         makes g and steps; without, steps on the g that the party with labels sends down
 
 Workers are the parties with columns; one of them, which leads, has the labels. A `vfl.Helper(name, "server")` keeps the
-predictions; without one, workers that all know the labels push to each other. See `securevfl.families.fdml.fdml_player`
-for the steps, `securevfl.families.fdml.pulls` for the messages, `securevfl.families.fdml.fdml_player` for a party
+predictions; without one, workers that all know the labels push to each other. See `securevfl.families.fdml.fdml_worker`
+for the steps, `securevfl.families.fdml.pulls` for the messages, `securevfl.families.fdml.fdml_worker` for a party
 at work.
 """
 
@@ -18,13 +18,19 @@ from typing import Any, ClassVar
 from securevfl.base.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, READER, SERVER, Role, Roles
 from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.errors import PartiesError
-from securevfl.families.base import J, Known, MessageProtocol, Method, Told
-from securevfl.families.fdml import pulls
-from securevfl.families.fdml.fdml_player import FDML, FdmlJob, FdmlServer, FdmlWorker, stored_of
-from securevfl.families.fdml.stored_sum import StoredOpen
-from securevfl.families.player import Player, State
-from securevfl.families.rounds.rounds_counts import added_up, classifier_kept, columns_lines, equations, labels_told
-from securevfl.families.sizes import evaluated, evaluations, scores
+from securevfl.families.evaluations import scores
+from securevfl.families.family import J, MessageProtocol, Method, Told
+from securevfl.families.fdml import label_sharing, peer_pulls, pulls
+from securevfl.families.fdml.fdml_disclosures import _apart, _columns, _evaluated
+from securevfl.families.fdml.fdml_optimizer import FDML, FdmlJob, stored_of
+from securevfl.families.fdml.fdml_server import FdmlServer
+from securevfl.families.fdml.fdml_worker import FdmlWorker
+from securevfl.families.fdml.open_store import StoredOpen
+from securevfl.families.participant import Player
+from securevfl.families.rounds.rounds_disclosures import labels_told
+from securevfl.families.rounds.rounds_statements import classifier_kept, columns_lines, equations
+from securevfl.families.run_facts import Known
+from securevfl.families.state import State
 from securevfl.models.base import Model
 from securevfl.models.linear import Logistic
 from securevfl.optim.rules import Training
@@ -35,51 +41,6 @@ from securevfl.protocols.engines import Ckks
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.open_residual import OpenResidual
 from securevfl.protocols.sums.base import DirectSum
-from securevfl.runtime.channel import Group
-
-# What training at everyone's own pace (FDML) adds up to, counted, and what each role can tell from it, in words.
-#
-# A worker that pulls sums is told, for every visit to a batch, c numbers about each of its rows: the sum of the forward
-# outputs of all others, of weights that move. Over d visits these span the d columns behind them, as in training by
-# rounds. Two things are particular here:
-#
-# - With three workers or more that may be apart, it happens that between two pulls of one batch a single other worker
-#   has
-#   pushed it anew. The versions say so, and the difference of the two sums is then that worker's part alone. So each
-#   other worker is counted alone too, c numbers a row in every visit, though most visits tell less.
-# - The server, if local predictions lie there in the clear, is told every part of every worker: it is counted as a
-#   party
-#   that learns, under its name. Without a server every worker is told every part of all others.
-
-
-def _columns(
-    sizes: Sizes, learner: str, about: tuple[str, ...], count: int, numbers: int = 0, group: Group = "training"
-) -> Disclosure:
-    return Disclosure("columns", learner, about, count, added_up(sizes, about), group=group, numbers=numbers)
-
-
-def _evaluated(job: FdmlJob, sizes: Sizes) -> list[Disclosure]:
-    """Count what the sums of evaluations, made by the job's own sum, tell the active party."""
-    passives = sizes.passives
-    hides = len(passives) > 1 and job.protocol.sum_for(len(passives)).hides_parts
-    told = evaluations(job, sizes) * job.model.output_width(sizes.outputs)
-    group, rows = evaluated(job, sizes)
-    return [
-        _columns(sizes, sizes.active, about, told, rows * job.model.output_width(sizes.outputs), group)
-        for about in ([passives] if hides else [(name,) for name in passives])
-    ]
-
-
-def _apart(job: FdmlJob, roles: Roles) -> list[str]:
-    """Return a further line where the part of a single worker may show, because workers go at their own pace; empty
-    otherwise."""
-    workers = [name for name in roles.parties if roles.role(name) != SERVER]
-    if not job.optimizer.tau or len(workers) < 3 or not roles.having(SERVER):
-        return []
-    return [
-        "workers go at their own pace: where one other alone has moved between two pulls of a batch, the difference",
-        "is the change of that worker's part",
-    ]
 
 
 class FdmlMethod(Method[FdmlJob]):
@@ -155,9 +116,9 @@ class FdmlMethod(Method[FdmlJob]):
         found += recast(stored.declares(), {COLLECTOR: (SERVER,), CONTRIBUTOR: workers, READER: told})
         found += recast(pulls.declares(stored, told), {READER: told})
         if SERVER not in roles.kinds:
-            found += pulls.declares_peer_pulls()
+            found += peer_pulls.declares_peer_pulls()
         if job.protocol.residual is None:
-            return found + pulls.declares_labels()
+            return found + label_sharing.declares_labels()
         begins = Declared(pulls.Position, ACTIVE, PASSIVE, Reveal("public"))
         return [*found, begins, *job.protocol.residual.declares()]
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -24,7 +23,6 @@ from securevfl.base.arrays import Floats
 from securevfl.base.config import Named, misfits
 from securevfl.base.roles import ACTIVE, PASSIVE, Role, Roles
 from securevfl.data.party import Party
-from securevfl.data.schedule import Schedule
 from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.disclosure.leaks import (
     COLUMNS,
@@ -42,7 +40,9 @@ from securevfl.disclosure.leaks import (
     single_passive,
 )
 from securevfl.errors import PartiesError
-from securevfl.families.player import Player, State
+from securevfl.families.participant import Player
+from securevfl.families.run_facts import Known
+from securevfl.families.state import State
 from securevfl.models.base import Model
 from securevfl.models.rounding_error import SumRounding
 from securevfl.optim.rules import Training
@@ -56,20 +56,6 @@ MessageProtocol = SumProtocol | ResidualProtocol
 Told = tuple[str, str]  # a word of the consent sheet, such as "learns", and a text of one line or more
 J = TypeVar("J", bound=JobOptions)
 O = TypeVar("O", bound=JobOptions)  # of one method: those that it has checked to be of its kinds
-
-
-@dataclass(frozen=True)
-class Known:
-    """What is known of a run before it: the parties whose tables are at hand, the leading one first if it is
-    among them, the sizes of all, and which rows come when."""
-
-    parties: tuple[Party, ...]
-    schedule: Schedule
-    sizes: Sizes
-
-    def table(self, name: str) -> Floats | None:
-        """Return the columns (n x d) of the party of this name; None where they are not at hand."""
-        return next((party.X for party in self.parties if party.name == name), None)
 
 
 class Method(Named, ABC, Generic[O]):
