@@ -11,7 +11,7 @@ model, of which the same rows may be asked about again.
 
 from __future__ import annotations
 
-from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.shares import share_products
 from securevfl.protocols.shares.offline_phase import Ahead
@@ -24,9 +24,9 @@ class ChunkName(Message, frozen=True):
     name: bytes
 
 
-def declares_ready() -> list[Declared]:
+def declares_ready() -> list[MessageDeclaration]:
     """Declare what the messages reveal. Roles: active, partner, passive (any party that is neither)."""
-    return [Declared(ChunkName, *pair, Reveal("public")) for pair in share_products.PAIRS]
+    return [MessageDeclaration(ChunkName, *pair, Reveal("public")) for pair in share_products.PAIRS]
 
 
 def is_ready(context: PartyContext, ahead: Ahead, number: int, visits: int) -> bool:

@@ -27,12 +27,12 @@ from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PARTNER
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import Integers, ShareRing, Words
-from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.shares import summed_products as summed_products_of
 from securevfl.protocols.shares.share_products import Products, words
 from securevfl.protocols.shares.summed_products import summed_products
-from securevfl.runtime.channel import DisclosingMessage, DisclosureRecord
+from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecord
 
 BITS = 6
 LEVELS = 30  # from a correlation of 0 to one of 1: one less than 2^5 - 1, for what rounding adds
@@ -47,11 +47,15 @@ class RoundedProducts(DisclosingMessage, frozen=True):
     words: bytes
 
 
-def declares() -> list[Declared]:
+def declares() -> list[MessageDeclaration]:
     """Declare what the messages reveal. Roles: active (who asks) and partner."""
     told = Reveal("output", "correlations of its columns with the sender's, rounded at random to 6 bits")
     made = summed_products_of.declares()
-    return [*made, Declared(RoundedProducts, PARTNER, ACTIVE, told), Declared(RoundedProducts, ACTIVE, PARTNER, told)]
+    return [
+        *made,
+        MessageDeclaration(RoundedProducts, PARTNER, ACTIVE, told),
+        MessageDeclaration(RoundedProducts, ACTIVE, PARTNER, told),
+    ]
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ import numpy as np
 from securevfl.base.arrays import RowSlices
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import Factor, Integers, ShareRing, Words, narrow
-from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.shares import share_products
 from securevfl.protocols.shares.iteration import SharedState
 from securevfl.protocols.shares.product_work import Elsewhere
@@ -42,9 +42,9 @@ class SumPart(Message, frozen=True):
     words: bytes
 
 
-def declares() -> list[Declared]:
+def declares() -> list[MessageDeclaration]:
     """Declare what the messages reveal. Roles: active, partner, passive (any party that is neither)."""
-    return [*share_products.declares(), Declared(SumPart, "passive", "active", Reveal("uniform"))]
+    return [*share_products.declares(), MessageDeclaration(SumPart, "passive", "active", Reveal("uniform"))]
 
 
 class NewSums:

@@ -27,12 +27,12 @@ from securevfl.base.roles import ACTIVE, PARTNER
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import Integers, ShareRing
 from securevfl.errors import ProtocolError
-from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.shares import summed_products as summed_products_of
 from securevfl.protocols.shares.share_products import words
 from securevfl.protocols.shares.summed_products import summed_products
-from securevfl.runtime.channel import DisclosingMessage, DisclosureRecord
+from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecord
 
 ROWS = 400  # in all
 FEWEST = 100  # of a group
@@ -49,10 +49,10 @@ class GroupCounts(DisclosingMessage, frozen=True):
     words: bytes
 
 
-def declares() -> list[Declared]:
+def declares() -> list[MessageDeclaration]:
     """Declare what the messages reveal. Roles: active (who learns counts) and partner (who has groups)."""
     told = Reveal("output", "how many rows of each outcome each group of 100 rows or more has, to some 8 rows; names")
-    return [*summed_products_of.declares(), Declared(GroupCounts, PARTNER, ACTIVE, told)]
+    return [*summed_products_of.declares(), MessageDeclaration(GroupCounts, PARTNER, ACTIVE, told)]
 
 
 def bits_told(rows: int) -> int:

@@ -38,8 +38,8 @@ from numpy.typing import NDArray
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import Packing, ShareRing, Words
 from securevfl.errors import ProtocolError
-from securevfl.protocols.declared import Declared, Reveal
-from securevfl.protocols.notes import SharedResidual
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
+from securevfl.protocols.observations import SharedResidual
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.shares import table_transfers
 from securevfl.protocols.shares.column_blocks import ColumnBlocks
@@ -85,13 +85,13 @@ class Delta(Message, frozen=True):
     words: bytes
 
 
-def declares() -> list[Declared]:
+def declares() -> list[MessageDeclaration]:
     """Declare what the messages of a visit reveal. Roles: active, partner, passive (any party that is neither)."""
     return [
-        Declared(MaskedPart, "passive", "active", Reveal("uniform")),
-        Declared(Turn, "partner", "active", Reveal("uniform"), structured=True),
-        Declared(Tables, "active", "partner", Reveal("uniform")),
-        Declared(Delta, "partner", "passive", Reveal("uniform")),
+        MessageDeclaration(MaskedPart, "passive", "active", Reveal("uniform")),
+        MessageDeclaration(Turn, "partner", "active", Reveal("uniform"), structured=True),
+        MessageDeclaration(Tables, "active", "partner", Reveal("uniform")),
+        MessageDeclaration(Delta, "partner", "passive", Reveal("uniform")),
     ]
 
 

@@ -35,7 +35,7 @@ from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import Integers, ShareRing, Words
 from securevfl.crypto.share_scheme import ShareHolder, ShareScheme
 from securevfl.errors import FrameError
-from securevfl.protocols.declared import Declared
+from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.shares import share_products, table_transfers
 from securevfl.protocols.shares.preprocessing_store import NAME_BYTES, Ready
@@ -55,7 +55,7 @@ ByBatch = dict[int, Words]
 ByPiece = dict[int, Words]  # by the number of the block in `Terms.pieces`
 
 
-def declares() -> list[Declared]:
+def declares() -> list[MessageDeclaration]:
     """Declare what the messages reveal. Roles: active, partner, passive (any party that is neither)."""
     return [*share_products.declares(), *table_transfers.declares()]
 

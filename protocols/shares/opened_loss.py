@@ -21,7 +21,7 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.crypto.share_ring import ShareRing, Words
-from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.shares import forward_sums, table_lookup
 from securevfl.protocols.shares.fixed_point import Numbers, away
 from securevfl.protocols.shares.forward_sums import NewRows, NewSums
@@ -30,7 +30,7 @@ from securevfl.protocols.shares.share_products import Products, words
 from securevfl.protocols.shares.shares_params import Terms
 from securevfl.protocols.shares.table_lookup import looked_up
 from securevfl.protocols.shares.table_transfers import Transfers
-from securevfl.runtime.channel import DisclosingMessage, DisclosureRecord
+from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecord
 
 FEWEST, MOST = 20, 65_536  # rows
 _LOSS_BITS = 44
@@ -53,13 +53,13 @@ class MeasuredSum(DisclosingMessage, frozen=True):
     total: bytes
 
 
-def declares() -> list[Declared]:
+def declares() -> list[MessageDeclaration]:
     """Declare what the messages reveal. Roles: active, partner, passive (any party that is neither)."""
     told = "of the rows measured: the sum of their losses, and how many are beyond half of the table's reach"
     return [
         *forward_sums.declares(),
         *table_lookup.declares_tables(),
-        Declared(MeasuredSum, "partner", "active", Reveal("output", told)),
+        MessageDeclaration(MeasuredSum, "partner", "active", Reveal("output", told)),
     ]
 
 

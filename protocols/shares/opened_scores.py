@@ -42,8 +42,8 @@ from securevfl.base.roles import ACTIVE, PARTNER, PASSIVE, Role
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing, Words
 from securevfl.errors import ProtocolError
-from securevfl.protocols.declared import Declared, Reveal
-from securevfl.protocols.link import AskedRows
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
+from securevfl.protocols.joint_prediction import RowsToScore
 from securevfl.protocols.score_ledger.ledger import KEPT, NEW, OWN, REFUSED, Ledger, ScoreQuestion
 from securevfl.protocols.score_ledger.row_digests import COMMITMENT
 from securevfl.protocols.shares import forward_sums
@@ -54,8 +54,8 @@ from securevfl.protocols.shares.share_products import PAIRS, Products, words
 from securevfl.protocols.shares.shares_params import Terms
 from securevfl.protocols.shares.table_lookup import declares_tables, looked_up
 from securevfl.protocols.shares.table_transfers import Transfers
-from securevfl.runtime.channel import DisclosingMessage, DisclosureRecord
 from securevfl.runtime.codec import Message
+from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecord
 
 
 class Committed(DisclosingMessage, frozen=True):
@@ -90,7 +90,7 @@ class ScoreShare(Message, frozen=True):
     words: bytes
 
 
-def declares(asker: Role = ACTIVE) -> list[Declared]:
+def declares(asker: Role = ACTIVE) -> list[MessageDeclaration]:
     """Declare what the messages reveal. Roles: active, partner, passive (any party that is neither); asker: who
     asks."""
     own = Reveal("plain", "keyed digests of the asking party's rows: whether one has changed since it was asked before")
@@ -102,11 +102,11 @@ def declares(asker: Role = ACTIVE) -> list[Declared]:
     return [
         *forward_sums.declares(),
         *declares_tables(),
-        *(Declared(Committed, asker, other, own) for other in others),
-        *(Declared(RowStates, *pair, states) for pair in pairs),
-        Declared(ShareKept, other, rounds, Reveal("public")),
-        Declared(OpenedScores, rounds, asker, told),
-        *([] if asker in holders else [Declared(ScoreShare, ACTIVE, asker, Reveal("uniform"))]),
+        *(MessageDeclaration(Committed, asker, other, own) for other in others),
+        *(MessageDeclaration(RowStates, *pair, states) for pair in pairs),
+        MessageDeclaration(ShareKept, other, rounds, Reveal("public")),
+        MessageDeclaration(OpenedScores, rounds, asker, told),
+        *([] if asker in holders else [MessageDeclaration(ScoreShare, ACTIVE, asker, Reveal("uniform"))]),
     ]
 
 
@@ -181,7 +181,7 @@ class Scores:
         self._sums: NewSums | None = None
         self.agreed = AgreedRows(None, np.zeros(0, np.bool_), np.zeros(0, np.bool_))  # about the last block
 
-    def block(self, number: int, X: Floats, rows: AskedRows) -> Floats | None:
+    def block(self, number: int, X: Floats, rows: RowsToScore) -> Floats | None:
         """Score block `number` with this party's columns X (n x d) of these rows, scaled as in training.
 
         The scores (n x c) at the party that asks, nan where a row gets none and infinite where it is beyond what levels
@@ -207,7 +207,7 @@ class Scores:
                     parts[agreed.fresh] = fresh
             return self._told(parts[agreed.scored] if holds else None)
 
-    def _agree(self, rows: AskedRows, ledger: Ledger, claim: str) -> AgreedRows:
+    def _agree(self, rows: RowsToScore, ledger: Ledger, claim: str) -> AgreedRows:
         """Agree on which rows are scored and which of these were before."""
         context, asking, to, products = self._context, self._asking, self._to, self._products
         n, judges = len(rows.ids), [name for name in context.parties if name != to]
@@ -251,7 +251,7 @@ class Scores:
         return AgreedRows(question, scored & ~kept, kept)
 
     def _judged(
-        self, question: ScoreQuestion, rows: AskedRows, open_rows: NDArray[np.bool_], claim: str
+        self, question: ScoreQuestion, rows: RowsToScore, open_rows: NDArray[np.bool_], claim: str
     ) -> NDArray[np.uint8]:
         """Ask this party's ledger about the rows that are open (n,), and tell the others what it says (n,)."""
         context, asking, products = self._context, self._asking, self._products

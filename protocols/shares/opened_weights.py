@@ -24,13 +24,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from securevfl.crypto.share_ring import ShareRing, Words
-from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.shares.fixed_point import Numbers
 from securevfl.protocols.shares.iteration import SharedState
 from securevfl.protocols.shares.share_products import words
 from securevfl.protocols.shares.shares_params import Terms
-from securevfl.runtime.channel import DisclosingMessage, DisclosurePermit, DisclosureRecord
+from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosurePermit, DisclosureRecord
 
 FINE = 0.05  # of a standard error, that rounding changes a weight by at most (standard deviation)
 _OFF = 6**-0.5  # deviation of two numbers that are rounded at random, in steps
@@ -43,11 +43,11 @@ class OpenedWeights(DisclosingMessage, frozen=True):
     words: bytes
 
 
-def declares() -> list[Declared]:
+def declares() -> list[MessageDeclaration]:
     """Declare what the messages reveal. Roles: active, partner, passive (any party that is neither)."""
     told = Reveal("output", "its own weights, which rank the labels about as well as its columns can")
     pairs = (("active", "partner"), ("active", "passive"), ("partner", "active"), ("partner", "passive"))
-    return [Declared(OpenedWeights, *pair, told) for pair in pairs]
+    return [MessageDeclaration(OpenedWeights, *pair, told) for pair in pairs]
 
 
 @dataclass(frozen=True)

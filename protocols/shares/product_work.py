@@ -25,7 +25,7 @@ from securevfl.crypto.share_scheme import (
     multiplied,
     opened,
 )
-from securevfl.runtime.executor import Meter
+from securevfl.runtime.meter import Meter
 
 T = TypeVar("T")
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.crypto.share_ring import ShareRing
-from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.shares.fixed_point import away
 from securevfl.protocols.shares.forward_sums import NewRows, NewSums, declares
 from securevfl.protocols.shares.iteration import SharedState
@@ -32,7 +32,7 @@ from securevfl.protocols.shares.share_products import Products, words
 from securevfl.protocols.shares.shares_params import Terms
 from securevfl.protocols.shares.table_lookup import declares_tables, looked_up
 from securevfl.protocols.shares.table_transfers import Transfers
-from securevfl.runtime.channel import DisclosingMessage, DisclosureRecord
+from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecord
 
 BITS = 11
 
@@ -47,12 +47,12 @@ class FarCount(DisclosingMessage, frozen=True):
     total: bytes
 
 
-def declares_counts() -> list[Declared]:
+def declares_counts() -> list[MessageDeclaration]:
     """Declare what the messages reveal. Roles: active, partner, passive (any party that is neither)."""
     return [
         *declares(),
         *declares_tables(),
-        Declared(
+        MessageDeclaration(
             FarCount,
             "partner",
             "active",

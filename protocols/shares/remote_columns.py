@@ -31,8 +31,8 @@ from securevfl.protocols.shares.column_blocks import ColumnBlocks, made_integers
 from securevfl.protocols.shares.fixed_point import Numbers
 from securevfl.protocols.shares.product_work import Elsewhere
 from securevfl.protocols.shares.shares_params import RowBlock
-from securevfl.runtime.executor import Meter
-from securevfl.runtime.placing import Placed, PlacedPart
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.worker_backend import RemoteObject, RemotePart
 
 _AHEAD = 16  # blocks whose sums are asked for before the first is waited for
 
@@ -109,7 +109,7 @@ class PlacedColumns(ColumnBlocks):
     ) -> None:
         """rows: the columns (n x d) of a batch where they lie. P: as for `VisitColumns`."""
         self._made_of, self._rows, self._meter = (numbers, rate, P), rows, meter
-        self._batches: dict[int, tuple[tuple[int, int], list[tuple[int, int, Placed[WorkerRows]]]]] = {}
+        self._batches: dict[int, tuple[tuple[int, int], list[tuple[int, int, RemoteObject[WorkerRows]]]]] = {}
         self._sums: dict[RowBlock, list[Callable[[], Words]]] = {}
         self._theta = b""
         self._changes: list[Callable[[], Words]] = []
@@ -149,7 +149,7 @@ class PlacedColumns(ColumnBlocks):
         coming, self._changes = self._changes, []
         return self._total(coming)
 
-    def lying(self, piece: RowBlock) -> Iterator[tuple[Placed[WorkerRows], Lying]]:
+    def lying(self, piece: RowBlock) -> Iterator[tuple[RemoteObject[WorkerRows], Lying]]:
         """Yield each worker that has rows of a block, with their place."""
         for first, end, placed in self._placed(piece.batch)[1]:
             start, stop = max(first, piece.start), min(end, piece.stop)
@@ -157,7 +157,7 @@ class PlacedColumns(ColumnBlocks):
                 yield placed, Lying(start - first, stop - first, start - piece.start, piece.stop - stop)
 
     def start(
-        self, placed: Placed[S], work: Callable[Concatenate[S, P], T], /, *args: P.args, **kwargs: P.kwargs
+        self, placed: RemoteObject[S], work: Callable[Concatenate[S, P], T], /, *args: P.args, **kwargs: P.kwargs
     ) -> Callable[[], T]:
         """Start work at a worker; what waits for its result, and books the time by the clock of the slowest."""
         pace, coming = self._pace, placed.run(work, *args, **kwargs)
@@ -179,10 +179,10 @@ class PlacedColumns(ColumnBlocks):
     def _total(self, coming: list[Callable[[], Words]]) -> Words:
         return self._ring.reduce(np.sum([wait() for wait in coming], axis=0, dtype=np.uint64))
 
-    def _placed(self, batch: int) -> tuple[tuple[int, int], list[tuple[int, int, Placed[WorkerRows]]]]:
+    def _placed(self, batch: int) -> tuple[tuple[int, int], list[tuple[int, int, RemoteObject[WorkerRows]]]]:
         if batch not in self._batches:
             tall = self._rows(batch)
-            parts = [part for part in tall.parts if isinstance(part, PlacedPart)]
+            parts = [part for part in tall.parts if isinstance(part, RemotePart)]
             placed = [(part.start, part.stop, part.derive(WorkerRows, *self._made_of, len(tall))) for part in parts]
             self._batches[batch] = tall.shape, placed
         return self._batches[batch]

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.crypto.share_ring import ShareRing
-from securevfl.protocols.declared import Declared
+from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.shares import forward_sums, table_lookup
 from securevfl.protocols.shares.forward_sums import NewRows, NewSums
 from securevfl.protocols.shares.iteration import SharedState
@@ -45,7 +45,7 @@ FEW_ROWS, FEW_ALIKE = 400, 100  # below which the others must agree by name
 _TOLD = "of the rows measured, in a hidden order: the level of each sum, with a label of one bit"
 
 
-def declares_pairs() -> list[Declared]:
+def declares_pairs() -> list[MessageDeclaration]:
     """Declare what the messages reveal. Roles: active, partner, passive (any party that is neither)."""
     return [*forward_sums.declares(), *table_lookup.declares_tables(), *declares_shuffle(_TOLD)]
 

@@ -36,11 +36,11 @@ from securevfl.crypto.share_scheme import (
     common_coin,
 )
 from securevfl.errors import ProtocolError
-from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.shares.product_work import Elsewhere, Work
-from securevfl.runtime.channel import DisclosurePermit
 from securevfl.runtime.codec import M, Message
+from securevfl.runtime.disclosure_gate import DisclosurePermit
 
 Evaluators = Mapping[str, ShareEvaluator]  # under the keys of the holders named
 Factors = Callable[[int], Integers]  # by batch
@@ -78,14 +78,14 @@ ROLES = ACTIVE, PARTNER, PASSIVE
 PAIRS = [(one, other) for one in ROLES for other in ROLES if one != other or one == PASSIVE]  # several of these
 
 
-def declares() -> list[Declared]:
+def declares() -> list[MessageDeclaration]:
     """Declare what the messages reveal. Roles: active, partner, passive (any party that is neither)."""
-    made = [Declared(ProductGreeting, *pair, Reveal("public")) for pair in PAIRS]
+    made = [MessageDeclaration(ProductGreeting, *pair, Reveal("public")) for pair in PAIRS]
     for holder, other in PAIRS:
         if holder != PASSIVE:
-            made.append(Declared(HolderKeys, holder, other, Reveal("public")))
-            made.append(Declared(Query, holder, other, Reveal("ciphertext", holder)))
-            made.append(Declared(Answer, other, holder, Reveal("uniform")))
+            made.append(MessageDeclaration(HolderKeys, holder, other, Reveal("public")))
+            made.append(MessageDeclaration(Query, holder, other, Reveal("ciphertext", holder)))
+            made.append(MessageDeclaration(Answer, other, holder, Reveal("uniform")))
     return made
 
 

@@ -7,8 +7,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from securevfl.protocols.declared import MessageProtocol
 from securevfl.protocols.engines import Library
+from securevfl.protocols.message_protocol import MessageProtocol
 from securevfl.protocols.shares.fixed_point import Numbers
 from securevfl.protocols.shares.quantizer import Levels
 

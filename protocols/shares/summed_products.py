@@ -15,7 +15,7 @@ import numpy as np
 
 from securevfl.base.roles import ACTIVE, PARTNER
 from securevfl.crypto.share_ring import Integers, ShareRing, Words
-from securevfl.protocols.declared import Declared
+from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.shares import share_products
 from securevfl.protocols.shares.share_products import Products
@@ -24,7 +24,7 @@ from securevfl.protocols.shares.share_schemes import SHARE_SCHEMES
 STRETCH = 16_384  # rows of one product
 
 
-def declares() -> list[Declared]:
+def declares() -> list[MessageDeclaration]:
     """Declare what the messages reveal. Roles: active (who asks) and partner."""
     roles = {ACTIVE, PARTNER}
     return [each for each in share_products.declares() if {each.sender, each.receiver} == roles]

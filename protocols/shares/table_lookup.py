@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing, Words
-from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.shares import table_transfers
 from securevfl.protocols.shares.share_products import Products, asked_places, words
 from securevfl.protocols.shares.table_transfers import Transfers
@@ -26,12 +26,12 @@ class MaskedEntries(Message, frozen=True):
     entries: bytes
 
 
-def declares_tables() -> list[Declared]:
+def declares_tables() -> list[MessageDeclaration]:
     """Declare what the messages of `looked_up` reveal."""
     return [
         *table_transfers.declares(),
-        Declared(EntryPlaces, "partner", "active", Reveal("uniform"), structured=True),
-        Declared(MaskedEntries, "active", "partner", Reveal("uniform")),
+        MessageDeclaration(EntryPlaces, "partner", "active", Reveal("uniform"), structured=True),
+        MessageDeclaration(MaskedEntries, "active", "partner", Reveal("uniform")),
     ]
 
 

@@ -34,13 +34,13 @@ from securevfl.crypto.share_ring import ShareRing, Words
 from securevfl.crypto.transfers.ot_extension import Offered
 from securevfl.crypto.transfers.switch_network import SwitchNetwork, network
 from securevfl.errors import ProtocolError
-from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.shares import table_transfers
 from securevfl.protocols.shares.share_products import words
 from securevfl.protocols.shares.table_transfers import Transfers
-from securevfl.runtime.channel import DisclosingMessage, DisclosureRecord
 from securevfl.runtime.codec import Message
+from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecord
 
 MOST_BITS = 32  # of a word: a pad of 64 bits holds two
 
@@ -71,14 +71,14 @@ class ShuffledWords(DisclosingMessage, frozen=True):
     words: bytes
 
 
-def declares_shuffle(told: str) -> list[Declared]:
+def declares_shuffle(told: str) -> list[MessageDeclaration]:
     """Declare what the messages reveal. Roles: active, partner. told: what the words are."""
     return [
         *table_transfers.declares(),
-        Declared(SwitchSettings, "partner", "active", Reveal("uniform"), structured=True),
-        Declared(SwitchWords, "active", "partner", Reveal("uniform")),
-        Declared(MaskedWords, "active", "partner", Reveal("uniform")),
-        Declared(ShuffledWords, "partner", "active", Reveal("output", told)),
+        MessageDeclaration(SwitchSettings, "partner", "active", Reveal("uniform"), structured=True),
+        MessageDeclaration(SwitchWords, "active", "partner", Reveal("uniform")),
+        MessageDeclaration(MaskedWords, "active", "partner", Reveal("uniform")),
+        MessageDeclaration(ShuffledWords, "partner", "active", Reveal("output", told)),
     ]
 
 

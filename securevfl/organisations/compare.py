@@ -29,7 +29,7 @@ from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.protocols.score_ledger.ledger import Ledger
 from securevfl.protocols.shares.opened_loss import MOST
 from securevfl.runtime.channel import Channel
-from securevfl.runtime.clock import Stage
+from securevfl.runtime.costs import Stage
 from securevfl.training.comparison import Comparison, alone, compared_jobs, put_together, shared_row
 from securevfl.training.session import Foreseen, foreseen, take_part
 from securevfl.training.simulate import pool_for

@@ -31,20 +31,21 @@ from securevfl.errors import PartiesError, TableError
 from securevfl.organisations import joint_statistics
 from securevfl.organisations.joint_statistics import TableShape
 from securevfl.organisations.peer_settings import PeerSettings, check_among
-from securevfl.protocols.declared import Declared
+from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.shares import column_correlations
 from securevfl.protocols.shares.column_correlations import BITS, FEWEST, LEVELS, NOISE, ROWS_PER_COLUMN, told_products
 from securevfl.protocols.shares.share_schemes import SHARE_SCHEMES
 from securevfl.runtime import eventlog
-from securevfl.runtime.channel import Channel, Observer
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.observer import Observer
+from securevfl.runtime.party_threads import run_threads
 from securevfl.transport.peers import Peers
 
 SAMPLE = 65_536  # rows that bits are counted in
 
 
-def declares(roles: Roles) -> list[Declared]:
+def declares(roles: Roles) -> list[MessageDeclaration]:
     """Declare what the messages reveal."""
     return [*joint_statistics.declares(roles), *column_correlations.declares()]
 

@@ -36,7 +36,7 @@ from securevfl.models.standard_losses import LogisticLoss
 from securevfl.organisations import joint_statistics
 from securevfl.organisations.joint_statistics import TableShape
 from securevfl.organisations.peer_settings import PeerSettings
-from securevfl.protocols.declared import Declared
+from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.shares import group_counts
 from securevfl.protocols.shares.group_counts import (
     FEWEST,
@@ -47,15 +47,16 @@ from securevfl.protocols.shares.group_counts import (
     numbers_told,
     tell_groups,
 )
-from securevfl.runtime.channel import Channel, Observer
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.observer import Observer
+from securevfl.runtime.party_threads import run_threads
 from securevfl.transport.peers import Peers
 
 MAX_GROUPS = 50
 
 
-def declares(roles: Roles) -> list[Declared]:
+def declares(roles: Roles) -> list[MessageDeclaration]:
     """Declare what the messages reveal."""
     return [*joint_statistics.declares(roles), *group_counts.declares()]
 

@@ -32,12 +32,12 @@ from securevfl.models import metrics
 from securevfl.models.inputs import FittingData, InputShape, private_stream
 from securevfl.models.linear import LinearModel, Logistic
 from securevfl.models.trees import Trees
-from securevfl.optim.rules import BlockDescent
+from securevfl.optim.block_descent import BlockDescent
 from securevfl.options import JobOptions
-from securevfl.protocols.choice import Protocol
+from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.score_ledger.ledger import Ledger
 from securevfl.protocols.shares.opened_loss import MOST
-from securevfl.runtime.clock import Network
+from securevfl.runtime.network import Network
 from securevfl.training.model_part import ModelPart
 from securevfl.training.run_page import format_table
 from securevfl.training.simulate import simulate

@@ -25,8 +25,8 @@ from securevfl.protocols.shares.opened_scores import OpenedScores
 from securevfl.protocols.shares.range_count import FarCount
 from securevfl.protocols.shares.table_transfers import TransferOffer
 from securevfl.protocols.shares.word_shuffle import ShuffledWords
-from securevfl.runtime.channel import Event
-from securevfl.runtime.clock import Kind, Stage
+from securevfl.runtime.costs import Kind, Stage
+from securevfl.runtime.observer import Event
 
 STEPS = {
     "fedsgd": vfl.FedSGD(lr=0.3),

@@ -14,7 +14,7 @@ import securevfl as vfl
 from securevfl.families.shares import shares_participant
 from securevfl.protocols.shares import offline_phase
 from securevfl.protocols.shares.shares_params import Terms
-from securevfl.runtime.channel import Event
+from securevfl.runtime.observer import Event
 
 ROWS, BLOCK, VISITS, STEP, RATE = 260, 48, 3, 2.0**-4, 0.3
 MODELS: dict[str, Any] = {

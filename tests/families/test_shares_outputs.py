@@ -22,7 +22,7 @@ from securevfl.protocols.shares.offline_phase import Ahead, VisitAhead
 from securevfl.protocols.shares.opened_loss import MeasuredSum
 from securevfl.protocols.shares.table_lookup import MaskedEntries
 from securevfl.protocols.shares.word_shuffle import ShuffledWords
-from securevfl.runtime.channel import Event
+from securevfl.runtime.observer import Event
 
 ROWS, BATCH = 120, 45
 KINDS: tuple[Any, ...] = (Tables, MaskedEntries)

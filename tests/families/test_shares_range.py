@@ -17,7 +17,7 @@ from securevfl.protocols.party_context import LocalResources
 from securevfl.protocols.score_ledger.ledger import Ledger
 from securevfl.protocols.shares.range_count import BITS, FarCount
 from securevfl.runtime import eventlog
-from securevfl.runtime.channel import Event
+from securevfl.runtime.observer import Event
 from securevfl.training import session
 
 

@@ -13,8 +13,9 @@ from securevfl.errors import ProtocolError, SecureVFLError, TransportError
 from securevfl.families.shares.chunk_pipeline import Turns
 from securevfl.protocols.shares.offline_phase import Ahead
 from securevfl.protocols.shares.preprocessing_store import NAME_BYTES, InMemory
-from securevfl.runtime.clock import Network, VirtualClock
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.clock import VirtualClock
+from securevfl.runtime.network import Network
+from securevfl.runtime.party_threads import run_threads
 
 
 def alone(work):

@@ -21,10 +21,11 @@ from securevfl.disclosure.summed_bits import MOST
 from securevfl.errors import IdError, LeakageError, TableError
 from securevfl.organisations import correlate as module
 from securevfl.organisations.correlate import correlate, correlate_with
-from securevfl.protocols.declared import Declared
+from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.shares import column_correlations, summed_products
 from securevfl.protocols.shares.column_correlations import LEVELS, ProductNumbers, RoundedProducts
-from securevfl.runtime.channel import DisclosureRecord, Event, Observer
+from securevfl.runtime.disclosure_gate import DisclosureRecord
+from securevfl.runtime.observer import Event, Observer
 from tests.transport.conftest import meet as meet
 from tests.transport.processes import each
 
@@ -119,7 +120,7 @@ def test_all_that_passes_is_declared_and_entered() -> None:
     correlate(parties(pooled(1200)), observe=seen)
     known = {item.message for item in module.declares(Roles.of((("bank", ACTIVE), ("shop", PARTNER))))}
     assert {type(event.message) for event in seen.events} <= known
-    assert all(isinstance(item, Declared) for item in column_correlations.declares())
+    assert all(isinstance(item, MessageDeclaration) for item in column_correlations.declares())
     told = [(me, entry) for me, entry in seen.entries if entry.kind == "columns"]
     assert sorted((me, entry.to, entry.numbers, entry.bits, entry.about, entry.group) for me, entry in told) == [
         ("bank", "shop", 40, 6, ("bank",), "correlations"),

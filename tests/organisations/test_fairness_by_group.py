@@ -27,7 +27,7 @@ from securevfl.organisations.fairness_by_group import (
 )
 from securevfl.protocols.shares.group_counts import STEP, GroupCounts, bits_told, numbers_told
 from securevfl.runtime.clock import WallClock
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.party_threads import run_threads
 from tests.organisations.test_correlate import Seen
 from tests.transport.conftest import meet as meet
 from tests.transport.processes import each

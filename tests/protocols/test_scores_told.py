@@ -11,8 +11,8 @@ from securevfl.protocols.score_ledger.ledger import Ledger
 from securevfl.protocols.score_ledger.limits import FEWEST_VISITS
 from securevfl.protocols.shares.opened_scores import OpenedScores, ScoreShare, ShareKept
 from securevfl.protocols.shares.share_products import Products
-from securevfl.runtime.channel import DisclosurePermit
 from securevfl.runtime.codec import Message
+from securevfl.runtime.disclosure_gate import DisclosurePermit
 from tests.disclosure.door_watch import watched
 from tests.protocols.test_shares_predict import HALVES, Model, names
 

@@ -12,7 +12,7 @@ from securevfl.errors import ConfigError, ProtocolError
 from securevfl.protocols import engines
 from securevfl.protocols.shares.share_products import Products, Query
 from securevfl.protocols.shares.share_schemes import SHARE_SCHEMES as LIBRARIES
-from securevfl.runtime.channel import Event
+from securevfl.runtime.observer import Event
 
 
 @pytest.fixture(scope="module")

@@ -36,10 +36,11 @@ from securevfl.protocols.shares.preprocessing_store import InMemory
 from securevfl.protocols.shares.residual_tables import LookUp
 from securevfl.protocols.shares.shares_params import BLOCK, Terms
 from securevfl.protocols.shares.update_rules import Descent
-from securevfl.runtime.channel import Event
-from securevfl.runtime.clock import Network, VirtualClock
-from securevfl.runtime.executor import Meter
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.clock import VirtualClock
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.network import Network
+from securevfl.runtime.observer import Event
+from securevfl.runtime.party_threads import run_threads
 
 RATE = 0.3
 LOSS = LOSSES["logistic"]
@@ -148,7 +149,7 @@ class Run:
     def role(self, name):
         def play(channel):
             case = self.case
-            meter = Meter(channel.clock, channel.books)
+            meter = Meter(channel.clock, channel.counters)
             context = PartyContext(channel, Roles.labelled("a", case.names[1:]), meter, resources=self.desks[name])
             columns = case.columns(name)
             ahead = Ahead(context, case.terms, case.scheme, columns.integers, self.ready[name])

@@ -20,7 +20,7 @@ from securevfl.errors import LeakageError, ProtocolError
 from securevfl.families.shares.shares_job import on_shares
 from securevfl.families.shares.shares_plan import plan
 from securevfl.models import MODELS
-from securevfl.protocols.link import AskedRows
+from securevfl.protocols.joint_prediction import RowsToScore
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.score_ledger.ledger import KEPT, NEW, REFUSED, Ledger
 from securevfl.protocols.score_ledger.row_digests import COMMITMENT
@@ -34,10 +34,12 @@ from securevfl.protocols.shares.quantizer import Levels
 from securevfl.protocols.shares.shares_params import Terms
 from securevfl.protocols.shares.shares_session import Met
 from securevfl.protocols.shares.update_rules import Descent
-from securevfl.runtime.channel import DisclosureRecord, Event, Observer
-from securevfl.runtime.clock import Network, VirtualClock
-from securevfl.runtime.executor import Meter
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.clock import VirtualClock
+from securevfl.runtime.disclosure_gate import DisclosureRecord
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.network import Network
+from securevfl.runtime.observer import Event, Observer
+from securevfl.runtime.party_threads import run_threads
 
 NUMBERS = Numbers(256, 0.1)
 RING = ShareRing(NUMBERS.bits)
@@ -102,14 +104,14 @@ class Model:
         def role(name):
             def play(channel):
                 context = PartyContext(
-                    channel, Roles.labelled("a", self.names[1:]), Meter(channel.clock, channel.books)
+                    channel, Roles.labelled("a", self.names[1:]), Meter(channel.clock, channel.counters)
                 )
                 asking = Asking(model, ledgers.get(name) or Open(), levels, to, most, rounded)
                 met, rows = Met(context, "b", SCHEME, NUMBERS), max(len(block["a"]) for block in blocks)
                 tops = None if levels.step == EXACT.step else lambda: met.tops
                 side = Scores(met.products, self.terms, self.states[name], asking, tops=tops, rows=rows)
                 return [
-                    side.block(i, block[name], AskedRows(ids[i][: len(block[name])], (raw or block)[name]))
+                    side.block(i, block[name], RowsToScore(ids[i][: len(block[name])], (raw or block)[name]))
                     for i, block in enumerate(blocks)
                 ]
 

@@ -20,8 +20,11 @@ from securevfl.crypto.share_scheme import common_coin
 from securevfl.errors import CryptoError
 from securevfl.protocols.shares import product_work
 from securevfl.protocols.shares.product_work import Work
-from securevfl.runtime.clock import Books, Kind, Network, Stage, VirtualClock
-from securevfl.runtime.executor import Meter, process_pool
+from securevfl.runtime.clock import VirtualClock
+from securevfl.runtime.costs import CostCounters, Kind, Stage
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.network import Network
+from securevfl.runtime.worker_processes import process_pool
 
 
 @pytest.fixture(scope="module", params=[LatticeShares, KernelShares], ids=lambda engine: engine.name)
@@ -56,7 +59,7 @@ def keys(scheme):
 
 
 def meter(executor):
-    return Meter(VirtualClock(Network()), Books(), executor, 2)
+    return Meter(VirtualClock(Network()), CostCounters(), executor, 2)
 
 
 @pytest.mark.parametrize("chosen", [False, True], ids=["own pool", "chosen"])
@@ -110,7 +113,7 @@ def test_work_elsewhere_is_on_the_clock_and_in_the_books(pool, scheme):
     assert len(list(work.in_order("encrypt", [work.encrypting(holder, V, 30, 1)] * 2))) == 2
     spent = own._clock.path()[Stage.SETUP, Kind.ENCRYPTION]
     assert spent > 1e-3
-    assert own._books.ops[Stage.SETUP, "encrypt"].count == 2
+    assert own._counters.ops[Stage.SETUP, "encrypt"].count == 2
 
 
 def test_a_holder_that_was_exported_is_the_same_and_another_length_none(scheme):

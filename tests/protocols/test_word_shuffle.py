@@ -35,10 +35,11 @@ from securevfl.protocols.shares.word_shuffle import (
     prepared,
     shuffled,
 )
-from securevfl.runtime.channel import Event
-from securevfl.runtime.clock import Network, VirtualClock
-from securevfl.runtime.executor import Meter
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.clock import VirtualClock
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.network import Network
+from securevfl.runtime.observer import Event
+from securevfl.runtime.party_threads import run_threads
 
 COIN = bytes(32)
 
@@ -65,7 +66,7 @@ class Two:
                 to, self.shortened(message), *subchannel, **told
             )
             roles = Roles.of((("a", "active"), ("b", PARTNER)))
-            context = PartyContext(channel, roles, Meter(channel.clock, channel.books))
+            context = PartyContext(channel, roles, Meter(channel.clock, channel.counters))
             place, peer = (0, "b") if name == "a" else (1, "a")
             ends, found = BaseTransfers(context, peer).transfers(context, "switches", COIN, 1), []
             for own in self.words:

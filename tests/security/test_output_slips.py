@@ -27,7 +27,7 @@ from securevfl.protocols.shares import word_shuffle
 from securevfl.protocols.shares.opened_scores import Scores
 from securevfl.protocols.shares.quantizer import Levels
 from securevfl.protocols.shares.word_shuffle import Shuffle
-from securevfl.runtime.channel import DisclosingMessage, DisclosureGate, DisclosureRecord
+from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureGate, DisclosureRecord
 
 PROTOCOLS = Path(__file__).parents[1] / "protocols"
 SHUFFLES, SCORES = (

@@ -55,9 +55,9 @@ from securevfl.models.rounding_error import SumRounding
 from securevfl.models.trees import Trees
 from securevfl.optim.fedbcd import FedSGD
 from securevfl.options import JobOptions
-from securevfl.protocols.choice import Protocol
-from securevfl.protocols.declared import Declared
+from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.party_context import PartyContext
+from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.shares import (
     chunk_agreement,
     iteration,
@@ -164,7 +164,7 @@ class SharesMethod(Method[SharesJob]):
     def rounding(self, job: SharesJob, rows: int, parties: int) -> SumRounding | None:
         return rounding(job)
 
-    def declares(self, job: SharesJob, roles: Roles) -> list[Declared]:
+    def declares(self, job: SharesJob, roles: Roles) -> list[MessageDeclaration]:
         asks = self.asker(job, roles.lead)
         found = [
             *chunk_agreement.declares_ready(),

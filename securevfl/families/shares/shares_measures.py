@@ -31,7 +31,7 @@ from securevfl.protocols.shares.score_label_pairs import Marked, pairs
 from securevfl.protocols.shares.shares_session import Met
 from securevfl.protocols.shares.word_shuffle import Shuffle, prepared
 from securevfl.runtime import eventlog
-from securevfl.runtime.clock import Stage
+from securevfl.runtime.costs import Stage
 
 if TYPE_CHECKING:
     from securevfl.families.shares.shares_participant import SharesPlayer

@@ -35,10 +35,10 @@ from securevfl.families.state import State
 from securevfl.families.training_data import ScaledRows, TrainingData
 from securevfl.models.inputs import FittingData, Inputs, InputShape, inputs_at, private_stream
 from securevfl.models.loss import Loss
+from securevfl.optim.block_descent import BlockDescent
 from securevfl.optim.curvature import of_rows
-from securevfl.optim.rules import BlockDescent
-from securevfl.protocols.link import AskedRows
-from securevfl.protocols.notes import Began
+from securevfl.protocols.joint_prediction import RowsToScore
+from securevfl.protocols.observations import IterationStarted
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.score_ledger.ledger import OWN, REFUSED, Ledger
 from securevfl.protocols.score_ledger.limits import BUDGET
@@ -60,8 +60,8 @@ from securevfl.protocols.shares.share_schemes import SHARE_SCHEMES
 from securevfl.protocols.shares.shares_params import RowBlock, Terms
 from securevfl.protocols.shares.shares_session import Met
 from securevfl.runtime import eventlog
-from securevfl.runtime.clock import Stage
-from securevfl.runtime.placing import PlacedPart
+from securevfl.runtime.costs import Stage
+from securevfl.runtime.worker_backend import RemotePart
 
 # One party.
 
@@ -189,7 +189,7 @@ class SharesPlayer(Player):
     def _measures(self) -> Measures:
         return Measures(self, self._job, self._context)
 
-    def decision(self, rows: RowSlices, asked: AskedRows | None = None) -> Floats | None:
+    def decision(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
         if self._state is None:
             raise ConfigError(f"{self._context.me}: a model was expected, this party has none yet; train first")
         if self._scores is None:
@@ -225,7 +225,7 @@ class SharesPlayer(Player):
                 self._measures.enter(first)
                 channel.clock.stage = Stage.TRAIN
                 channel.gate.began(first + 1)
-                channel.note(Began(part[0].index))
+                channel.note(IterationStarted(part[0].index))
                 states = training.side.train(chunk, len(part))
                 for number, (visit, self._state) in enumerate(zip(part, states, strict=True), first + 1):
                     yield Round(number, of, visit.epoch)
@@ -233,7 +233,7 @@ class SharesPlayer(Player):
                         break
                     if number - first < len(part):
                         channel.gate.began(number + 1)
-                        channel.note(Began(part[number - first].index))
+                        channel.note(IterationStarted(part[number - first].index))
                 else:
                     ahead.store.drop(chunk)
                     training.give_back()
@@ -266,7 +266,7 @@ class SharesPlayer(Player):
     def answered(self, rows: int) -> AnsweredRows:
         return self._answered
 
-    def known(self, asked: AskedRows) -> KnownRows:
+    def known(self, asked: RowsToScore) -> KnownRows:
         ledger = self.ledger
         question = ledger.question(self._noted(), OWN, asked.ids, ledger.commitments(asked.ids, asked.raw))
         states, trained = ledger.look(question), ledger.trained_on(question)
@@ -365,13 +365,13 @@ class SharesPlayer(Player):
         """Return this party's inputs (n x breadth) of rows that lie at workers, there; cut off at `clip`, and each by
         its `root` (n,)."""
         assert self._inputs is not None, "they are made first"
-        at, parts, breadth = _places(data, rows), list[PlacedPart](), self._sizes["columns"][self._context.me]
+        at, parts, breadth = _places(data, rows), list[RemotePart](), self._sizes["columns"][self._context.me]
         for part in data.at_workers(rows).parts:
-            assert isinstance(part, PlacedPart), "they lie at workers"
+            assert isinstance(part, RemotePart), "they lie at workers"
             own = slice(part.start, part.stop)
             roots = None if root is None else root[own]
             placed = part.derive(worker_inputs, self._inputs, at[own], roots, clip, breadth)
-            parts.append(PlacedPart(part.start, part.stop - part.start, placed))
+            parts.append(RemotePart(part.start, part.stop - part.start, placed))
         return Tall(parts, breadth)
 
     def _make(self, training: _Training, first: int, part: Sequence[Iteration]) -> None:
@@ -533,7 +533,7 @@ class SharesPlayer(Player):
                 self.ledger.trained(model, state.visits, ids, X)
         return model
 
-    def _asked(self, rows: RowSlices, asked: AskedRows | None, block: slice, X: Floats) -> AskedRows:
+    def _asked(self, rows: RowSlices, asked: RowsToScore | None, block: slice, X: Floats) -> RowsToScore:
         """Ids and columns of a block. Rows of the training's table have theirs, others bring them or are new here."""
         if asked is not None and self._context.resources.score_ledger is not None and not self._sizes["named"]:
             raise ConfigError(
@@ -543,10 +543,10 @@ class SharesPlayer(Player):
             )
         if asked is not None:
             barred = None if asked.barred is None else asked.barred[block]
-            return AskedRows(asked.ids[block], asked.raw[block], barred)
+            return RowsToScore(asked.ids[block], asked.raw[block], barred)
         if isinstance(rows, ScaledRows) and self._training is not None:
             of = rows.rows[block]
-            return AskedRows(self._training.data.ids(of), self._training.data.raw(of))
+            return RowsToScore(self._training.data.ids(of), self._training.data.raw(of))
         if self._context.resources.score_ledger is not None:
             raise ConfigError(f"{self._context.me}: rows with ids were expected, as each is scored once; bring ids")
-        return AskedRows([b"new %d" % place for place in range(block.start, block.stop)], X)
+        return RowsToScore([b"new %d" % place for place in range(block.start, block.stop)], X)

@@ -24,8 +24,8 @@ from securevfl.disclosure.exposure import code_bits
 from securevfl.errors import ConfigError
 from securevfl.families.shares.shares_job import SharesJob
 from securevfl.models.rounding_error import SumRounding
+from securevfl.optim.block_descent import BlockDescent
 from securevfl.optim.fedbcd import FedBCD
-from securevfl.optim.rules import BlockDescent
 from securevfl.protocols.shares.fixed_point import Numbers
 from securevfl.protocols.shares.opened_weights import WeightLevels
 from securevfl.protocols.shares.update_rules import Coefficients, Descent, FixedCoefficients, LinearRule, Paced

@@ -38,9 +38,9 @@ from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedBCD
 from securevfl.options import Target
 from securevfl.organisations import correlate, fairness_by_group, join, peer_session
-from securevfl.protocols.declared import VERDICT
-from securevfl.protocols.link import AskedRows
+from securevfl.protocols.joint_prediction import RowsToScore
 from securevfl.protocols.party_context import LocalResources, PartyContext
+from securevfl.protocols.permits import STOP_DECISION_BITS
 from securevfl.protocols.score_ledger.ledger import NEW
 from securevfl.protocols.score_ledger.ledger import Ledger as ScoreLedger
 from securevfl.protocols.score_ledger.row_digests import COMMITMENT
@@ -50,10 +50,12 @@ from securevfl.protocols.shares.fixed_point import Numbers
 from securevfl.protocols.shares.group_counts import OUTCOMES, GroupCounts
 from securevfl.protocols.shares.opened_scores import Scores
 from securevfl.protocols.shares.shares_options import Shares
-from securevfl.runtime.channel import Channel, DisclosureRecord, Event, Observer
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
-from securevfl.runtime.executor import Meter
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.disclosure_gate import DisclosureRecord
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.observer import Event, Observer
+from securevfl.runtime.party_threads import run_threads
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.simulate import simulate
 from securevfl.transport.peers import Peers
@@ -87,7 +89,7 @@ def _contexts(bank: Callable[[PartyContext], Any], shop: Callable[[PartyContext]
     roles = Roles.of((("bank", ACTIVE), ("shop", PARTNER)))
 
     def side(own: Callable[[PartyContext], Any], channel: Channel) -> Any:
-        return own(PartyContext(channel, roles, Meter(channel.clock, channel.books), subchannel="look"))
+        return own(PartyContext(channel, roles, Meter(channel.clock, channel.counters), subchannel="look"))
 
     return run_threads({"bank": partial(side, bank), "shop": partial(side, shop)}, WallClock)["bank"]
 
@@ -258,7 +260,7 @@ def scores() -> Outcome:
     outcome = Outcome()
     for c, held, codes in ((1, 400.0, 0), (1, 16.0, 0), (3, 48.0, 0), (1, 28.0, 1)):
         scoring, ledger = _scored(c, held, codes)
-        scoring._agree(AskedRows([b"1"], np.zeros((1, 6))), ledger, "")
+        scoring._agree(RowsToScore([b"1"], np.zeros((1, 6))), ledger, "")
         bits = scoring._told_levels.bits
         most = held / 4 - code_bits(6, codes)
         if bits * c > most:
@@ -314,7 +316,7 @@ def verdicts() -> Outcome:
         ledgers = {party.name: DisclosureLedger(Path(folder) / party.name, party.name) for party in parties}
         simulate(job, parties, ledgers=ledgers, workers=1)
         told = [each.told for each in ledgers["bank"].read().entries if each.told.group == "verdicts"]
-    if sum(each.count for each in told) < 3 * VERDICT:
+    if sum(each.count for each in told) < 3 * STOP_DECISION_BITS:
         outcome.add("count", "bank", "verdicts that follow from labels are not in its ledger")
     return outcome
 

@@ -28,7 +28,7 @@ from securevfl.data.register import Register
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedSGD
-from securevfl.protocols.choice import Protocol
+from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.residuals.defences import Noise
 from securevfl.protocols.score_ledger.ledger import Ledger
 from securevfl.protocols.shares import table_transfers

@@ -41,8 +41,8 @@ from securevfl.families.state import State
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedSGD
-from securevfl.protocols.choice import Protocol
-from securevfl.protocols.notes import SharedResidual
+from securevfl.protocols.observations import SharedResidual
+from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.score_ledger.ledger import NEW, Ledger
 from securevfl.protocols.score_ledger.row_digests import COMMITMENT
 from securevfl.protocols.shares.disk_store import OnDisk
@@ -52,7 +52,8 @@ from securevfl.protocols.shares.opened_weights import OpenedWeights
 from securevfl.protocols.shares.preprocessing_store import NAME_BYTES
 from securevfl.protocols.shares.shares_options import Shares
 from securevfl.protocols.shares.spent_chunks import SpentNames
-from securevfl.runtime.channel import DisclosureRecord, Event, Observer
+from securevfl.runtime.disclosure_gate import DisclosureRecord
+from securevfl.runtime.observer import Event, Observer
 from securevfl.training.checkpoint import Checkpoints, Saved
 from securevfl.training.simulate import simulate
 

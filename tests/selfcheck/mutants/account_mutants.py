@@ -10,11 +10,11 @@ from securevfl.disclosure import summed_bits
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.families.shares.shares_participant import SharesPlayer
 from securevfl.organisations import correlate, fairness_by_group, join, peer_session
-from securevfl.protocols.declared import permit_stop_decision
+from securevfl.protocols.permits import permit_stop_decision
 from securevfl.protocols.shares import column_correlations, group_counts
 from securevfl.protocols.shares.opened_scores import Scores
 from securevfl.protocols.shares.shares_options import Shares
-from securevfl.runtime.channel import DisclosureGate
+from securevfl.runtime.disclosure_gate import DisclosureGate
 from securevfl.training import session
 from selfcheck.mutants.mutant import Mutant, Patch, edited, patched
 from selfcheck.mutants.protocol_mutants import any_bits
