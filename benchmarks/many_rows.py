@@ -57,7 +57,7 @@ from securevfl.families.shares.shares_plan import plan_of
 from securevfl.models.metrics import area_under_curve
 from securevfl.organisations.join import join
 from securevfl.organisations.kit import init_certs, write_kit
-from securevfl.protocols.shares.shares_params import BLOCK
+from securevfl.protocols.shares.shares_params import ROWS_PER_BLOCK
 from securevfl.runtime.costs import Kind, Stage
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart
@@ -172,7 +172,7 @@ def placed(name: str, data: Path, given: argparse.Namespace) -> tuple[vfl.Party,
         memory_limit=0,
     )
     client = Client(cluster)
-    return partition_party(name, data.with_suffix(".table"), DaskBackend(client), rows=BLOCK), client
+    return partition_party(name, data.with_suffix(".table"), DaskBackend(client), rows=ROWS_PER_BLOCK), client
 
 
 def at_workers(client: Any) -> dict[str, float]:

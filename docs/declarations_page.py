@@ -22,7 +22,7 @@ from securevfl.protocols import handshake
 from securevfl.protocols.alignment import online_lookup, psi
 from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.protocol_options import RESIDUALS, SUMS
-from securevfl.protocols.shares.column_correlations import FEWEST, ProductNumbers
+from securevfl.protocols.shares.column_correlations import MIN_CORRELATION_ROWS, CorrelationEncoding
 from securevfl.protocols.shares.share_schemes import SHARE_SCHEMES
 from securevfl.runtime.codec import Message
 
@@ -78,7 +78,7 @@ def sections() -> list[Section]:
         for source in (peer_session, prediction_session, scoring, line_measurement)
         for each in source.declares(_ROLES)
     ]
-    strength = SHARE_SCHEMES["own"](ProductNumbers(FEWEST).bits).strength
+    strength = SHARE_SCHEMES["own"](CorrelationEncoding(MIN_CORRELATION_ROWS).bits).strength
     both = "none needed: who asks is told the sums"
     return [
         *found,

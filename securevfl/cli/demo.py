@@ -102,7 +102,9 @@ def _learned(out: Console, job: Job, parties: list[Party], run: Run) -> None:
     known = known_run(job, parties)
     bits, held = job.method.score_bits(job, known.sizes), known.sizes.holds["shop"].bits
     measured = sum("auc" in record for record in run.history)
-    counts = sum(tally.count for (_, kind), tally in run.parts["shop"].counters.traffic.items() if kind == "FarCount")
+    counts = sum(
+        tally.count for (_, kind), tally in run.parts["shop"].counters.traffic.items() if kind == "OutOfRangeCount"
+    )
     pairs = f"{measured} x {run.active.held_out} shuffled (score, label) pairs, {counts} count{'s' * (counts != 1)}"
     out.print("\nWhat each learned", style="bold")
     for name, lines in {

@@ -28,7 +28,7 @@ from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.joint_prediction import RowsToScore
 from securevfl.protocols.party_context import LocalResources, PartyContext
 from securevfl.protocols.permits import permit_sizes
-from securevfl.protocols.score_ledger.ledger import Ledger
+from securevfl.protocols.score_ledger.ledger import ScoreLedger
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.disclosure_gate import DisclosingMessage
@@ -97,7 +97,7 @@ class PredictionSession:
         self._basis, self._job = "", Job.from_dict(part.job)
         self._player, self._givers = self._meet()
         given = code_policy is not None and part.name != part.asker
-        self._counted = Ledger(ledger.scores) if given else None
+        self._counted = ScoreLedger(ledger.scores) if given else None
 
     def known(self, ids: Sequence[Any], X: Floats) -> KnownRows:
         """Return what the party that asks knows of rows (m) before it asks about them."""

@@ -32,7 +32,7 @@ from securevfl.disclosure.exposure import code_bits
 from securevfl.errors import ConfigError, ProtocolError
 from securevfl.job import Job
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
-from securevfl.protocols.score_ledger.ledger import Ledger
+from securevfl.protocols.score_ledger.ledger import ScoreLedger
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecord
 from securevfl.training.explanations import check_single, check_weights, heaviest
@@ -96,7 +96,7 @@ def declares(roles: Roles) -> list[MessageDeclaration]:
 
 
 def admit(
-    part: ModelPart, given: ReasonCodePolicy, ledger: Ledger, ids: Sequence[Any] | None, X: Floats, most: float
+    part: ModelPart, given: ReasonCodePolicy, ledger: ScoreLedger, ids: Sequence[Any] | None, X: Floats, most: float
 ) -> NDArray[np.bool_]:
     """Enter the codes of these rows X (n x d) before anything of them is told, and return of which rows (n,) they may
     be told: those of which scores and codes tell no more than `most` bits. ConfigError if rows have no ids to be

@@ -17,7 +17,7 @@ from securevfl.audit.recording.party_view import fields
 from securevfl.consent import booking
 from securevfl.disclosure.ledger import DisclosureLedger, told_to
 from securevfl.disclosure.limits import KINDS
-from securevfl.protocols.shares.opened_scores import OpenedScores
+from securevfl.protocols.shares.opened_scores import RoundedScores
 from securevfl.protocols.shares.word_shuffle import ShuffledWords
 from securevfl.runtime.codec import Message
 from securevfl.runtime.disclosure_gate import DisclosureRecord
@@ -69,7 +69,7 @@ class Plain(Observer):
 def _numbers(message: Message, value: object) -> int:
     if isinstance(value, np.ndarray) and value.dtype.kind == "f":
         return value.size
-    levels = isinstance(message, ShuffledWords | OpenedScores) and isinstance(value, bytes)
+    levels = isinstance(message, ShuffledWords | RoundedScores) and isinstance(value, bytes)
     return 8 * len(value) // WIDEST if levels and isinstance(value, bytes) else 0
 
 

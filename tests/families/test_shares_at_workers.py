@@ -36,9 +36,9 @@ from securevfl.data.scaling import Scaling
 from securevfl.data.store import open_table, store_table
 from securevfl.errors import ConfigError, TableError, TransportError
 from securevfl.families.shares import shares_measures, shares_participant
-from securevfl.protocols.score_ledger.ledger import Ledger
+from securevfl.protocols.score_ledger.ledger import ScoreLedger
 from securevfl.protocols.shares import offline_phase, product_work
-from securevfl.protocols.shares.shares_params import Terms
+from securevfl.protocols.shares.shares_params import SharesParams
 from securevfl.runtime import worker_backend
 from securevfl.runtime.dask_backend import DaskBackend, DaskObject
 from tests.data.test_partitions import Rooms
@@ -66,9 +66,9 @@ def client() -> Iterator[Any]:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several blocks, some of which lie at two workers, in several groups, and nothing drawn by threads of a pool."""
-    monkeypatch.setattr(shares_participant, "Terms", partial(Terms, block=BLOCK))
+    monkeypatch.setattr(shares_participant, "Terms", partial(SharesParams, block=BLOCK))
     monkeypatch.setattr(offline_phase, "_AT_ONCE", 10_000)
-    monkeypatch.setattr(product_work, "_WORTH_THREADS", np.inf)
+    monkeypatch.setattr(product_work, "_MIN_THREAD_SECONDS", np.inf)
 
 
 @pytest.fixture
@@ -326,7 +326,7 @@ def test_a_ledger_notes_rows_at_workers_as_those_of_a_table(tables: Path, tmp_pa
     own, placed = open_table("shop", path), partition_party("shop", path, Rooms(), partitions=3)
     rows, noted, outside = job().schedule(own.register).flow, list[Any](), cast(ExternalTable, placed.X)
     for name, X in ((b"1" * 16, own.X[rows]), (b"2" * 16, outside.tall(rows, Scaling.none(8)))):
-        ledger = Ledger(tmp_path / "scores")
+        ledger = ScoreLedger(tmp_path / "scores")
         ledger.trained(name, 20, [b"%d" % row for row in rows], X)
         with ledger._file.reading() as tables_:
             select = "SELECT content, count FROM contents JOIN names ON number = model WHERE name = ? ORDER BY content"

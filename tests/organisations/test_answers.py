@@ -17,7 +17,7 @@ from securevfl.organisations.prediction_session import PredictionHandshake
 from securevfl.organisations.reason_codes import ReasonCodePolicy, ReasonCodes
 from securevfl.organisations.scoring import ScoreClient, ServedTable, ServerLimits, serve_requests
 from securevfl.protocols.alignment.online_lookup import TableTags
-from securevfl.protocols.score_ledger.ledger import Ledger
+from securevfl.protocols.score_ledger.ledger import ScoreLedger
 from securevfl.protocols.sums.direct_sum import Part
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
@@ -69,7 +69,7 @@ class Sent:
         """How many rows the ledger of scores has noted codes of."""
         if not self.ledger.scores.exists():
             return 0
-        own = Ledger(self.ledger.scores)
+        own = ScoreLedger(self.ledger.scores)
         return int(own._file._connection.execute("SELECT count(DISTINCT row) FROM codes").fetchone()[0])
 
     def __call__(self, event: Event) -> None:

@@ -39,7 +39,7 @@ PUBLIC = {
     "Pulled",
     "ResidualKey",
     "ServerLimits",
-    "ShareKept",
+    "ShareStored",
     "SumKey",
     "SumPublic",
     "Taken",
@@ -50,7 +50,7 @@ PUBLIC = {
 # How many bits the receiver of a number can make it hold, where it deviates, and what of them the giver counts. Whoever
 # adds a message that tells something names it in one of these; what is weighed by the receiver belongs to the first.
 IN_BITS = {  # no message has more bits than its entry, whatever was multiplied (tests/disclosure/door_watch.py)
-    "Common", "FarCount", "GroupCounts", "MeasuredSum", "OpenedScores", "OpenedWeights", "ReasonCodes",
+    "Common", "OutOfRangeCount", "GroupCounts", "LossSum", "RoundedScores", "OpenedWeights", "ReasonCodes",
     "EvaluatedPoints", "NamedRows", "RoundedProducts", "RowStates", "ShuffledWords", "Slots", "Tags", "Values",
 }  # fmt: skip
 IN_NUMBERS = {  # counted one by one, of 64 bits at most: some 14 labels each; see threat-model.md
@@ -58,7 +58,7 @@ IN_NUMBERS = {  # counted one by one, of 64 bits at most: some 14 labels each; s
     "Push", "Residual", "Restored", "SecondMoments",
 }  # fmt: skip
 NOT_OF_ROWS = {  # sizes, keys, digests, verdicts: nothing of a row that a receiver could weigh
-    "Abort", "AlignmentHello", "Begin", "PredictionHandshake", "Committed", "ProbeResult", "RunHello", "OwnKey",
+    "Abort", "AlignmentHello", "Begin", "PredictionHandshake", "RowCommitments", "ProbeResult", "RunHello", "OwnKey",
     "Pace", "Position", "Question", "RoundTripTimes", "TableShape", "SessionDone", "StopDecision", "ScoreRequest",
 }  # fmt: skip
 

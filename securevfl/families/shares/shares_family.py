@@ -167,10 +167,10 @@ class SharesMethod(Method[SharesJob]):
     def declares(self, job: SharesJob, roles: Roles) -> list[MessageDeclaration]:
         asks = self.asker(job, roles.lead)
         found = [
-            *chunk_agreement.declares_ready(),
+            *chunk_agreement.declares(),
             *offline_phase.declares(),
             *iteration.declares(),
-            *(score_label_pairs.declares_pairs if pair_metrics.fits(job.model.loss) else opened_loss.declares)(),
+            *(score_label_pairs.declares if pair_metrics.fits(job.model.loss) else opened_loss.declares)(),
             *range_count.declares_counts(),
             *opened_scores.declares(roles.role(asks) if asks in roles.parties else PASSIVE),
             *(opened_weights.declares() if job.protocol.shares.open_weights else ()),
