@@ -23,17 +23,20 @@ from securevfl.data.woe import Woe
 from securevfl.errors import ConfigError
 from securevfl.families import leak_kinds
 from securevfl.families.fdml.local_noise import LocalNoise
-from securevfl.families.fdml.stored_sum import STORED, StoredSum
+from securevfl.families.fdml.stored_sum import StoredSum
+from securevfl.families.fdml.stored_sums import STORED
 from securevfl.job import Job
 from securevfl.models import MODELS, metrics
 from securevfl.models.base import Model
 from securevfl.models.losses import LOSSES
 from securevfl.models.row_weights import Weights
 from securevfl.optim import OPTIMIZERS
-from securevfl.optim.rules import RULES, Rule, Training
+from securevfl.optim.optimizer import Training
+from securevfl.optim.rule_choice import RULES
+from securevfl.optim.rules import Rule
 from securevfl.options import Patience, Target
-from securevfl.protocols.choice import RESIDUALS, SUMS, Protocol
 from securevfl.protocols.engines import ENGINES, Engine
+from securevfl.protocols.protocol_options import RESIDUALS, SUMS, Protocol
 from securevfl.protocols.residuals.base import ResidualProtocol
 from securevfl.protocols.residuals.defences import DEFENCES, Defence
 from securevfl.protocols.shares.shares_options import Shares

@@ -19,7 +19,7 @@ from securevfl.data.party import Party
 from securevfl.display import html
 from securevfl.errors import ConfigError, PartiesError
 from securevfl.families import EXTENSIONS, METHODS, leak_kinds
-from securevfl.families.base import Method
+from securevfl.families.family import Method
 from securevfl.models import MODELS, metrics
 from securevfl.models.log_link_losses import LogLinkLoss
 from securevfl.optim import OPTIMIZERS

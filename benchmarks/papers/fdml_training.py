@@ -16,14 +16,14 @@ from benchmarks.tables import archive
 from securevfl.base.arrays import Floats
 from securevfl.base.extras import extra
 from securevfl.data.party import Helper, Party
-from securevfl.families.fdml.fdml_player import FDML
+from securevfl.families.fdml.fdml_optimizer import FDML
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.models.metrics import area_under_curve
 from securevfl.models.neural import Neural
 from securevfl.models.torch_model import TorchModel, torch
-from securevfl.protocols.choice import Protocol
-from securevfl.runtime.clock import Network, Pauses
+from securevfl.protocols.protocol_options import Protocol
+from securevfl.runtime.network import Network, Pauses
 from securevfl.training.run import Run
 from securevfl.training.simulate import simulate
 
@@ -313,7 +313,7 @@ def plain(
     signs, weights = np.where(y == 1, 1.0, -1.0), [np.zeros(side.shape[1]) for side in sides]
     pushed: dict[int, list[Floats]] = {}
     curve: list[tuple[int, float]] = []
-    spent, visits = 0.0, list(schedule.visits())
+    spent, visits = 0.0, list(schedule.iterations())
     for t, visit in enumerate(visits):
         started = time.process_time()
         own = [side[visit.rows] for side in sides]

@@ -223,7 +223,7 @@ def train(
     from securevfl.cli.party_options import events
     from securevfl.cli.show import console, costs_table, figures
     from securevfl.consent.consent_sheet import explain, most_epochs
-    from securevfl.runtime.clock import Network
+    from securevfl.runtime.network import Network
     from securevfl.training.comparison import metrics_alone
     from securevfl.training.run import write_report
     from securevfl.training.simulate import simulate
@@ -315,7 +315,7 @@ def _helped(job: Job, parties: list[Party]) -> list[Party]:
     """Return the parties, and where the job can't do without one those that have no table, as FDML's server."""
     from securevfl.data.party import Helper
     from securevfl.errors import PartiesError
-    from securevfl.families.sizes import roles_of
+    from securevfl.families.declarations import roles_of
 
     try:
         roles_of(job.method, job, parties)

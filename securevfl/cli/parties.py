@@ -31,7 +31,7 @@ def align(
 
     Every party runs this. What was done before a cut or a restart is kept and not done again.
     """
-    from securevfl.data.readers import id_rule, read_ids
+    from securevfl.data.readers import id_rule_version, read_ids
     from securevfl.data.row_order import write_rows
     from securevfl.disclosure.ledger import DisclosureLedger
     from securevfl.display.progress import progress
@@ -43,7 +43,7 @@ def align(
     active, *passives = venue.peers.parties
     if party not in venue.peers.parties:
         raise PartiesError(f"--party: one of {', '.join(venue.peers.parties)} was expected, {party} came; correct it")
-    ids, rule = read_ids(data, id_column=id_column), id_rule(data, id_column)
+    ids, rule = read_ids(data, id_column=id_column), id_rule_version(data, id_column)
 
     def talk(channel: Channel) -> int:
         rows = align_privately(
@@ -280,17 +280,17 @@ def predict(
     check_writable(out, left)
     if data is None and part.columns:
         raise ConfigError(f"--data: a table was expected, as the part of {part.name} has columns; name its file")
-    with progress("reading") as on_rows:
-        rows = no_rows() if data is None else rows_of_file(part, data, id_column=id_column, on_rows=on_rows)
+    with progress("reading") as on_progress:
+        rows = no_rows() if data is None else rows_of_file(part, data, id_column=id_column, on_progress=on_progress)
     with (
         in_use(model, *([] if data is None else [data])),
         options.stoppable(),
         meeting.events(part.name, peers),
         predictions(part, out, scale, left) as written,
-        progress("predicting") as on_rows,
+        progress("predicting") as on_progress,
     ):
         answered = predict_rows(
-            part, rows, meeting.venue(peers), **written, on_rows=on_rows, ledger=ledger, code_policy=code_policy
+            part, rows, meeting.venue(peers), **written, on_progress=on_progress, ledger=ledger, code_policy=code_policy
         )
     if part.name != part.asker:
         typer.echo(f"{answered.asked:,} rows predicted, for {part.asker} to see")

@@ -83,7 +83,7 @@ def pool_of(rows: int) -> AbstractContextManager[Executor | None]:
     cores = os.cpu_count() or 1
     if rows < 20_000 or cores < 2:
         return nullcontext()
-    from securevfl.runtime.executor import process_pool
+    from securevfl.runtime.worker_processes import process_pool
 
     return process_pool(cores)
 
@@ -191,8 +191,8 @@ class TablesOptions:
                 "name their files in the job file under data"
             )
         ids = self.id_columns(files)
-        with progress("reading") as on_rows:
-            parties, missing = read_parties(files, id_column=ids, label_column=labels, job=job, on_rows=on_rows)
+        with progress("reading") as on_progress:
+            parties, missing = read_parties(files, id_column=ids, label_column=labels, job=job, on_progress=on_progress)
         for name, lacking in missing.items():
             if lacking:
                 typer.echo(f"{name} lacks {len(lacking):,} ids that others have; these rows are left out", err=True)
@@ -254,7 +254,7 @@ def _is_count(text: str) -> bool:
 
 def sizes_line(job: Job, own: Party) -> str:
     """Say which columns --size counts, what the others give for this party, and where its own numbers come from."""
-    from securevfl.families.sizes import prepare
+    from securevfl.families.table_preparation import prepare
 
     made, brought = len(prepare(job, own, own.register).columns), len(own.columns)
     differs = "" if made == brought else f", of {brought} in your file"
@@ -285,8 +285,8 @@ class TableOptions:
         from securevfl.display.progress import progress
 
         ids, labels = self.id_column, self.label_column
-        with progress("reading") as on_rows:
-            return read_aligned(self.party, self.data, job, id_column=ids, label_column=labels, on_rows=on_rows)
+        with progress("reading") as on_progress:
+            return read_aligned(self.party, self.data, job, id_column=ids, label_column=labels, on_progress=on_progress)
 
 
 @dataclass(frozen=True)

@@ -163,9 +163,9 @@ def score(
         told,
         predictions(part, out, left=left) as written,
         options.pool_of(len(held.ids)) as pool,
-        progress("scoring") as on_rows,
+        progress("scoring") as on_progress,
     ):
-        answered = score_rows(part, held, venue, **written, on_rows=on_rows, ledger=ledger, executor=pool)
+        answered = score_rows(part, held, venue, **written, on_progress=on_progress, ledger=ledger, executor=pool)
     typer.echo(str(answered) if out is None else f"{answered}; they are in {out}", err=out is None)
 
 

@@ -24,15 +24,16 @@ from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry
 from securevfl.disclosure.summed_bits import LOOK, check_looks
 from securevfl.display.html import escape
 from securevfl.errors import ConfigError, DataNotice, LabelError, StorageError
-from securevfl.families.base import Known
-from securevfl.families.sizes import declared_of, known_alone, known_run, prepare, roles_of
+from securevfl.families.declarations import declared_of, roles_of
+from securevfl.families.run_facts import Known, known_alone, known_run
+from securevfl.families.table_preparation import prepare
 from securevfl.job import Job
 from securevfl.models.class_labels import classes_of
 from securevfl.models.row_weights import Weights, room_for
 from securevfl.models.trees import Trees
+from securevfl.optim.block_descent import BlockDescent
 from securevfl.optim.defaults import EVALUATE_EVERY, LONG_VISITS, VISITS, longer, why_sealed
-from securevfl.optim.rules import BlockDescent
-from securevfl.protocols.declared import Declared
+from securevfl.protocols.declarations import MessageDeclaration
 
 # How long a job may train on the tables at hand: as many epochs as no guard refuses for what columns tell.
 
@@ -61,7 +62,7 @@ def most_epochs(job: Job) -> int:
     """Return the most epochs that a job is given which leaves them open; more where coefficients are read with standard
     errors, and where weights make the safe steps shorter."""
     room = 1.0 if job.weights is None else job.weights.room
-    if job.model.loss.estimates:
+    if job.model.loss.reports_standard_errors:
         return math.ceil(3 * MOST * math.sqrt(room))
     return math.ceil(MOST * longer(room))
 
@@ -327,7 +328,7 @@ def _codes(job: Job, roles: Roles, known: Known | None, name: str) -> list[str]:
     )
 
 
-def _role(declared: Sequence[Declared], plays: Sequence[Role]) -> list[str]:
+def _role(declared: Sequence[MessageDeclaration], plays: Sequence[Role]) -> list[str]:
     sent = list(dict.fromkeys(item.message.__name__ for item in declared if item.sender in plays))
     received = [item for item in declared if item.receiver in plays]
     return [

@@ -12,7 +12,7 @@ from securevfl.data.scaling import Scaling
 from securevfl.data.schedule import Rows
 
 
-class Outside(ABC):
+class ExternalTable(ABC):
     """Rows that read like an array where they are asked for: `shape`, `len`, and X[rows], copies in float64."""
 
     ndim = 2
@@ -31,10 +31,10 @@ class Outside(ABC):
         """Return these rows, scaled, as a matrix that stays where it is; None where they are better read."""
 
 
-class ScaledOutsideRows:
+class ScaledExternalRows:
     """Some rows (m x d) of a table, scaled when they are read by slices."""
 
-    def __init__(self, table: Floats | Outside, rows: Rows | slice, scaling: Scaling) -> None:
+    def __init__(self, table: Floats | ExternalTable, rows: Rows | slice, scaling: Scaling) -> None:
         count = len(range(*rows.indices(len(table)))) if isinstance(rows, slice) else len(rows)
         self.shape = count, table.shape[1]
         self._table = table

@@ -11,12 +11,12 @@ from securevfl.base.config import Named, Registry
 from securevfl.base.extensions import Extension, allowed, load, not_allowed
 from securevfl.disclosure.leaks import LeakKind
 from securevfl.errors import ConfigError
-from securevfl.families.base import Method
-from securevfl.families.fdml.fdml import FdmlMethod
-from securevfl.families.fdskl.fdskl import Phases
-from securevfl.families.rounds.rounds import Rounds
-from securevfl.families.shares.shares import SharesMethod
-from securevfl.families.transfer.transfer import TransferLearning
+from securevfl.families.family import Method
+from securevfl.families.fdml.fdml_family import FdmlMethod
+from securevfl.families.fdskl.fdskl_family import Phases
+from securevfl.families.rounds.rounds_family import Rounds
+from securevfl.families.shares.shares_family import SharesMethod
+from securevfl.families.transfer.transfer_family import TransferLearning
 from securevfl.models import MODELS
 from securevfl.models.base import Model
 from securevfl.optim import OPTIMIZERS

@@ -33,7 +33,7 @@ def check_installed(who: str) -> None:
     if not installed("sklearn"):
         raise ConfigError(
             f"{who}: scikit-learn was expected, which fits the score of a party's own columns, it is not installed; "
-            "pip install 'securevfl[sklearn]', or train with own_score = false"
+            "pip install 'securevfl[sklearn]', or train with boosted_score = false"
         )
 
 

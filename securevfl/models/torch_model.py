@@ -108,7 +108,7 @@ class TorchModel:
         return module
 
 
-def of_party(who: str, brought: object, named: str | None) -> TorchModel | None:
+def module_of_party(who: str, brought: object, named: str | None) -> TorchModel | None:
     """Return the module of a party: the one it brings, or else the one that its job names for it; None if there is
     neither."""
     if brought is not None and not isinstance(brought, TorchModel):

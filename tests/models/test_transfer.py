@@ -12,8 +12,9 @@ from securevfl.crypto.lattice.lattice_gradient import LatticeScheme
 from securevfl.crypto.lattice.polynomial_ring import Ring
 from securevfl.crypto.scheme import Shape
 from securevfl.families.transfer import taylor
-from securevfl.families.transfer.taylor import pairs
-from securevfl.families.transfer.transfer_model import DenseNetwork, Transfer
+from securevfl.families.transfer.dense_network import DenseNetwork
+from securevfl.families.transfer.pair_rows import pairs
+from securevfl.families.transfer.transfer_model import Transfer
 
 N, COLUMNS = 9, 4
 

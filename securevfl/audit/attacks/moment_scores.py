@@ -1,9 +1,9 @@
 """Labels ranked by scores that a party makes itself: from its own network and the vector that moments tell.
 
 Where transfer learning is `linearised`, the party with labels shows Phi^T Phi of every exchange, which is Phi but for
-its sign (`securevfl.families.transfer.transfer`). Phi u_j is the score of row j, and u_j is the attacker's own: it
-ranks its rows by what the finished model says of them, without a request for a score. The ideal attacker was shown
-none.
+its sign (`securevfl.families.transfer.transfer_family`). Phi u_j is the score of row j, and u_j is the attacker's
+own: it ranks its rows by what the finished model says of them, without a request for a score. The ideal attacker was
+shown none.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from securevfl.audit.attacks.base import (
 from securevfl.audit.recording.party_view import PartyView
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
-from securevfl.families.transfer.taylor import whole
-from securevfl.families.transfer.transfer import SecondMoments
+from securevfl.families.transfer.local_quadratic import whole
 from securevfl.families.transfer.transfer_model import Transfer
+from securevfl.families.transfer.two_way_exchange import SecondMoments
 from securevfl.job import Job
 
 

@@ -17,7 +17,7 @@ from securevfl.audit.attacks.base import (
 from securevfl.audit.recording.party_view import PartyView
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
-from securevfl.families.base import Known
+from securevfl.families.run_facts import Known
 from securevfl.job import Job
 from securevfl.models.block import BlockModel
 
@@ -28,7 +28,7 @@ class PartialScore(LabelAttack):
     requirements = (
         CLASSIFICATION,
         (
-            lambda job: job.model.by_column or (isinstance(job.model, BlockModel) and not job.model.shows_parts),
+            lambda job: job.model.by_column or (isinstance(job.model, BlockModel) and not job.model.separates_outputs),
             "no party ends with a part of the score of its own",
         ),
     )

@@ -20,7 +20,7 @@ class ResidualSign(LabelAttack):
     paper = "Li et al. 2022, label leakage and protection in two-party split learning"
 
     def guess(self, view: PartyView, pair: RealIdealPair) -> Floats:
-        undo = pair.job.loss.undo
+        undo = pair.job.loss.invert_residual
         read = [(rows, np.nan_to_num(undo(g).targets)) for rows, g in view.residuals()]
         signs = read or [(rows, -np.sign(g)) for rows, g in view.estimates()]
         return view.mean_by_row(signs)

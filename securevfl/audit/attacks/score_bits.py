@@ -35,7 +35,7 @@ SOME = 60  # clusters that a constant is found by
 
 CANDIDATES = 300  # differences that are tried
 
-GROWS = 1.5  # times as many scores are explained by a weight that is no sum of others
+MIN_GROWING_ROWS = 1.5  # times as many scores are explained by a weight that is no sum of others
 
 
 class ScoreBits(ScoresAttack):
@@ -96,7 +96,7 @@ def decoded(values: Floats) -> Bits:
         mixed = any(  # with a sum or a difference of up to three weights
             abs(abs(sum(some)) - candidate) < 4 * CLOSE for count in (1, 2, 3) for some in combinations(signed, count)
         )
-        if mixed and more.explained < GROWS * fit.explained:
+        if mixed and more.explained < MIN_GROWING_ROWS * fit.explained:
             continue
         fit = more
         if len(fit.weights) == MOST or fit.explained >= READ:

@@ -16,7 +16,7 @@ from securevfl.audit.recording.party_view import as_numbers, fields
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Rows
-from securevfl.protocols.notes import Pushed, ToldSum
+from securevfl.protocols.observations import OthersSumLearned, OutputsPushed
 from securevfl.protocols.residuals.open_residual import OpenResidual
 
 BATCHES = 8  # of a partition that are looked at
@@ -41,7 +41,7 @@ class ColumnNumbers:
 
 Numbers = Iterator[tuple[Rows, list[Floats]]]  # of rows, so many times
 
-T = TypeVar("T", Total, ToldSum, Pushed)
+T = TypeVar("T", Total, OthersSumLearned, OutputsPushed)
 
 
 def by_batch(numbers: Iterable[T]) -> dict[int, list[T]]:
@@ -82,7 +82,7 @@ def received(pair: RealIdealPair, tape: Recording) -> list[ColumnNumbers]:
     batches = []
     for learner, about, source in sources:
         columns = tuple(column for name in about for column in parties[name].columns)
-        labels = learner != active and pair.job.loss.keeps_targets
+        labels = learner != active and pair.job.loss.retains_targets
         for rows, numbers in source:
             truth = np.hstack([parts[name].scaling(parties[name].X[rows]) for name in about])
             dimensions = len(columns) + labels
@@ -116,7 +116,7 @@ def _undone(pair: RealIdealPair, seen: PartyRecord) -> Numbers:
         if g is not None and receipt.visit >= 0:
             part = next(pushed, None) or own.get(receipt.visit)
             if part is not None:
-                told[part.index].append(loss.undo(g).sums - loss.shown(part.values))
+                told[part.index].append(loss.invert_residual(g).sums - loss.revealed_outputs(part.values))
     for index, numbers in sorted(told.items())[:BATCHES]:
         known, complete_numbers = complete(numbers)
         if complete_numbers:

@@ -20,8 +20,9 @@ from securevfl.audit.recording.replayed_defence import replayed
 from securevfl.data.party import Party, check_parties, register_of
 from securevfl.data.schedule import Rows, Schedule
 from securevfl.families import leak_kinds
-from securevfl.families.base import Method
-from securevfl.families.player import Player, State
+from securevfl.families.family import Method
+from securevfl.families.participant import Player
+from securevfl.families.state import State
 from securevfl.job import Job
 from securevfl.protocols.party_context import PartyContext
 from securevfl.runtime.codec import Message
@@ -110,7 +111,7 @@ class RealIdealPair:
     @cached_property
     def rows(self) -> dict[int, Rows]:
         """The rows of each batch, by its index in the schedule."""
-        return {visit.index: visit.rows for visit in self.schedule.visits()}
+        return {visit.index: visit.rows for visit in self.schedule.iterations()}
 
     def real(self, name: str | None = None) -> PartyView:
         """Return the view of this party (the attacker if None) in the job as it stands."""

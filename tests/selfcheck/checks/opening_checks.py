@@ -27,7 +27,7 @@ from securevfl.crypto.paillier.paillier_checks import CHECKS as PAILLIER_CHECKS
 from securevfl.crypto.paillier.paillier_product import PaillierScheme
 from securevfl.crypto.scheme import LinearScheme, Shape
 from securevfl.errors import OpeningMismatch
-from securevfl.families.player import RoundedOutputs
+from securevfl.families.output_rounding import RoundedOutputs
 
 _BITS = 2048
 _ROWS, _COLUMNS = 40, 6

@@ -19,7 +19,7 @@ from securevfl.crypto.paillier.paillier_keys import SecretKey
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.transfers import okvs
 from securevfl.crypto.transfers.vole_prf import PrfHash
-from securevfl.families.fdskl.kernel_model import Frequencies
+from securevfl.families.fdskl.random_features import Frequencies
 from securevfl.protocols.alignment import psi_work
 from securevfl.protocols.alignment.psi_work import AlignmentWork
 from securevfl.protocols.residuals import defences

@@ -11,7 +11,7 @@ from securevfl.crypto.kernel import row_products
 from securevfl.crypto.kernel.opening_checks import tolerance
 from securevfl.crypto.paillier import paillier_checks
 from securevfl.crypto.paillier.paillier_checks import PaillierChecks
-from securevfl.families.player import RoundedOutputs
+from securevfl.families.output_rounding import RoundedOutputs
 from selfcheck.mutants.mutant import Mutant, edited, patched
 
 
