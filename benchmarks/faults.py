@@ -97,7 +97,7 @@ def play(kit: Path, setting: Setting, listen: str | None, told: Connection, mang
         return data
 
     line.encode_message = encode_mangled
-    shares_participant.Terms = partial(SharesParams, block=BLOCK)
+    shares_participant.SharesParams = partial(SharesParams, block=BLOCK)
 
     def on_round(done: int, of: int) -> None:
         told.send(("round", done))

@@ -333,7 +333,7 @@ class SharesPlayer(Player):
             def tables(piece: RowBlock) -> ResidualTables:
                 rated = data.rated_outputs(parts[piece.batch][piece.start : piece.stop], context.outputs)
                 assert rated is not None, "the active party has labels"
-                return ResidualTables(numbers, loss.residual, rated, loss.least, smooth=loss.smooth)
+                return ResidualTables(numbers, loss.residual, rated, loss.minimizer, smooth=loss.smooth)
 
             side = LabelParty(context, terms, own, ahead, tables, self._state)
         elif context.me == self._partner:
