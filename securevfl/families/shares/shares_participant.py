@@ -333,7 +333,7 @@ class SharesPlayer(Player):
             def tables(piece: RowBlock) -> LookUp:
                 rated = data.rated_outputs(parts[piece.batch][piece.start : piece.stop], context.outputs)
                 assert rated is not None, "the active party has labels"
-                return LookUp(numbers, loss.residual, rated, loss.least, smooth=loss.smooth)
+                return LookUp(numbers, loss.residual, rated, loss.minimizer, smooth=loss.smooth)
 
             side = SharesActive(context, terms, own, ahead, tables, self._state)
         elif context.me == self._partner:
