@@ -55,7 +55,7 @@ from securevfl.models.forest_inputs import ForestInputs
 from securevfl.optim.curvature import of_rows
 from securevfl.organisations.join import join
 from securevfl.organisations.kit import init_certs, write_kit
-from securevfl.protocols.shares.shares_params import Terms
+from securevfl.protocols.shares.shares_params import SharesParams
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart
 from securevfl.training.session import run_key
@@ -97,7 +97,7 @@ def play(kit: Path, setting: Setting, listen: str | None, told: Connection, mang
         return data
 
     line.encode_message = encode_mangled
-    shares_participant.Terms = partial(Terms, block=BLOCK)
+    shares_participant.Terms = partial(SharesParams, block=BLOCK)
 
     def on_round(done: int, of: int) -> None:
         told.send(("round", done))

@@ -29,9 +29,9 @@ from securevfl.crypto.scheme import Shape
 from securevfl.data.party import Party
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
-from securevfl.optim.rules import BlockDescent
-from securevfl.protocols.choice import Protocol
+from securevfl.optim.block_descent import BlockDescent
 from securevfl.protocols.engines import Ckks, Engine
+from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.shares.share_schemes import SHARE_SCHEMES
 from securevfl.protocols.shares.shares_options import Shares
 from securevfl.training.simulate import simulate

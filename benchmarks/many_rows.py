@@ -57,8 +57,8 @@ from securevfl.families.shares.shares_plan import plan_of
 from securevfl.models.metrics import area_under_curve
 from securevfl.organisations.join import join
 from securevfl.organisations.kit import init_certs, write_kit
-from securevfl.protocols.shares.shares_params import BLOCK
-from securevfl.runtime.clock import Kind, Stage
+from securevfl.protocols.shares.shares_params import ROWS_PER_BLOCK
+from securevfl.runtime.costs import Kind, Stage
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart
 from securevfl.transport.peers import Peers
@@ -146,7 +146,7 @@ def train(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     if client is None:
         forget(own, data)
     found = {"seconds": time.perf_counter() - began, "of these reading": read, "cpu_s": time.process_time() - spent}
-    found |= {"reading_mb": base, "peak_mb": megabytes(), "sent_mb": part.books.bytes_sent() / 1e6}
+    found |= {"reading_mb": base, "peak_mb": megabytes(), "sent_mb": part.counters.bytes_sent() / 1e6}
     found |= {"rounds": part.rounds, **part.metrics} | at_workers(client)
     return {key: round(value, 5) for key, value in found.items()}
 
@@ -161,7 +161,7 @@ def placed(name: str, data: Path, given: argparse.Namespace) -> tuple[vfl.Party,
     from distributed import Client, LocalCluster
 
     from securevfl.data.partitions import partition_party
-    from securevfl.runtime.placing import DaskPlacing
+    from securevfl.runtime.dask_backend import DaskBackend
 
     stored(name, data, given)
     cluster = LocalCluster(
@@ -172,7 +172,7 @@ def placed(name: str, data: Path, given: argparse.Namespace) -> tuple[vfl.Party,
         memory_limit=0,
     )
     client = Client(cluster)
-    return partition_party(name, data.with_suffix(".table"), DaskPlacing(client), rows=BLOCK), client
+    return partition_party(name, data.with_suffix(".table"), DaskBackend(client), rows=ROWS_PER_BLOCK), client
 
 
 def at_workers(client: Any) -> dict[str, float]:
@@ -208,7 +208,7 @@ def virtual(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
         found |= {f"{stage.name.lower()}_{kind.name.lower()}_s": s for kind, s in zip(Kind, spent, strict=True) if s}
     for name, part in run.parts.items():
         for op in ("encrypt", "encode", "compute", "decrypt", "transfer", "elsewhere"):
-            found[f"{name}_{op}_s"] = sum(tally.amount for (_, of), tally in part.books.ops.items() if of == op)
+            found[f"{name}_{op}_s"] = sum(tally.amount for (_, of), tally in part.counters.ops.items() if of == op)
     for name, client in zip(NAMES, clients, strict=False):
         found |= {f"{name}_{key}": value for key, value in at_workers(client).items()}
     return {key: round(value, 5) for key, value in found.items()}

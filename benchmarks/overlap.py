@@ -25,7 +25,7 @@ from delay import Told, measured, virtual
 from torch import nn
 
 import securevfl as vfl
-from securevfl.runtime.clock import Kind
+from securevfl.runtime.costs import Kind
 from securevfl.training.run_page import format_table
 
 ROWS, COLUMNS = 16_384, 20

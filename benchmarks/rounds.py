@@ -31,13 +31,14 @@ from securevfl.models.linear_block import Linear
 from securevfl.models.metrics import area_under_curve
 from securevfl.optim.block_newton import BlockNewton
 from securevfl.optim.fedbcd import FedBCD, FedSGD
-from securevfl.optim.rules import Training
+from securevfl.optim.optimizer import Training
 from securevfl.options import Target
-from securevfl.protocols.choice import Protocol
 from securevfl.protocols.engines import Ckks, Paillier
-from securevfl.protocols.notes import Learned
-from securevfl.runtime.channel import Event, Observer
-from securevfl.runtime.clock import Kind, Network
+from securevfl.protocols.observations import GradientLearned
+from securevfl.protocols.protocol_options import Protocol
+from securevfl.runtime.costs import Kind
+from securevfl.runtime.network import Network
+from securevfl.runtime.observer import Event, Observer
 from securevfl.training.run import Run
 from securevfl.training.simulate import simulate
 
@@ -68,7 +69,7 @@ class OpenedGradients(Observer):
         pass
 
     def note(self, me: str, fact: object) -> None:
-        if me == self.name and isinstance(fact, Learned):
+        if me == self.name and isinstance(fact, GradientLearned):
             assert isinstance(fact.J.matrix, np.ndarray), "these tables are in memory"
             self.matrix[fact.index] = fact.J.matrix
             self.total[fact.index] = self.total.get(fact.index, 0.0) + fact.gradient

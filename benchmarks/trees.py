@@ -40,7 +40,7 @@ from securevfl.models.forest_inputs import ForestInputs
 from securevfl.models.inputs import FittingData, InputShape
 from securevfl.models.metrics import area_under_curve
 from securevfl.models.trees import Trees
-from securevfl.runtime.clock import Stage
+from securevfl.runtime.costs import Stage
 from securevfl.training.run import Run
 from securevfl.training.simulate import simulate
 
@@ -214,8 +214,8 @@ def _trained(job: Job, own: Sequence[Party]) -> tuple[dict[str, Any], Run]:
     return {
         "trees": [len(each.forest) for each in inputs.values()],
         "widths": list(found.active.state["sizes"]["columns"].values()),
-        "ahead_s": sum(books.seconds(Stage.AHEAD) for books in costs.books.values()),
-        "visits_s": sum(books.seconds(Stage.TRAIN) for books in costs.books.values()),
+        "ahead_s": sum(counters.seconds(Stage.AHEAD) for counters in costs.counters.values()),
+        "visits_s": sum(counters.seconds(Stage.TRAIN) for counters in costs.counters.values()),
         "clock_s": time.perf_counter() - started,
         "cpu_s": _spent() - before,
         "virtual_s": costs.total,

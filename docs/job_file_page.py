@@ -31,10 +31,12 @@ from securevfl.models.base import Model
 from securevfl.models.losses import LOSSES
 from securevfl.models.row_weights import Weights
 from securevfl.optim import OPTIMIZERS
-from securevfl.optim.rules import RULES, Rule, Training
+from securevfl.optim.optimizer import Training
+from securevfl.optim.rule_choice import RULES
+from securevfl.optim.rules import Rule
 from securevfl.options import Patience, Target
-from securevfl.protocols.choice import RESIDUALS, SUMS, Protocol
 from securevfl.protocols.engines import ENGINES, Engine
+from securevfl.protocols.protocol_options import RESIDUALS, SUMS, Protocol
 from securevfl.protocols.residuals.base import ResidualProtocol
 from securevfl.protocols.residuals.defences import DEFENCES, Defence
 from securevfl.protocols.shares.shares_options import Shares

@@ -35,7 +35,7 @@ EVIDENCE_SUBCHANNEL = "evidence"
 _OFF = 0.4  # how far from a whole number of rows an opened count may be: a word is a quarter off where bins hold all
 
 
-def word_bits(rows: int) -> int:
+def count_bits(rows: int) -> int:
     """Return the bits of the word that tells a count among so many rows."""
     return (2 * rows - 1).bit_length()
 
@@ -69,4 +69,4 @@ def ask(context: PartyContext, residual: ResidualProtocol, bins: Rows, rows: NDA
 
 
 def _agreed(rows: int) -> Agreement:
-    return Agreement(group="bins", word=word_bits(rows))
+    return Agreement(group="bins", word=count_bits(rows))

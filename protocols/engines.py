@@ -15,7 +15,7 @@ from securevfl.crypto.lattice.lattice_sum import LatticeSum
 from securevfl.crypto.paillier.paillier_product import PaillierScheme
 from securevfl.crypto.paillier.paillier_sum import PaillierSum
 from securevfl.crypto.scheme import AdditiveScheme, LinearScheme
-from securevfl.protocols.declared import MessageProtocol
+from securevfl.protocols.message_protocol import MessageProtocol
 from securevfl.protocols.party_context import PartyContext
 
 Library = Literal["own", "seal"]  # whose code the same protocol runs on

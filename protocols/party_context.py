@@ -8,9 +8,9 @@ from functools import cached_property
 from pathlib import Path
 
 from securevfl.base.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, Roles
-from securevfl.protocols.declared import DOUBLES, Reals
+from securevfl.protocols.number_spaces import DOUBLES, Reals
 from securevfl.runtime.channel import Channel
-from securevfl.runtime.executor import Meter
+from securevfl.runtime.meter import Meter
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from securevfl.models.loss import Loss
 from securevfl.models.row_weights import WeightedLoss, Weights
 from securevfl.optim import OPTIMIZERS
 from securevfl.optim.defaults import filled
-from securevfl.optim.rules import Training
-from securevfl.protocols.choice import Protocol
+from securevfl.optim.optimizer import Training
+from securevfl.protocols.protocol_options import Protocol
 
 
 class Target(Config):

@@ -22,8 +22,8 @@ from securevfl.models.linear import Logistic
 from securevfl.models.metrics import area_under_curve
 from securevfl.models.neural import Neural
 from securevfl.models.torch_model import TorchModel, torch
-from securevfl.protocols.choice import Protocol
-from securevfl.runtime.clock import Network, Pauses
+from securevfl.protocols.protocol_options import Protocol
+from securevfl.runtime.network import Network, Pauses
 from securevfl.training.run import Run
 from securevfl.training.simulate import simulate
 

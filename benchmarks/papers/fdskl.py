@@ -41,7 +41,7 @@ from securevfl.families.fdskl.kernel_model import Kernel
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedBCD
-from securevfl.protocols.choice import Protocol
+from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.sums.tree_sum import TreeSum
 from securevfl.training.run import Run
 from securevfl.training.simulate import simulate

@@ -48,12 +48,12 @@ from securevfl.families.transfer.transfer_model import Transfer
 from securevfl.job import Job
 from securevfl.models.metrics import area_under_curve
 from securevfl.optim.fedbcd import FedBCD
-from securevfl.protocols.choice import Protocol
 from securevfl.protocols.engines import Ckks
+from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.residuals.base import ResidualProtocol
 from securevfl.protocols.residuals.open_residual import OpenResidual
 from securevfl.protocols.residuals.sealed_residual import SealedResidual
-from securevfl.runtime.clock import Kind
+from securevfl.runtime.costs import Kind
 from securevfl.training.simulate import simulate
 
 GAMMA, L2 = 0.005, 1e-4

@@ -37,7 +37,7 @@ from securevfl.job import Job
 from securevfl.models.neural import Neural
 from securevfl.models.torch_model import TorchModel, torch
 from securevfl.optim.fedbcd import FedBCD, FedSGD
-from securevfl.protocols.choice import Protocol
+from securevfl.protocols.protocol_options import Protocol
 from securevfl.training.simulate import simulate
 
 if TYPE_CHECKING:

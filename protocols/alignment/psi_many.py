@@ -53,9 +53,9 @@ from securevfl.protocols.alignment.psi_work import (
     rising,
     words,
 )
-from securevfl.protocols.declared import Declared, Reveal
-from securevfl.runtime.channel import DisclosingMessage
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.runtime.codec import Message
+from securevfl.runtime.disclosure_gate import DisclosingMessage
 
 
 class Values(DisclosingMessage, frozen=True):
@@ -89,20 +89,20 @@ class Tags(DisclosingMessage, frozen=True):
     tags: bytes
 
 
-def declares(passives: int) -> list[Declared]:
+def declares(passives: int) -> list[MessageDeclaration]:
     """Declare what the messages reveal, but for those of the pseudorandom function (PRF)."""
     lines = [("active", "passive"), ("passive", "active"), ("passive", "passive")]
     every = Reveal("output", "which of the receiver's ids all have")
     store = Reveal("output", "with those of all: which of the receiver's ids all have")
     answers = [
-        *(Declared(PairKey, sender, receiver, Reveal("public")) for sender, receiver in lines),
-        Declared(Store, "passive", "active", Reveal("uniform")),
-        Declared(Slots, "passive", "active", store),
+        *(MessageDeclaration(PairKey, sender, receiver, Reveal("public")) for sender, receiver in lines),
+        MessageDeclaration(Store, "passive", "active", Reveal("uniform")),
+        MessageDeclaration(Slots, "passive", "active", store),
     ]
     return [
-        *(answers if passives > 1 else [Declared(Values, "passive", "active", every)]),
-        Declared(Common, "active", "passive", every),
-        Declared(Tags, "active", "passive", every),
+        *(answers if passives > 1 else [MessageDeclaration(Values, "passive", "active", every)]),
+        MessageDeclaration(Common, "active", "passive", every),
+        MessageDeclaration(Tags, "active", "passive", every),
     ]
 
 

@@ -35,7 +35,7 @@ from securevfl.crypto.transfers.vole import DIGEST_BYTES, SUM_BYTES, GivenPiece,
 from securevfl.crypto.transfers.vole_pieces import choice_bytes, sizes
 from securevfl.crypto.transfers.vole_prf import PrfHash
 from securevfl.errors import CryptoError, ProtocolError
-from securevfl.protocols import declared
+from securevfl.protocols import permits
 from securevfl.protocols.alignment.psi_work import (
     CHUNK,
     AlignmentWork,
@@ -46,9 +46,9 @@ from securevfl.protocols.alignment.psi_work import (
     chunks,
     words,
 )
-from securevfl.protocols.declared import Declared, Reveal
-from securevfl.runtime.channel import DisclosingMessage
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.runtime.codec import Message
+from securevfl.runtime.disclosure_gate import DisclosingMessage
 
 
 class Offer(Message, frozen=True):
@@ -100,17 +100,17 @@ class Masked(Message, frozen=True):
     slots: bytes
 
 
-def declares() -> list[Declared]:
+def declares() -> list[MessageDeclaration]:
     """Declare what the messages of the transfers reveal."""
     return [
-        Declared(Offer, "active", "passive", Reveal("public")),
-        Declared(Choices, "passive", "active", Reveal("uniform")),
-        Declared(Question, "active", "passive", Reveal("plain", "the sender's number of rows")),
-        Declared(VoleRows, "active", "passive", Reveal("uniform")),
-        Declared(VoleTrees, "passive", "active", Reveal("uniform")),
-        Declared(Said, "active", "passive", Reveal("uniform")),
-        Declared(Confirmed, "passive", "active", Reveal("uniform")),
-        Declared(Masked, "active", "passive", Reveal("uniform")),
+        MessageDeclaration(Offer, "active", "passive", Reveal("public")),
+        MessageDeclaration(Choices, "passive", "active", Reveal("uniform")),
+        MessageDeclaration(Question, "active", "passive", Reveal("plain", "the sender's number of rows")),
+        MessageDeclaration(VoleRows, "active", "passive", Reveal("uniform")),
+        MessageDeclaration(VoleTrees, "passive", "active", Reveal("uniform")),
+        MessageDeclaration(Said, "active", "passive", Reveal("uniform")),
+        MessageDeclaration(Confirmed, "passive", "active", Reveal("uniform")),
+        MessageDeclaration(Masked, "active", "passive", Reveal("uniform")),
     ]
 
 
@@ -150,7 +150,7 @@ def ask(work: AlignmentWork, done: dict[str, int]) -> Callable[[str], Words]:
     answers = {}
     for passive in work.passives:
         check_count(passive, "messages", done[passive], 0, len(pieces) + 1 + chunks(len(store)))
-        work.channel.send(passive, Question(seed, len(store)), permit=declared.permit_sizes(work.channel, passive))  # 1
+        work.channel.send(passive, Question(seed, len(store)), permit=permits.permit_sizes(work.channel, passive))  # 1
         try:
             a, c = _take_vole(work, passive, len(store), done[passive])
         except CryptoError:

@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.base.chunked_matrix import Tall
-from securevfl.base.roles import ACTIVE, PASSIVE
 from securevfl.errors import PartiesError, ProtocolError
-from securevfl.protocols.declared import Declared, MessageProtocol, Release, Reveal
+from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.differentiable import Differentiable, Jacobian
-from securevfl.protocols.notes import Learned
+from securevfl.protocols.message_protocol import MessageProtocol, Release
+from securevfl.protocols.observations import GradientLearned
 from securevfl.protocols.party_context import PartyContext
-from securevfl.runtime.channel import Channel, DisclosingMessage, DisclosureRecord, Group
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.disclosure_gate import DisclosureRecord, Group
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,9 @@ class NotedReply(Reply):
     def gradient(self, model: Differentiable, batch: Batch) -> Floats:
         gradient = self._reply.gradient(model, batch)
         if not (self._asked and model.static_jacobian):
-            self._channel.note(Learned(batch.index, model.jacobian(batch.X), gradient, self._channel.gate.group))
+            self._channel.note(
+                GradientLearned(batch.index, model.jacobian(batch.X), gradient, self._channel.gate.group)
+            )
         self._asked = True
         return gradient
 
@@ -183,7 +186,7 @@ class ResidualProtocol(MessageProtocol):
         """Create a passive party's side of the protocol."""
 
     @abstractmethod
-    def declares(self) -> list[Declared]:
+    def declares(self) -> list[MessageDeclaration]:
         """Declare what each message of the protocol reveals."""
 
     @property
@@ -213,29 +216,3 @@ class ResidualProtocol(MessageProtocol):
     def shows(self) -> str:
         """What a passive party learns, in a few words."""
         return "its own gradient J^T g" if self.seals else "g of every row of every batch"
-
-
-# Pace: what the active party tells passive parties beside a residual, of how the training goes.
-#
-# 1. active -> passive   Pace    the multiple of the safe step that all take now, and whether it was the last exchange
-#
-# Both follow from the active party's own loss over the rounds: the multiple falls where the loss has risen, and the
-# last exchange is when it no longer falls. So passive parties learn in which rounds it rose, and how many rounds were
-# needed.
-
-
-PACE_SUBCHANNEL = "pace"
-
-
-class Pace(DisclosingMessage, frozen=True):
-    """multiple: of the step that is safe whatever the columns, 1 or more. stop: no residual follows; keep what was
-    sent."""
-
-    multiple: float
-    stop: bool
-
-
-def declares() -> list[Declared]:
-    """Declare what the message about the active party's loss reveals."""
-    what = "in which rounds the active party's own loss rose, and after how many it no longer fell"
-    return [Declared(Pace, ACTIVE, PASSIVE, Reveal("plain", what))]

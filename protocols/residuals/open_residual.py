@@ -21,8 +21,9 @@ import numpy as np
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PASSIVE
 from securevfl.errors import ProtocolError
-from securevfl.protocols.declared import Declared, Release, Reveal
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.differentiable import Differentiable
+from securevfl.protocols.message_protocol import Release
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.base import (
     ActiveResidual,
@@ -33,8 +34,8 @@ from securevfl.protocols.residuals.base import (
     ResidualProtocol,
 )
 from securevfl.protocols.residuals.defences import AnyDefence, Defence, Noise
-from securevfl.runtime.channel import DisclosingMessage
 from securevfl.runtime.codec import Numbers, carried, check_bits
+from securevfl.runtime.disclosure_gate import DisclosingMessage
 
 
 class Residual(DisclosingMessage, frozen=True):
@@ -57,11 +58,11 @@ class OpenResidual(ResidualProtocol):
     def passive(self, context: PartyContext, agreement: Agreement) -> PassiveResidual:
         return OpenPassive(context)
 
-    def declares(self) -> list[Declared]:
+    def declares(self) -> list[MessageDeclaration]:
         what = "g of every row, and so the labels and f, which over a run spans the columns of all other parties"
         if self.defence is not None:
             what = f"g of every row, blurred ({self.defence.name}: {self.defence.promise})"
-        return [Declared(Residual, ACTIVE, PASSIVE, Reveal("plain", what))]
+        return [MessageDeclaration(Residual, ACTIVE, PASSIVE, Reveal("plain", what))]
 
     @property
     def shows(self) -> str:

@@ -11,8 +11,8 @@ import numpy as np
 from securevfl.base.arrays import Floats, RowSlices
 from securevfl.base.spill_file import Spool
 from securevfl.crypto.share_ring import Factor, Integers, ShareRing, Words, narrow
-from securevfl.protocols.shares.fixed_point import Numbers
-from securevfl.protocols.shares.product_work import Elsewhere
+from securevfl.protocols.shares.fixed_point import FixedPointEncoding
+from securevfl.protocols.shares.product_work import RemoteFactor
 from securevfl.protocols.shares.shares_params import RowBlock
 
 _KEPT, _KEPT_BY_SPOOL = 1 << 27, 1 << 24  # bytes of blocks that are kept in memory, without a spool and beside it
@@ -28,7 +28,7 @@ class ColumnBlocks(ABC):
     apart = False  # whether they lie in other processes
 
     @abstractmethod
-    def integers(self, piece: RowBlock) -> tuple[Integers, Integers] | tuple[Elsewhere, Elsewhere]:
+    def integers(self, piece: RowBlock) -> tuple[Integers, Integers] | tuple[RemoteFactor, RemoteFactor]:
         """X and W (n x d) of a block, for products with ciphertexts."""
 
     @abstractmethod
@@ -40,8 +40,8 @@ class ColumnBlocks(ABC):
         """W^T g (d x c) of a block; it may come with that of a later one of the batch, of the last at the latest."""
 
 
-def made_integers(
-    numbers: Numbers, rows: RowSlices, block: slice, rate: float, P: Floats | None, n: int
+def encode_columns(
+    numbers: FixedPointEncoding, rows: RowSlices, block: slice, rate: float, P: Floats | None, n: int
 ) -> tuple[Integers, Integers]:
     """X and W (m x d) of some rows of a batch of n, of as few bytes as hold them, made a few rows at a time."""
     made = list[tuple[Integers, Integers]]()
@@ -52,7 +52,7 @@ def made_integers(
     return X, W
 
 
-class VisitColumns(ColumnBlocks):
+class LocalColumns(ColumnBlocks):
     """One party's columns in this process: as integers for products ahead, as factors for those of a visit.
 
     `integers` of a block are X and W (n x d), a stretch of rows at a time, and of as few bytes as hold them: 2 an entry
@@ -62,7 +62,7 @@ class VisitColumns(ColumnBlocks):
 
     def __init__(
         self,
-        numbers: Numbers,
+        numbers: FixedPointEncoding,
         rate: float,
         X: Callable[[int], RowSlices],
         P: Floats | None = None,
@@ -112,4 +112,4 @@ class VisitColumns(ColumnBlocks):
 
     def _integers(self, piece: RowBlock) -> tuple[Integers, Integers]:
         rows = self._X(piece.batch)
-        return made_integers(self._numbers, rows, slice(piece.start, piece.stop), self._rate, self._P, len(rows))
+        return encode_columns(self._numbers, rows, slice(piece.start, piece.stop), self._rate, self._P, len(rows))

@@ -29,7 +29,7 @@ from securevfl.protocols.shares.preprocessing_store import NAME_BYTES
 Digest = Any  # what hashlib makes
 
 
-class SpentNames:
+class SpentChunks:
     """The names in a file, or without a path those of this object.
 
     StorageError if the file cannot be written, ConfigError if it is damaged.

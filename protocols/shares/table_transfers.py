@@ -31,7 +31,7 @@ from securevfl.crypto.share_ring import ShareRing, Words
 from securevfl.crypto.transfers import base_transfers, ot_extension
 from securevfl.crypto.transfers.ot_extension import COLUMNS, Chooser, Offered, RowOfferer
 from securevfl.errors import ProtocolError
-from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.party_context import PartyContext
 from securevfl.runtime.codec import Message
 
@@ -56,12 +56,12 @@ class TransferCorrections(Message, frozen=True):
     columns: bytes
 
 
-def declares() -> list[Declared]:
+def declares() -> list[MessageDeclaration]:
     """Declare what the messages of the transfers reveal."""
     return [
-        Declared(TransferOffer, "partner", "active", Reveal("public")),
-        Declared(TransferChoices, "active", "partner", Reveal("uniform"), structured=True),
-        Declared(TransferCorrections, "partner", "active", Reveal("uniform")),
+        MessageDeclaration(TransferOffer, "partner", "active", Reveal("public")),
+        MessageDeclaration(TransferChoices, "active", "partner", Reveal("uniform"), structured=True),
+        MessageDeclaration(TransferCorrections, "partner", "active", Reveal("uniform")),
     ]
 
 

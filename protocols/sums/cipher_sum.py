@@ -26,12 +26,14 @@ from securevfl.base.roles import COLLECTOR, CONTRIBUTOR
 from securevfl.crypto.scheme import Adder, AdditiveScheme, SumHolder
 from securevfl.crypto.sum_trees import SumTree
 from securevfl.errors import ProtocolError
-from securevfl.protocols.declared import Circle, Declared, Phases, Reveal, Space
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.engines import ENGINES, AnyEngine, Ckks, Encrypted
+from securevfl.protocols.number_spaces import Circle, Phases, Space
 from securevfl.protocols.party_context import PartyContext
-from securevfl.protocols.sums.base import TOTAL, SumProtocol, SumRole, one_pass, part_of_sum
-from securevfl.runtime.channel import DisclosingMessage
+from securevfl.protocols.sums.base import TOTAL, SumProtocol, SumRole, part_of_sum
+from securevfl.protocols.sums.topologies import one_pass
 from securevfl.runtime.codec import Message
+from securevfl.runtime.disclosure_gate import DisclosingMessage
 
 
 class SumKey(Message, frozen=True):
@@ -73,11 +75,11 @@ class CipherSum(Encrypted, SumProtocol):
         """Return the tree of passive parties 0..passives-1 along which the sum is made; its root is the head."""
         return one_pass(self.topology, passives)
 
-    def declares(self, contributors: Sequence[str]) -> list[Declared]:
+    def declares(self, contributors: Sequence[str]) -> list[MessageDeclaration]:
         return [
-            Declared(SumKey, COLLECTOR, CONTRIBUTOR, Reveal("public")),
-            Declared(PartialSum, CONTRIBUTOR, CONTRIBUTOR, Reveal("ciphertext", COLLECTOR)),
-            Declared(PartialSum, CONTRIBUTOR, COLLECTOR, TOTAL),
+            MessageDeclaration(SumKey, COLLECTOR, CONTRIBUTOR, Reveal("public")),
+            MessageDeclaration(PartialSum, CONTRIBUTOR, CONTRIBUTOR, Reveal("ciphertext", COLLECTOR)),
+            MessageDeclaration(PartialSum, CONTRIBUTOR, COLLECTOR, TOTAL),
         ]
 
     def coalitions(self, parties: Sequence[str]) -> dict[str, frozenset[str]]:

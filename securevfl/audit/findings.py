@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from securevfl.protocols.declared import Declared
+from securevfl.protocols.declarations import MessageDeclaration
 
 FOUND = 0.03  # beyond chance by which a score counts as found at least
 NO_MESSAGE = "none: it needs no message, only the party's own columns and a few labels; keep labels from it"  # a remedy
@@ -92,7 +92,7 @@ class Audit:
 
     label: str
     roles: dict[str, str]
-    declared: list[Declared]
+    declared: list[MessageDeclaration]
     findings: list[Finding]
     inferences: list[Inference]
     leaks: list[str]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from securevfl.audit.findings import Audit, Inference
 from securevfl.display import html as markup
 from securevfl.display.html import Markup, escape
-from securevfl.protocols.declared import Declared
+from securevfl.protocols.declarations import MessageDeclaration
 
 # What an audit found, for people who bring data and read no formulas; and the words that its page uses.
 
@@ -76,7 +76,7 @@ def _about(each: Inference) -> str:
     return next((word for word in ("part of f", "column", "trained on") if word in each.measures), "part of f")
 
 
-def _parts_of(audit: Audit) -> Iterator[tuple[str, list[Declared], list[str], list[Inference]]]:
+def _parts_of(audit: Audit) -> Iterator[tuple[str, list[MessageDeclaration], list[str], list[Inference]]]:
     """Yield what both forms of the page have of each party, and last of any: whose it is, messages, what is opened of
     its labels, and attacks."""
     for name, role in audit.roles.items():

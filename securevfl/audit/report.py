@@ -46,7 +46,7 @@ from securevfl.families.declarations import roles_of
 from securevfl.families.run_facts import Known, known_run
 from securevfl.families.table_preparation import as_prepared
 from securevfl.job import Job
-from securevfl.runtime.channel import DisclosureRecord
+from securevfl.runtime.disclosure_gate import DisclosureRecord
 
 MARGIN = 0.03
 _FEW_SEEDS_MARGIN = 0.1

@@ -32,10 +32,11 @@ from securevfl.audit.message_bytes import Body, array_fields, bodies, byte_field
 from securevfl.audit.recording.transcript import Transcript
 from securevfl.audit.statistics import Battery, add_uniformity_tests
 from securevfl.protocols.bin_classes import EVIDENCE_SUBCHANNEL
-from securevfl.protocols.declared import Circle, Declared
+from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.handshake import RunHello
-from securevfl.runtime.channel import Event
+from securevfl.protocols.number_spaces import Circle
 from securevfl.runtime.codec import encode_message
+from securevfl.runtime.observer import Event
 
 _TOLERANCE = 2e-3  # of a gradient, relative to its size; engines as their docstrings say
 _WORD = 0.8  # of a count of rows that lie in a bin less those that do not, of which a word says every second one
@@ -70,7 +71,7 @@ class ReadMessage:
     """A message that came, what is declared of it, if anything, and its bytes taken apart."""
 
     event: Event
-    declared: Declared | None
+    declared: MessageDeclaration | None
     parts: list[Body]
 
     @property

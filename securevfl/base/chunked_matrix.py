@@ -2,7 +2,8 @@
 
 A `Tall` (n x d) is asked for what training asks of an array: its shape, its length, X @ theta, X.T @ g, X.T @ X.
 Each of these goes to all its parts at once and comes back as one array of n, or of d x c, numbers; rows stay where
-they are. A part is here, in this process, or wherever an engine keeps it (`securevfl.runtime.placing`): work is a
+they are. A part is here, in this process, or wherever an engine keeps it (`securevfl.runtime.worker_backend`): work is
+a
 function of the stretch of rows, and of arguments that travel.
 
 Within a stretch rows are read by blocks of some `BLOCK` numbers, so that neither X nor a scaled copy of it is ever

@@ -1,7 +1,8 @@
 """What each party is in a run, as data: a role is a word, and who has it is a table that all parties share.
 
 A protocol speaks of roles, never of parties: a sum has a collector and contributors, a residual an active party and
-passive ones. A method says which of its parties plays which part in which protocol (`Roles.sum`, `recast`), so that a
+passive ones. A method says which of its parties plays which part in which protocol (`Roles.sum`, `declare_in_roles`),
+so that a
 new role (a server, a holder of keys, a helper) is a new word in the method's own file and nowhere else.
 """
 

@@ -17,9 +17,9 @@ from securevfl.errors import DataNotice, StorageError
 from securevfl.families.run_facts import known_run
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
-from securevfl.protocols.choice import Protocol
 from securevfl.protocols.engines import Ckks, Paillier
-from securevfl.runtime.clock import Network
+from securevfl.protocols.protocol_options import Protocol
+from securevfl.runtime.network import Network
 from securevfl.training.comparison import own_metrics
 from securevfl.training.run import Run
 from securevfl.training.simulate import simulate
@@ -102,7 +102,9 @@ def _learned(out: Console, job: Job, parties: list[Party], run: Run) -> None:
     known = known_run(job, parties)
     bits, held = job.method.score_bits(job, known.sizes), known.sizes.holds["shop"].bits
     measured = sum("auc" in record for record in run.history)
-    counts = sum(tally.count for (_, kind), tally in run.parts["shop"].books.traffic.items() if kind == "FarCount")
+    counts = sum(
+        tally.count for (_, kind), tally in run.parts["shop"].counters.traffic.items() if kind == "OutOfRangeCount"
+    )
     pairs = f"{measured} x {run.active.held_out} shuffled (score, label) pairs, {counts} count{'s' * (counts != 1)}"
     out.print("\nWhat each learned", style="bold")
     for name, lines in {

@@ -223,7 +223,7 @@ def train(
     from securevfl.cli.party_options import events
     from securevfl.cli.show import console, costs_table, figures
     from securevfl.consent.consent_sheet import explain, most_epochs
-    from securevfl.runtime.clock import Network
+    from securevfl.runtime.network import Network
     from securevfl.training.comparison import metrics_alone
     from securevfl.training.run import write_report
     from securevfl.training.simulate import simulate

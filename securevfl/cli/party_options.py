@@ -83,7 +83,7 @@ def pool_of(rows: int) -> AbstractContextManager[Executor | None]:
     cores = os.cpu_count() or 1
     if rows < 20_000 or cores < 2:
         return nullcontext()
-    from securevfl.runtime.executor import process_pool
+    from securevfl.runtime.worker_processes import process_pool
 
     return process_pool(cores)
 

@@ -21,9 +21,9 @@ from securevfl.disclosure.limits import KINDS, added, total
 from securevfl.errors import ConfigError, DataError, DataNotice, LeakageError, ProtocolError, StorageError
 from securevfl.families.evaluations import verdicts
 from securevfl.job import Job
-from securevfl.protocols.declared import VERDICT
+from securevfl.protocols.permits import STOP_DECISION_BITS
 from securevfl.protocols.residuals.defences import zcdp_epsilon
-from securevfl.runtime.channel import DisclosureGate, DisclosureRecord
+from securevfl.runtime.disclosure_gate import DisclosureGate, DisclosureRecord
 
 # What a job gives away beyond its protocol's declaration, and the guard that refuses what it does not accept.
 #
@@ -212,7 +212,7 @@ class Booking:
         """Return the same entries with as many numbers as have left, and what nobody foresaw beside."""
         totals = {key: n for key, n in self._gate.totals.items() if key[0] in KINDS and self._party in key[2]}
         found = [replace(item, numbers=totals.get(item.like, 0)) for item in told]
-        found = [replace(e, count=VERDICT * e.numbers) if e.group == "verdicts" else e for e in found]
+        found = [replace(e, count=STOP_DECISION_BITS * e.numbers) if e.group == "verdicts" else e for e in found]
         return found + [
             _unforeseen(DisclosureRecord(key[1], key[0], n, 64, key[2], key[3]), n)
             for key, n in totals.items()

@@ -31,9 +31,9 @@ from securevfl.job import Job
 from securevfl.models.class_labels import classes_of
 from securevfl.models.row_weights import Weights, room_for
 from securevfl.models.trees import Trees
+from securevfl.optim.block_descent import BlockDescent
 from securevfl.optim.defaults import EVALUATE_EVERY, LONG_VISITS, VISITS, longer, why_sealed
-from securevfl.optim.rules import BlockDescent
-from securevfl.protocols.declared import Declared
+from securevfl.protocols.declarations import MessageDeclaration
 
 # How long a job may train on the tables at hand: as many epochs as no guard refuses for what columns tell.
 
@@ -328,7 +328,7 @@ def _codes(job: Job, roles: Roles, known: Known | None, name: str) -> list[str]:
     )
 
 
-def _role(declared: Sequence[Declared], plays: Sequence[Role]) -> list[str]:
+def _role(declared: Sequence[MessageDeclaration], plays: Sequence[Role]) -> list[str]:
     sent = list(dict.fromkeys(item.message.__name__ for item in declared if item.sender in plays))
     received = [item for item in declared if item.receiver in plays]
     return [

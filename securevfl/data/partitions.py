@@ -1,7 +1,7 @@
 """A party larger than one machine: its rows in partitions at the workers of an engine.
 
     client = distributed.Client("tls://scheduler.example.org:8786", security=security)
-    shop = partition_party("shop", "shop.table", DaskPlacing(client))
+    shop = partition_party("shop", "shop.table", DaskBackend(client))
     join(job, shop, "peers.toml")
 
 The table is one that `store_table` wrote, in a folder that every worker and the party's own process read. Each worker
@@ -30,7 +30,7 @@ from securevfl.data.schedule import Rows
 from securevfl.data.store import StoredParty, StoredTable
 from securevfl.data.table_header import TableHeader, read_header, verify_checksum
 from securevfl.errors import TableError
-from securevfl.runtime.placing import Placed, PlacedPart, Placing
+from securevfl.runtime.worker_backend import RemoteObject, RemotePart, WorkerBackend
 
 
 class Partition(ExternalTable):
@@ -72,7 +72,7 @@ class PartitionedTable(ExternalTable):
 
     apart = True
 
-    def __init__(self, table: StoredTable, edges: list[int], placed: list[Placed[Partition]]) -> None:
+    def __init__(self, table: StoredTable, edges: list[int], placed: list[RemoteObject[Partition]]) -> None:
         self.shape = table.shape
         self.edges = edges
         self._table, self._placed = table, placed
@@ -87,7 +87,7 @@ class PartitionedTable(ExternalTable):
             return None
         cuts = np.searchsorted(rows, self.edges).tolist()
         parts = [
-            PlacedPart(start, stop - start, placed.derive(stretch_of, runs(rows[start:stop] - first), scaling))
+            RemotePart(start, stop - start, placed.derive(stretch_of, runs(rows[start:stop] - first), scaling))
             for start, stop, first, placed in zip(cuts, cuts[1:], self.edges, self._placed, strict=False)
             if stop > start
         ]
@@ -108,7 +108,7 @@ class PartitionedParty(StoredParty):
 
 
 def partition_party(
-    name: str, table: str | Path, engine: Placing, *, partitions: int | None = None, rows: int | None = None
+    name: str, table: str | Path, engine: WorkerBackend, *, partitions: int | None = None, rows: int | None = None
 ) -> PartitionedParty:
     """Create the party of a stored table whose rows go to the engine's workers.
 

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from securevfl.disclosure.exposure import HALF, Holds
-from securevfl.runtime.channel import Group
+from securevfl.runtime.disclosure_gate import Group
 
 Kind = Literal["labels", "columns", "scores", "ids"]
 IN_BITS: frozenset[Group] = frozenset({"bins", "weights", "verdicts"})  # of which a count about labels is of bits

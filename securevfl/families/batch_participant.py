@@ -14,7 +14,7 @@ from securevfl.families.output_rounding import RoundedOutputs, step_for
 from securevfl.families.participant import Player, Round
 from securevfl.families.training_data import ScaledRows, TrainingData
 from securevfl.options import JobOptions
-from securevfl.protocols.notes import Began
+from securevfl.protocols.observations import IterationStarted
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.base import Batch
 
@@ -78,7 +78,7 @@ class BatchPlayer(Player):
         for number, visit in enumerate(islice(self._data.schedule.iterations(), self.start, None), self.start + 1):
             self._round, self._visit, self._booked = number, visit, None
             self._channel.gate.began(number)
-            self._channel.note(Began(visit.index))
+            self._channel.note(IterationStarted(visit.index))
             yield self.batch(visit)
 
     def visited(self, number: int) -> Batch:

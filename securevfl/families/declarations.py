@@ -10,7 +10,7 @@ from securevfl.data.party import Party, check_parties
 from securevfl.families.family import Method
 from securevfl.options import JobOptions
 from securevfl.protocols import handshake
-from securevfl.protocols.declared import Declared
+from securevfl.protocols.declarations import MessageDeclaration
 
 
 def roles_of(method: Method[Any], job: JobOptions, parties: Sequence[Party]) -> Roles:
@@ -20,7 +20,7 @@ def roles_of(method: Method[Any], job: JobOptions, parties: Sequence[Party]) -> 
     return method.assigned(job, roles, {party.name: len(party.columns) for party in parties})
 
 
-def declared_of(method: Method[Any], job: JobOptions, roles: Roles) -> list[Declared]:
+def declared_of(method: Method[Any], job: JobOptions, roles: Roles) -> list[MessageDeclaration]:
     """All declarations between roles that two different parties of the run have."""
     every = [*handshake.declares(roles), *method.declares(job, roles)]
     return [item for item in every if roles.may_pass(item.sender, item.receiver)]

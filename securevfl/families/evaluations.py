@@ -6,8 +6,8 @@ import math
 
 from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.options import JobOptions
-from securevfl.protocols.declared import VERDICT
-from securevfl.runtime.channel import Group
+from securevfl.protocols.permits import STOP_DECISION_BITS
+from securevfl.runtime.disclosure_gate import Group
 
 
 def evaluations(job: JobOptions, sizes: Sizes) -> int:
@@ -28,7 +28,7 @@ def verdicts(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
     times = sizes.visits // job.verdicts if job.verdicts else 0
     rows = sizes.held_out or sizes.rows
     held = max(1, int(rows * (math.log2(sizes.outputs) if sizes.outputs > 1 else sizes.label_bits)))
-    told = [(name, times * VERDICT) for name in sizes.passives if times]
+    told = [(name, times * STOP_DECISION_BITS) for name in sizes.passives if times]
     about = (sizes.active,)
     return [Disclosure("labels", name, about, bits, held, group="verdicts", numbers=times) for name, bits in told]
 

@@ -45,9 +45,9 @@ from securevfl.families.run_facts import Known
 from securevfl.families.state import State
 from securevfl.models.base import Model
 from securevfl.models.rounding_error import SumRounding
-from securevfl.optim.rules import Training
+from securevfl.optim.optimizer import Training
 from securevfl.options import JobOptions
-from securevfl.protocols.declared import Declared
+from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.base import ResidualProtocol
 from securevfl.protocols.sums.base import SumProtocol
@@ -161,7 +161,7 @@ class Method(Named, ABC, Generic[O]):
         and the docs refer to them."""
 
     @abstractmethod
-    def declares(self, job: O, roles: Roles) -> list[Declared]:
+    def declares(self, job: O, roles: Roles) -> list[MessageDeclaration]:
         """Declare what every message of a run reveals, apart from those of the handshake."""
 
     @abstractmethod

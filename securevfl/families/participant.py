@@ -22,7 +22,7 @@ from securevfl.families.state import State
 from securevfl.families.training_data import TrainingData
 from securevfl.models import metrics
 from securevfl.models.loss import Loss
-from securevfl.protocols.link import AskedRows
+from securevfl.protocols.joint_prediction import RowsToScore
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Player(ABC):
         """
 
     @abstractmethod
-    def decision(self, rows: RowSlices, asked: AskedRows | None = None) -> Floats | None:
+    def decision(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
         """F (m x c) on these rows, of which every party brings its columns; None where it is not for this party. nan
         for rows that a party has refused.
 
@@ -61,7 +61,7 @@ class Player(ABC):
         """Return which of the rows of the last `decision`, so many, were scored."""
         return AnsweredRows(np.ones(rows, np.bool_), np.ones(rows, np.bool_))
 
-    def known(self, asked: AskedRows) -> KnownRows:
+    def known(self, asked: RowsToScore) -> KnownRows:
         """Return what this party, which asks, knows of new rows (m,) before it asks about them."""
         nothing = np.zeros(len(asked.ids), np.bool_)
         return KnownRows(nothing, nothing, np.full((len(nothing), 1), np.nan))

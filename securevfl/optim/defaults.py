@@ -21,11 +21,13 @@ from securevfl.models.base import Model
 from securevfl.models.linear import LinearModel
 from securevfl.models.row_weights import ROOM
 from securevfl.optim import OPTIMIZERS
+from securevfl.optim.adam import Adam
+from securevfl.optim.block_descent import BlockDescent
 from securevfl.optim.block_newton import BlockNewton
 from securevfl.optim.fedbcd import FedBCD
-from securevfl.optim.rules import Adam, BlockDescent, Training
-from securevfl.protocols.choice import Protocol
+from securevfl.optim.optimizer import Training
 from securevfl.protocols.engines import Ckks
+from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.shares.shares_options import Shares
 
 VISITS = 40  # of all rows, at most; six public tables come within .001 of the optimum's AUC in 10 to 30

@@ -22,9 +22,10 @@ from pydantic import Field
 from securevfl.base.arrays import Floats
 from securevfl.models.base import Model
 from securevfl.models.block import Block
-from securevfl.optim.curvature import OwnSteps
+from securevfl.optim.curvature_steps import CurvatureSteps
+from securevfl.optim.proximal import Proximal
 from securevfl.optim.rounds import Learner, RoundsOptimizer
-from securevfl.optim.rules import Proximal, Rule
+from securevfl.optim.rules import Rule
 from securevfl.protocols.link import ActiveLink, PassiveLink
 from securevfl.protocols.residuals.base import Batch, Reply
 
@@ -50,7 +51,7 @@ class FedBCD(RoundsOptimizer):
             )
 
     def remember(self, model: Block, state: Mapping[str, Any] | None) -> Any:
-        return super().remember(model, state) if self.lr is not None else OwnSteps(self.update, model, state)
+        return super().remember(model, state) if self.lr is not None else CurvatureSteps(self.update, model, state)
 
     @property
     def label(self) -> str:
@@ -101,7 +102,7 @@ class FedBCD(RoundsOptimizer):
 
     def _step(self, party: Learner, gradient: Floats, batch: Batch, t: int) -> None:
         updater, moving = party.updater, party.parties if self.mode == "parallel" else 1
-        if isinstance(updater, OwnSteps):
+        if isinstance(updater, CurvatureSteps):
             eta = updater.size(batch, party.loss, steps=self.steps, moving=moving) * self.shrunk(t, party.parties)
         else:
             eta = self.eta(t, party.parties)

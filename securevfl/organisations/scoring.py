@@ -4,7 +4,7 @@
                         request may have
 1. lead -> all others   ScoreRequest   the number of ids; 0 to report that it is still there, or done
 2. all                  which of these ids all have: of two parties by what the other has worked out of its table
-                        (`securevfl.protocols.alignment.standing`), of more by private set intersection (`.psi`)
+                        (`securevfl.protocols.alignment.online_lookup`), of more by private set intersection (`.psi`)
 3. all                  prediction of the rows in common (`securevfl.organisations.predict`)
 
 The leading party learns f of the rows in common, and which of its ids all others have. The others learn how many ids it
@@ -46,11 +46,13 @@ from securevfl.organisations.predict import check_parties_of
 from securevfl.organisations.prediction import OnUnscored, Prediction, RowState, ScoreCounts, prediction_of
 from securevfl.organisations.prediction_session import PredictionSession
 from securevfl.organisations.reason_codes import ReasonCodePolicy
-from securevfl.protocols.alignment.standing import StandingTable, TableAsker
-from securevfl.protocols.declared import Declared, Reveal, permit_sizes
+from securevfl.protocols.alignment.online_lookup import TableClient, TableServer
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
+from securevfl.protocols.permits import permit_sizes
 from securevfl.runtime import eventlog
-from securevfl.runtime.channel import Channel, DisclosingMessage
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.codec import Message
+from securevfl.runtime.disclosure_gate import DisclosingMessage
 from securevfl.training.model_part import ModelPart
 from securevfl.training.new_rows import BLOCK, HeldRows
 
@@ -85,13 +87,13 @@ class ScoreResult:
         return ScoreCounts.of(self.state)
 
 
-def declares(roles: Roles) -> list[Declared]:
+def declares(roles: Roles) -> list[MessageDeclaration]:
     """Declare what requests reveal; alignment and prediction have declarations of their own."""
     others = dict.fromkeys(roles.role(name) for name in roles.others(roles.lead))
     asked, most = Reveal("plain", "how many ids it asks about"), Reveal("public")
     return [
-        *(Declared(ScoreRequest, LEAD, role, asked) for role in others),
-        *(Declared(ServerLimits, role, LEAD, most) for role in others),
+        *(MessageDeclaration(ScoreRequest, LEAD, role, asked) for role in others),
+        *(MessageDeclaration(ServerLimits, role, LEAD, most) for role in others),
     ]
 
 
@@ -184,7 +186,7 @@ class ScoreClient:
         self.most = min(channel.recv(name, ServerLimits).most for name in part.parties[1:])  # 0
         if self.most < 1:
             raise ProtocolError("a number of ids that a request may have was expected, none came; use one version")
-        self._table = TableAsker(channel, part.parties[1]) if len(part.parties) == 2 else None
+        self._table = TableClient(channel, part.parties[1]) if len(part.parties) == 2 else None
 
     def ask(self, ids: Sequence[Any], X: NDArray[Any]) -> ScoreResult:
         """Ask about rows (m x d) of these ids, at most `most`. What this party knows of them does not leave it."""
@@ -250,7 +252,7 @@ class ServedTable:
     most: int
     executor: Executor | None = None
     code_policy: ReasonCodePolicy | None = None
-    table: StandingTable | None = None
+    table: TableServer | None = None
 
 
 def serve_requests(
@@ -267,7 +269,7 @@ def serve_requests(
     answering = PredictionSession(part, channel, ledger, served.code_policy)  # 0
     channel.send(lead, ServerLimits(most))  # 0
     if len(others) == 1:
-        table = table or StandingTable(rows.ids, executor)
+        table = table or TableServer(rows.ids, executor)
         table.open(channel, lead)
     while (wanted := channel.recv(lead, ScoreRequest)).more:  # 1
         yield wanted

@@ -32,12 +32,12 @@ from securevfl.models import metrics
 from securevfl.models.inputs import FittingData, InputShape, private_stream
 from securevfl.models.linear import LinearModel, Logistic
 from securevfl.models.trees import Trees
-from securevfl.optim.rules import BlockDescent
+from securevfl.optim.block_descent import BlockDescent
 from securevfl.options import JobOptions
-from securevfl.protocols.choice import Protocol
-from securevfl.protocols.score_ledger.ledger import Ledger
-from securevfl.protocols.shares.opened_loss import MOST
-from securevfl.runtime.clock import Network
+from securevfl.protocols.protocol_options import Protocol
+from securevfl.protocols.score_ledger.ledger import ScoreLedger
+from securevfl.protocols.shares.opened_loss import MAX_LOSS_ROWS
+from securevfl.runtime.network import Network
 from securevfl.training.model_part import ModelPart
 from securevfl.training.run_page import format_table
 from securevfl.training.simulate import simulate
@@ -250,12 +250,12 @@ def _check(jobs: Sequence[Job], parties: Sequence[Party], ledgers: Mapping[str, 
     the same rows for each."""
     check_together([(job, known_run(job, parties).sizes) for job in jobs], parties, ledgers)
     lead, *others = parties
-    rows = jobs[0].schedule(register_of(parties)).test[:MOST]
+    rows = jobs[0].schedule(register_of(parties)).test[:MAX_LOSS_ROWS]
     if any("small_metrics" in job.accepts for job in jobs):
         return
     for party in others:
         if party.name in ledgers and party.named:
-            Ledger(ledgers[party.name].scores).check_measures(lead.name, party.keys_of(rows), len(jobs))
+            ScoreLedger(ledgers[party.name].scores).check_measures(lead.name, party.keys_of(rows), len(jobs))
 
 
 def alone(jobs: Mapping[str, Job], lead: Party, on_model: Callable[[str], object]) -> Iterator[Compared]:

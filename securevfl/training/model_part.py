@@ -1,4 +1,4 @@
-"""What a party takes home from a run: its own weights, its own scaling, its own books. One file a party."""
+"""What a party takes home from a run: its own weights, its own scaling, its own counters. One file a party."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from securevfl.models.class_labels import positive_of
 from securevfl.models.forest_inputs import ForestInputs
 from securevfl.models.shapley import ShapleyValues, shapley_values
 from securevfl.models.tree_views import TreeViews, tree_views_of
-from securevfl.runtime.clock import Books, Kind, Stage
 from securevfl.runtime.clock import Path as CriticalPath
+from securevfl.runtime.costs import CostCounters, Kind, Stage
 
 SCHEMA = "securevfl.part/5"
 READ: dict[str, dict[str, Any]] = {  # earlier schemas, and what their files lack beside a digest
@@ -85,7 +85,7 @@ class ModelPart:
     spread: dict[str, float] = field(default_factory=dict)
     history: list[dict[str, float]] = field(default_factory=list)
     rounds: int = 0
-    books: Books = field(default_factory=Books, repr=False)
+    counters: CostCounters = field(default_factory=CostCounters, repr=False)
     path: CriticalPath = field(default_factory=lambda: np.zeros((len(Stage), len(Kind))), repr=False)
     run: str = ""
     data: str = ""

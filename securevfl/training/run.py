@@ -26,9 +26,11 @@ from securevfl.models.group_metrics import by_group
 from securevfl.models.shapley import ShapleyValues
 from securevfl.protocols.party_context import LocalResources, PartyContext
 from securevfl.runtime.channel import Channel
-from securevfl.runtime.clock import Network, Stage, Tally, WallClock
-from securevfl.runtime.executor import Meter
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.clock import WallClock
+from securevfl.runtime.costs import Stage, Tally
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.network import Network
+from securevfl.runtime.party_threads import run_threads
 from securevfl.training.model_part import ModelPart
 from securevfl.training.run_page import AXES, LOSSES, Costs, cell, curve, metric_names, page
 from securevfl.training.scorecard import Scorecard, ScorecardScale, scorecard
@@ -251,7 +253,7 @@ class Run:
 
     def _predict(self, name: str, X: Floats, channel: Channel) -> Floats | None:
         part = self.parts[name]
-        meter, resources = Meter(channel.clock, channel.books), LocalResources(simulated=True)
+        meter, resources = Meter(channel.clock, channel.counters), LocalResources(simulated=True)
         context = PartyContext(channel, self.roles, meter, outputs=part.outputs, resources=resources, model=part.model)
         return self.job.method.player(self.job, context, X.shape[1], part.state).decision(X)
 
@@ -319,7 +321,7 @@ class Run:
         return cell(self.job, self._lead_first)
 
 
-# The JSON report of a training: what `Run.summary` has, and every party's books in detail.
+# The JSON report of a training: what `Run.summary` has, and every party's counters in detail.
 
 
 SCHEMA = "securevfl.report/3"
@@ -328,7 +330,7 @@ SCHEMA = "securevfl.report/3"
 def report(run: Run, *, network: Network, lacking: dict[str, int]) -> dict[str, Any]:
     """Return the report as plain data.
 
-    books: by party and stage, bytes and counts by kind of message sent, seconds and counts by homomorphic operation.
+    counters: by party and stage, bytes and counts by kind of message sent, seconds and counts by homomorphic operation.
     lacking: how many ids that others have each party lacks.
     """
     return {
@@ -339,8 +341,8 @@ def report(run: Run, *, network: Network, lacking: dict[str, int]) -> dict[str, 
         "ids_lacking": lacking,
         "books": {
             name: {
-                "messages": _by_stage(part.books.traffic, lambda tally: {"bytes": int(tally.amount)}),
-                "operations": _by_stage(part.books.ops, lambda tally: {"seconds": tally.amount}),
+                "messages": _by_stage(part.counters.traffic, lambda tally: {"bytes": int(tally.amount)}),
+                "operations": _by_stage(part.counters.ops, lambda tally: {"seconds": tally.amount}),
             }
             for name, part in run.parts.items()
         },
@@ -348,10 +350,10 @@ def report(run: Run, *, network: Network, lacking: dict[str, int]) -> dict[str, 
 
 
 def _by_stage(
-    books: dict[tuple[Stage, str], Tally], amount: Callable[[Tally], dict[str, float]]
+    counters: dict[tuple[Stage, str], Tally], amount: Callable[[Tally], dict[str, float]]
 ) -> dict[str, dict[str, Any]]:
     stages: dict[str, dict[str, Any]] = {}
-    for (stage, what), tally in books.items():
+    for (stage, what), tally in counters.items():
         stages.setdefault(stage.name.lower(), {})[what] = amount(tally) | {"count": tally.count}
     return stages
 

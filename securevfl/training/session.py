@@ -58,14 +58,15 @@ from securevfl.models.log_link_losses import LogLinkLoss
 from securevfl.models.rounding_error import coefficient_error, report_coefficient_error
 from securevfl.models.separation import FAR, GROW, columns_with_large_effect, separating_columns
 from securevfl.models.standard_losses import LogisticLoss, SoftmaxLoss
-from securevfl.optim.rules import BlockDescent
-from securevfl.protocols.declared import permit_evaluated_decision as tell_verdict
+from securevfl.optim.block_descent import BlockDescent
 from securevfl.protocols.handshake import RunHello, StopDecision, exchange_hellos
 from securevfl.protocols.party_context import LocalResources, PartyContext
+from securevfl.protocols.permits import permit_evaluated_decision as tell_verdict
 from securevfl.runtime import eventlog
-from securevfl.runtime.channel import Channel, Group
-from securevfl.runtime.clock import Kind, Stage
-from securevfl.runtime.executor import Meter
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.costs import Kind, Stage
+from securevfl.runtime.disclosure_gate import Group
+from securevfl.runtime.meter import Meter
 from securevfl.training.checkpoint import FINISHED, Checkpoints, Saved, common_round
 from securevfl.training.model_part import ModelPart, Standing
 
@@ -149,7 +150,7 @@ class Trainee:
             baseline=[] if self._player.scored is None else [self._player.scored],
             history=self._history,
             rounds=exchanges,
-            books=context.channel.books,
+            counters=context.channel.counters,
             path=context.channel.clock.path(),
             run=self.run,
             trained=len(data.schedule.flow),
@@ -206,7 +207,7 @@ class Trainee:
             measured, stop = self._evaluate_and_decide()
             record |= measured
         if eventlog.LOGGER.isEnabledFor(logging.DEBUG):
-            facts = {"bytes": self.context.channel.books.bytes_sent()} | measured
+            facts = {"bytes": self.context.channel.counters.bytes_sent()} | measured
             eventlog.emit(self.party.name, "at", facts, logging.DEBUG)
         if self._leads:
             clock = self.context.channel.clock
@@ -355,7 +356,7 @@ def take_part(
     booking = Booking(ledger, party.name, party.register, job, sizes, channel.gate, sitting, asked)
     if checkpoints is not None:
         _take_up(checkpoints, key, saved, channel)
-    meter = Meter(channel.clock, channel.books, executor, workers)
+    meter = Meter(channel.clock, channel.counters, executor, workers)
     folder = _own_folder(ahead, party, key)
     resources = LocalResources(run, folder, simulated=True)
     if ledger is not None:
@@ -363,7 +364,7 @@ def take_part(
             run, folder, ledger.chunks, ledger.scores, simulated=False, evaluations_reserved=ledger.reserved
         )
     context = _party_context(job, channel, met, meter, resources)
-    before = channel.books.messages_sent()
+    before = channel.counters.messages_sent()
     try:
         party = _weighed(job, met, context, booking, saved)
         data = _data(job, party, schedule)
@@ -376,7 +377,7 @@ def take_part(
         booking.dropped()
         raise
     finally:
-        booking.settle(silent=channel.books.messages_sent() == before)
+        booking.settle(silent=channel.counters.messages_sent() == before)
     part.data = table.hex()
     raw = met.raw.table  # what the training rows looked like, as they came
     looked = baselines(raw, schedule.sample(most(raw.X)))
@@ -428,7 +429,7 @@ def make_ahead(
     key = run_key(job, party)
     met = _met(job, party, channel, parties, key, None, None)
     resources = LocalResources(channel.session.hex(), _own_folder(folder, party, key))
-    context = _party_context(job, channel, met, Meter(channel.clock, channel.books), resources)
+    context = _party_context(job, channel, met, Meter(channel.clock, channel.counters), resources)
     player = job.method.player(job, context, met.party.X.shape[1], None)
     data = _data(job, met.party, met.schedule)
     for done in player.prepare(data):

@@ -25,8 +25,9 @@ from securevfl.families import METHODS
 from securevfl.families.declarations import declared_of
 from securevfl.families.table_preparation import prepare
 from securevfl.protocols.handshake import RunHello
-from securevfl.runtime.clock import Network, VirtualClock
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.clock import VirtualClock
+from securevfl.runtime.network import Network
+from securevfl.runtime.party_threads import run_threads
 from securevfl.training.session import take_part
 from tests.forked import Forked
 

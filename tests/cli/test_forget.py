@@ -22,8 +22,8 @@ from securevfl.disclosure.ledger import DisclosureLedger, default_ledger
 from securevfl.families.state import State
 from securevfl.organisations import forget
 from securevfl.organisations.align import FolderJournal
-from securevfl.protocols.shares.disk_store import OnDisk
-from securevfl.protocols.shares.spent_chunks import SpentNames
+from securevfl.protocols.shares.disk_store import DiskStore
+from securevfl.protocols.shares.spent_chunks import SpentChunks
 from securevfl.runtime import eventlog
 from securevfl.training.checkpoint import Checkpoints, Saved
 from securevfl.training.session import run_key
@@ -52,7 +52,7 @@ class Place:
         eventlog.LOGGER.removeHandler(handler)
         self.ledger = DisclosureLedger(default_ledger("shop"), "shop")
         self.ledger.answer(part.run, "1", Disclosure("scores", "bank", ("shop",), 3, 0))
-        SpentNames(self.ledger.chunks).spend(bytes(16))
+        SpentChunks(self.ledger.chunks).spend(bytes(16))
         self.ledger.scores.write_bytes(b"scores")
 
     def leave(self, key: bytes) -> None:
@@ -60,7 +60,7 @@ class Place:
         states = Checkpoints(f"{self.table}.states", "shop")
         states.begin(key, "1")
         states.save(key, Saved(1, "1", [], {}, State()))
-        store = OnDisk(Path(f"{self.table}.ahead") / f"shop.{key.hex()[:16]}")
+        store = DiskStore(Path(f"{self.table}.ahead") / f"shop.{key.hex()[:16]}")
         store.put(0, b"n" * 16, 0, [b"masks"])
         store.close()
 
@@ -119,7 +119,7 @@ def test_nothing_is_deleted_while_a_run_is_on(place: Place, used: str) -> None:
         done = place.forget()
         held.settle(told)
     elif used == "work ahead":
-        store = OnDisk(Path(f"{place.table}.ahead") / f"shop.{place.key.hex()[:16]}")
+        store = DiskStore(Path(f"{place.table}.ahead") / f"shop.{place.key.hex()[:16]}")
         done = place.forget()
         store.close()
     else:

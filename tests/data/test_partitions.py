@@ -21,13 +21,13 @@ from securevfl.data.scaling import Scaling
 from securevfl.data.store import open_table, store_table
 from securevfl.errors import ConfigError, DataError, TableError
 from securevfl.protocols.engines import Engine
-from securevfl.runtime.executor import Piece
-from securevfl.runtime.placing import Placed, PlacedPart, Placing
+from securevfl.runtime.executor import Task
+from securevfl.runtime.worker_backend import RemoteObject, RemotePart, WorkerBackend
 
 ROWS = 1000
 
 
-class Room(Placed[Any]):
+class Room(RemoteObject[Any]):
     """Something in this process, at a worker by name only."""
 
     def __init__(self, worker: str, thing: Any) -> None:
@@ -37,21 +37,21 @@ class Room(Placed[Any]):
     def run(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         found: Future[Any] = Future()
         try:
-            found.set_result(Piece(work, *args, **kwargs).run(self.thing))
+            found.set_result(Task(work, *args, **kwargs).run(self.thing))
         except Exception as error:
             found.set_exception(error)
         return found
 
-    def derive(self, make: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Placed[Any]:
+    def derive(self, make: Callable[..., Any], /, *args: Any, **kwargs: Any) -> RemoteObject[Any]:
         return Room(self.worker, make(self.thing, *args, **kwargs))
 
 
-class Rooms(Placing):
+class Rooms(WorkerBackend):
     """Another engine than Dask: two workers that are no processes."""
 
     workers = ("one", "two")
 
-    def place(self, worker: str, make: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Placed[Any]:
+    def place(self, worker: str, make: Callable[..., Any], /, *args: Any, **kwargs: Any) -> RemoteObject[Any]:
         return Room(worker, make(*args, **kwargs))
 
 
@@ -172,7 +172,7 @@ def test_parts_lie_at_the_workers_in_turn(tables: Path) -> None:
     matrix = table.tall(np.arange(ROWS), Scaling.none(8))
     assert isinstance(matrix, Tall)
     assert [part.place for part in matrix.parts] == ["one", "two", "one"]
-    assert all(isinstance(part, PlacedPart) for part in matrix.parts)
+    assert all(isinstance(part, RemotePart) for part in matrix.parts)
     assert [(part.start, part.stop) for part in matrix.parts] == [*pairwise(table.edges)]
     assert matrix.makespan() == 0.0
     matrix @ np.ones((8, 1))

@@ -20,10 +20,11 @@ from securevfl.families import METHODS, leak_kinds
 from securevfl.families.evaluations import verdicts
 from securevfl.families.fdml.label_sharing import Labels
 from securevfl.families.run_facts import known_run
+from securevfl.protocols.residuals.exchanges import Exchanges
 from securevfl.protocols.residuals.open_residual import Residual
-from securevfl.protocols.residuals.sealed_residual import Exchanges, Opened
-from securevfl.protocols.sums.base import Part
-from securevfl.runtime.channel import Event
+from securevfl.protocols.residuals.sealed_residual import OpenedProduct
+from securevfl.protocols.sums.direct_sum import Part
+from securevfl.runtime.observer import Event
 from securevfl.training.checkpoint import Checkpoints
 from tests.disclosure.door_watch import watched
 from tests.small_keys import SMALL
@@ -85,7 +86,7 @@ class Transcript:
                 self.numbers[event.me, event.peer, "labels"] += g.size
             case Labels(targets):
                 self.numbers[event.me, event.peer, "labels"] += targets.size
-            case Opened():
+            case OpenedProduct():
                 self.numbers[event.me, event.peer, "labels"] += self._parameters[event.peer]
 
 
@@ -206,7 +207,7 @@ def test_a_party_that_comes_back_after_each_opening_is_refused_in_time(tmp_path:
     own, opened = kept(tmp_path, parties), []
 
     def observe(event: Event) -> None:
-        if event.me == "bank" and event.direction == "send" and isinstance(event.message, Opened):
+        if event.me == "bank" and event.direction == "send" and isinstance(event.message, OpenedProduct):
             opened.append(3)
 
     def cut(done: int, of: int) -> None:

@@ -16,7 +16,7 @@ from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry
 from securevfl.disclosure.limits import Limit, total
 from securevfl.errors import LeakageError
 from securevfl.families.run_facts import known_run
-from securevfl.runtime.channel import DisclosureGate, DisclosureRecord
+from securevfl.runtime.disclosure_gate import DisclosureGate, DisclosureRecord
 from tests.disclosure.test_account import EXAMPLES, example
 
 

@@ -111,5 +111,5 @@ def test_entries_have_the_bits_of_all_outputs_where_shares_are_opened(
     vfl.simulate(job, [vfl.Party("bank", X[:, :2], y, aligned=True), vfl.Party("shop", X[:, 2:], aligned=True)])
     assert not [each for each in left if each.short]
     numbers = {each.kind.__name__: each.entry.numbers for each in left}
-    pairs = {"ShuffledWords": 30 * outputs} if metrics == "pairs" else {"MeasuredSum": 2}
-    assert numbers == {"OpenedWeights": 2 * outputs, "FarCount": 1} | pairs
+    pairs = {"ShuffledWords": 30 * outputs} if metrics == "pairs" else {"LossSum": 2}
+    assert numbers == {"OpenedWeights": 2 * outputs, "OutOfRangeCount": 1} | pairs

@@ -15,7 +15,8 @@ from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.disclosure.ledger import DisclosureLedger, told_to
 from securevfl.disclosure.limits import Limit, ToldTotal
 from securevfl.errors import ConsentError, LeakageError
-from securevfl.runtime.channel import DisclosureGate, Event
+from securevfl.runtime.disclosure_gate import DisclosureGate
+from securevfl.runtime.observer import Event
 from securevfl.training.checkpoint import Checkpoints
 
 EPOCHS = 4

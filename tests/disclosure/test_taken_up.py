@@ -7,8 +7,8 @@ import pytest
 
 import securevfl as vfl
 from securevfl.disclosure.ledger import DisclosureLedger, told_to
-from securevfl.protocols.sums.base import Part
-from securevfl.runtime.channel import Event
+from securevfl.protocols.sums.direct_sum import Part
+from securevfl.runtime.observer import Event
 from securevfl.training.checkpoint import Checkpoints
 
 

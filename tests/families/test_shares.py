@@ -21,12 +21,12 @@ from securevfl.families.run_facts import known_run
 from securevfl.families.shares.shares_disclosures import measures, weights_told
 from securevfl.models import metrics
 from securevfl.optim.rules import Updater
-from securevfl.protocols.shares.opened_scores import OpenedScores
-from securevfl.protocols.shares.range_count import FarCount
+from securevfl.protocols.shares.opened_scores import RoundedScores
+from securevfl.protocols.shares.range_count import OutOfRangeCount
 from securevfl.protocols.shares.table_transfers import TransferOffer
 from securevfl.protocols.shares.word_shuffle import ShuffledWords
-from securevfl.runtime.channel import Event
-from securevfl.runtime.clock import Kind, Stage
+from securevfl.runtime.costs import Kind, Stage
+from securevfl.runtime.observer import Event
 
 STEPS = {
     "fedsgd": vfl.FedSGD(lr=0.3),
@@ -138,8 +138,8 @@ def test_no_score_is_told_and_metrics_come_from_pairs_in_a_hidden_order() -> Non
     own, events = parties(), list[Event]()
     run = vfl.simulate(job(evaluate_every=4, epochs=4), own, observe=events.append)
     told = [type(event.message) for event in events if event.direction == "recv" and event.me == "bank"]
-    assert (told.count(ShuffledWords), told.count(FarCount)) == (-(-len(run.history) // 4), 2)
-    assert not told.count(OpenedScores)
+    assert (told.count(ShuffledWords), told.count(OutOfRangeCount)) == (-(-len(run.history) // 4), 2)
+    assert not told.count(RoundedScores)
     assert {"auc", "accuracy", "loss", "pr_auc"} <= set(run.history[3])
     assert set(run.metrics) == set(run.history[3]) - {"round", "epoch", "seconds"}
     assert len(run.calibration) == 10

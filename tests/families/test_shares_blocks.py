@@ -13,8 +13,8 @@ from selfcheck.whole_weights import whole_weights
 import securevfl as vfl
 from securevfl.families.shares import shares_participant
 from securevfl.protocols.shares import offline_phase
-from securevfl.protocols.shares.shares_params import Terms
-from securevfl.runtime.channel import Event
+from securevfl.protocols.shares.shares_params import SharesParams
+from securevfl.runtime.observer import Event
 
 ROWS, BLOCK, VISITS, STEP, RATE = 260, 48, 3, 2.0**-4, 0.3
 MODELS: dict[str, Any] = {
@@ -70,7 +70,7 @@ def test_several_blocks_give_the_weights_of_one(name: str, count: int, monkeypat
     own = parties(name, count)
     whole, one = trained(MODELS[name], own)
     with monkeypatch.context() as patch:
-        patch.setattr(shares_participant, "Terms", partial(Terms, block=BLOCK))
+        patch.setattr(shares_participant, "Terms", partial(SharesParams, block=BLOCK))
         patch.setattr(offline_phase, "_AT_ONCE", 150)  # so that blocks come in several groups
         parted, several = trained(MODELS[name], own)
     slope = 2.0 if name in ("poisson", "gamma", "tweedie", "negative_binomial") else 1.0

@@ -15,7 +15,7 @@ from securevfl.families.shares.shares_job import on_shares
 from securevfl.families.shares.shares_plan import plan
 from securevfl.protocols.handshake import StopDecision
 from securevfl.protocols.shares.share_products import Products
-from securevfl.runtime.channel import Event
+from securevfl.runtime.observer import Event
 from securevfl.training.checkpoint import Checkpoints
 
 ROWS = 2000

@@ -8,7 +8,7 @@ from typing import ClassVar
 from securevfl.base.arrays import Floats
 from securevfl.families.fdml.open_store import OpenWorker, StoredOpen
 from securevfl.families.fdml.stored_sum import StoredWorker
-from securevfl.protocols.declared import Reveal
+from securevfl.protocols.declarations import Reveal
 from securevfl.protocols.party_context import PartyContext
 
 

@@ -29,16 +29,17 @@ from securevfl.families.training_data import TrainingData
 from securevfl.models.base import Model
 from securevfl.models.loss import Loss
 from securevfl.models.losses import LOSSES
-from securevfl.optim.rules import Optimizer
+from securevfl.optim.optimizer import Optimizer
 from securevfl.options import JobOptions
-from securevfl.protocols.choice import Protocol
-from securevfl.protocols.declared import Declared, Reals, Reveal, recast
-from securevfl.protocols.link import AskedRows
-from securevfl.protocols.notes import Summed
+from securevfl.protocols.declarations import MessageDeclaration, Reveal, declare_in_roles
+from securevfl.protocols.joint_prediction import RowsToScore
+from securevfl.protocols.number_spaces import Reals
+from securevfl.protocols.observations import SumFinished
 from securevfl.protocols.party_context import PartyContext
-from securevfl.protocols.sums.base import DirectSum
+from securevfl.protocols.protocol_options import Protocol
+from securevfl.protocols.sums.direct_sum import DirectSum
 from securevfl.protocols.sums.tree_sum import TreeSum
-from securevfl.runtime.channel import DisclosingMessage, DisclosureRecord
+from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecord
 
 
 class Total(DisclosingMessage, frozen=True):
@@ -99,12 +100,12 @@ class Relayed(Method[RelayedJob]):
         own = {"model": Means(), "optimizer": Relaying(lr=0.5), "protocol": Protocol(sum=TreeSum())}
         return {"relayed": own | {"accepts": ("columns", SEEN_BY_SERVER.name)}}
 
-    def declares(self, job: RelayedJob, roles: Roles) -> list[Declared]:
+    def declares(self, job: RelayedJob, roles: Roles) -> list[MessageDeclaration]:
         passives = roles.having(PASSIVE)
         parts = job.protocol.sum_for(len(passives)).declares(passives)
         return [
-            *recast(parts, {COLLECTOR: (SERVER,), CONTRIBUTOR: (PASSIVE,)}, space=Reals),
-            Declared(Total, SERVER, ACTIVE, Reveal("plain", "the sum of the parts")),
+            *declare_in_roles(parts, {COLLECTOR: (SERVER,), CONTRIBUTOR: (PASSIVE,)}, space=Reals),
+            MessageDeclaration(Total, SERVER, ACTIVE, Reveal("plain", "the sum of the parts")),
         ]
 
     def counts(self, job: RelayedJob, sizes: Sizes) -> list[Disclosure]:
@@ -170,7 +171,7 @@ class RelayedPlayer(BatchPlayer):
         for batch in self.batches():
             others = self._exchange(batch.X)
             if self._role != ACTIVE:
-                self._channel.note(Summed(batch.index))
+                self._channel.note(SumFinished(batch.index))
             if others is not None:
                 g = self.residual(self._f(others), batch)
                 move = np.array([g.mean(), (g * others).mean()])
@@ -185,7 +186,7 @@ class RelayedPlayer(BatchPlayer):
         self.begin(data, start)
         yield from self.rounds(self._work())
 
-    def decision(self, rows: RowSlices, asked: AskedRows | None = None) -> Floats | None:
+    def decision(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
         others = self._exchange(rows[:])
         return None if others is None else self._f(others)
 

@@ -16,9 +16,10 @@ from securevfl.models.linear_block import Linear, starting_weights
 from securevfl.models.log_link_losses import CAP
 from securevfl.models.loss import Loss
 from securevfl.models.losses import LOSSES
-from securevfl.optim.block_newton import CUT, FLAT, OVER, BlockMemory, solve
+from securevfl.optim.block_newton import CUT, FLAT, OVER, BlockMemory
+from securevfl.optim.block_solver import solve
 from securevfl.optim.curvature import FLOOR, preconditioner
-from securevfl.protocols.residuals.base import Pace
+from securevfl.protocols.residuals.pace import Pace
 from securevfl.training.checkpoint import Checkpoints
 
 MODELS = [vfl.Logistic(l2=0.01), vfl.SmoothHinge(l2=0.02), vfl.Square(l2=0.1), vfl.Softmax(l2=0.01)]

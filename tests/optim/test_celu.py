@@ -14,9 +14,10 @@ from securevfl.base.arrays import Floats
 from securevfl.families.rounds.rounds_participant import SAMPLE
 from securevfl.models.linear_block import starting_weights
 from securevfl.models.losses import LOSSES
-from securevfl.optim.celu import Workset, cosines
+from securevfl.optim.instance_weights import cosines
+from securevfl.optim.workset import Workset
 from securevfl.protocols.link import ActiveLink
-from securevfl.runtime.clock import Kind
+from securevfl.runtime.costs import Kind
 
 RULES = {"sgd": vfl.Sgd(), "adagrad": vfl.AdaGrad(), "momentum": vfl.Momentum(), "proximal": vfl.Proximal(mu=0.5)}
 

@@ -10,8 +10,8 @@ from securevfl.data.schedule import Schedule
 from securevfl.families.rounds.rounds_participant import SAMPLE
 from securevfl.models.linear_block import starting_weights
 from securevfl.models.losses import LOSSES
-from securevfl.optim.rules import Optimizer
-from securevfl.runtime.clock import Stage
+from securevfl.optim.optimizer import Optimizer
+from securevfl.runtime.costs import Stage
 
 
 def tables(parties: int, loss: str, rows: int = 90) -> list[vfl.Party]:
@@ -129,9 +129,9 @@ def test_the_target_stops_the_run_and_evaluation_is_booked_apart() -> None:
     assert run.history[-1]["auc"] >= 0.99
     assert all(record["auc"] < 0.99 for record in run.history[:-1])
     assert run.costs.rounds == len(run.history) < 70
-    books = run.parts["shop"].books
-    assert books.messages_sent(Stage.TRAIN) == run.costs.rounds
-    assert books.messages_sent(Stage.EVALUATE) == run.costs.rounds + 1
+    counters = run.parts["shop"].counters
+    assert counters.messages_sent(Stage.TRAIN) == run.costs.rounds
+    assert counters.messages_sent(Stage.EVALUATE) == run.costs.rounds + 1
 
 
 def test_seventeen_parties_run() -> None:

@@ -23,7 +23,12 @@ from securevfl.families.rounds.rounds_participant import SAMPLE, RoundsPlayer
 from securevfl.families.state import State
 from securevfl.models.linear_block import starting_weights
 from securevfl.models.losses import LOSSES
-from securevfl.optim.rules import RULES, AdaGrad, Adam, Momentum, Proximal, Rule, Sgd, Updater
+from securevfl.optim.adagrad import AdaGrad
+from securevfl.optim.adam import Adam
+from securevfl.optim.momentum import Momentum
+from securevfl.optim.proximal import Proximal
+from securevfl.optim.rule_choice import RULES
+from securevfl.optim.rules import Rule, Sgd, Updater
 from securevfl.training.checkpoint import Checkpoints
 from tests.small_keys import SMALL
 

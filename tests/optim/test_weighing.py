@@ -6,7 +6,7 @@ import pytest
 import securevfl as vfl
 from securevfl.base import chunked_matrix
 from securevfl.models.block import Block, Place
-from securevfl.optim.celu import Weighed, cosines
+from securevfl.optim.instance_weights import WeightedModel, cosines
 
 N, D = 40, 5
 MODELS = {
@@ -32,7 +32,7 @@ def test_a_weighted_gradient_is_one_of_scaled_rows(name: str, held: int, monkeyp
     own = block(name)
     X, weights = generator.normal(size=(N, D)), generator.uniform(size=N)
     g = generator.normal(size=own.forward(X).shape)
-    weighed = Weighed(own, weights)
+    weighed = WeightedModel(own, weights)
     expected = sum(weight * own.vjp(X[[i]], g[[i]]) for i, weight in enumerate(weights))
     np.testing.assert_allclose(weighed.vjp(X, g), expected, rtol=1e-4, atol=1e-6)
     J = weighed.jacobian(X)

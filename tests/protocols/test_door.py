@@ -12,14 +12,16 @@ from docs.declarations_page import sections
 from securevfl.data.party import Helper
 from securevfl.errors import LeakageError, ProtocolError
 from securevfl.families import METHODS, leak_kinds
-from securevfl.protocols.declared import Declared
+from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.handshake import StopDecision
-from securevfl.runtime.channel import Channel, DisclosingMessage, DisclosureGate, DisclosureRecord, Event, Observer
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.codec import Message
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureGate, DisclosureRecord
+from securevfl.runtime.observer import Event, Observer
+from securevfl.runtime.party_threads import run_threads
 
-DECLARED: list[Declared] = [item for section in sections() for item in section.declared]
+DECLARED: list[MessageDeclaration] = [item for section in sections() for item in section.declared]
 KINDS: list[type[Message]] = sorted({item.message for item in DECLARED}, key=lambda kind: kind.__name__)
 TELLS = {item.message for item in DECLARED if item.reveals.kind in ("plain", "output")}
 
@@ -28,7 +30,7 @@ TELLS = {item.message for item in DECLARED if item.reveals.kind in ("plain", "ou
 # something has come or is over.
 PUBLIC = {
     "ChunkName",
-    "Closed",
+    "ResidualClosed",
     "HolderKeys",
     "Offer",
     "PairKey",
@@ -37,7 +39,7 @@ PUBLIC = {
     "Pulled",
     "ResidualKey",
     "ServerLimits",
-    "ShareKept",
+    "ShareStored",
     "SumKey",
     "SumPublic",
     "Taken",
@@ -48,15 +50,15 @@ PUBLIC = {
 # How many bits the receiver of a number can make it hold, where it deviates, and what of them the giver counts. Whoever
 # adds a message that tells something names it in one of these; what is weighed by the receiver belongs to the first.
 IN_BITS = {  # no message has more bits than its entry, whatever was multiplied (tests/disclosure/door_watch.py)
-    "Common", "FarCount", "GroupCounts", "MeasuredSum", "OpenedScores", "OpenedWeights", "ReasonCodes",
+    "Common", "OutOfRangeCount", "GroupCounts", "LossSum", "RoundedScores", "OpenedWeights", "ReasonCodes",
     "EvaluatedPoints", "NamedRows", "RoundedProducts", "RowStates", "ShuffledWords", "Slots", "Tags", "Values",
 }  # fmt: skip
 IN_NUMBERS = {  # counted one by one, of 64 bits at most: some 14 labels each; see threat-model.md
-    "Labels", "MaskPartial", "Opened", "PairMasked", "Part", "PartialSum", "PhasePart", "Pulled",
+    "Labels", "MaskPartial", "OpenedProduct", "PairMasked", "Part", "PartialSum", "PhasePart", "Pulled",
     "Push", "Residual", "Restored", "SecondMoments",
 }  # fmt: skip
 NOT_OF_ROWS = {  # sizes, keys, digests, verdicts: nothing of a row that a receiver could weigh
-    "Abort", "AlignmentHello", "Begin", "PredictionHandshake", "Committed", "ProbeResult", "RunHello", "OwnKey",
+    "Abort", "AlignmentHello", "Begin", "PredictionHandshake", "RowCommitments", "ProbeResult", "RunHello", "OwnKey",
     "Pace", "Position", "Question", "RoundTripTimes", "TableShape", "SessionDone", "StopDecision", "ScoreRequest",
 }  # fmt: skip
 

@@ -17,10 +17,13 @@ from securevfl.data.party import check_parties
 from securevfl.errors import IdError, PartiesError
 from securevfl.organisations.align import align_privately
 from securevfl.protocols.alignment import psi, psi_many, psi_points, psi_transfers, psi_work
-from securevfl.runtime.channel import Abort, Channel, DisclosurePermit, Event
+from securevfl.runtime.abort import Abort
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.codec import Message
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.disclosure_gate import DisclosurePermit
+from securevfl.runtime.observer import Event
+from securevfl.runtime.party_threads import run_threads
 
 Twist = Callable[[Message], Message]
 NAMES = ["bank", "shop", "telco", "clinic"]

@@ -15,8 +15,8 @@ from securevfl.protocols.alignment import psi_transfers, psi_work
 from securevfl.protocols.alignment.psi_many import Common, Slots, Store, Values
 from securevfl.protocols.alignment.psi_transfers import Masked, Offer, Question, Said, VoleRows, VoleTrees
 from securevfl.protocols.alignment.psi_work import Points, TwiceBlinded
-from securevfl.runtime.channel import Event
 from securevfl.runtime.codec import Message
+from securevfl.runtime.observer import Event
 from tests.protocols.test_psi import NAMES, Stop, cut_small, play
 
 

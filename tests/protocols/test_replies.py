@@ -23,11 +23,13 @@ from securevfl.protocols.residuals.base import (
     ResidualProtocol,
 )
 from securevfl.protocols.residuals.open_residual import OpenResidual
-from securevfl.protocols.residuals.sealed_residual import Blinded, Closed, SealedActive, SealedResidual
-from securevfl.runtime.channel import Channel, Event
+from securevfl.protocols.residuals.sealed_residual import BlindedProduct, ResidualClosed, SealedActive, SealedResidual
+from securevfl.runtime.background_task import BackgroundTask
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
-from securevfl.runtime.executor import Meter
-from securevfl.runtime.threads import BackgroundTask, run_threads
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.observer import Event
+from securevfl.runtime.party_threads import run_threads
 from tests.small_keys import SMALL
 
 RESIDUALS = [
@@ -76,7 +78,7 @@ def play(
         return PartyContext(
             channel=channel,
             roles=Roles.labelled("bank", ask),
-            meter=Meter(channel.clock, channel.books),
+            meter=Meter(channel.clock, channel.counters),
             parameters=dict.fromkeys(ask, COLUMNS),
         )
 
@@ -136,7 +138,7 @@ def test_replies_are_asked_late_in_any_order_and_again(residual: ResidualProtoco
         assert replies[0].gradient(Given(Js[0]), batch(0)) is first or not residual.seals
 
     events = play(residual, Agreement(openings=1, kept=5), published(gs, each_epoch=each_epoch), {"shop": ask})
-    asked = sum(isinstance(event.message, Blinded) for event in events if event.direction == "recv")
+    asked = sum(isinstance(event.message, BlindedProduct) for event in events if event.direction == "recv")
     assert asked == (len(gs) if residual.seals else 0)  # a J that does not move is asked for once
 
 
@@ -264,7 +266,9 @@ def test_a_newer_reply_than_are_kept_closes_the_oldest_at_both_ends() -> None:
             replies[1].gradient(Given(Js[1]), batch(1))
 
     events = play(SEALED, Agreement(kept=2), publish, {"shop": ask})
-    closed = [event.message.exchange for event in events if isinstance(event.message, Closed) and event.me == "bank"]
+    closed = [
+        event.message.exchange for event in events if isinstance(event.message, ResidualClosed) and event.me == "bank"
+    ]
     assert closed == [0, 1, None]
     assert all(len(numbers) <= 3 for numbers in open_at)
 
@@ -282,5 +286,7 @@ def test_a_reply_that_is_given_up_is_closed_and_one_that_is_spent_needs_no_word(
             given_up.gradient(Given(Js[0]), batch(0))
 
     events = play(SEALED, Agreement(kept=2), published(gs), {"shop": ask})
-    closed = [event.message.exchange for event in events if isinstance(event.message, Closed) and event.me == "bank"]
+    closed = [
+        event.message.exchange for event in events if isinstance(event.message, ResidualClosed) and event.me == "bank"
+    ]
     assert closed == [0, None]

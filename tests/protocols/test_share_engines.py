@@ -10,9 +10,9 @@ import securevfl as vfl
 from securevfl.crypto.kernel import blas_check
 from securevfl.errors import ConfigError, ProtocolError
 from securevfl.protocols import engines
-from securevfl.protocols.shares.share_products import Products, Query
+from securevfl.protocols.shares.share_products import ProductQuery, Products
 from securevfl.protocols.shares.share_schemes import SHARE_SCHEMES as LIBRARIES
-from securevfl.runtime.channel import Event
+from securevfl.runtime.observer import Event
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def magics(game, library):
     seen = set()
 
     def observe(event: Event) -> None:
-        if isinstance(event.message, Query):
+        if isinstance(event.message, ProductQuery):
             seen.add(event.message.ciphertext[:4])
 
     shares = game[0].protocol.shares.model_copy(update={"library": library})

@@ -21,13 +21,14 @@ from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
 from securevfl.crypto.sum_trees import SumTree, star
 from securevfl.disclosure.exposure import expected_label_auc, leverage, measure
-from securevfl.optim.rules import Optimizer
-from securevfl.protocols.declared import Declared, Release, Reveal
+from securevfl.optim.optimizer import Optimizer
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
+from securevfl.protocols.message_protocol import Release
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.base import ActiveResidual, Agreement, PassiveResidual, Reply, ResidualProtocol
 from securevfl.protocols.residuals.defences import Defence, Gaussian, Marvell, MaxNorm, Rounding
 from securevfl.protocols.residuals.open_residual import OpenReply
-from securevfl.protocols.residuals.sealed_residual import SealedG
+from securevfl.protocols.residuals.sealed_residual import ResidualCiphertext
 from tests.small_keys import SMALL
 
 LABEL_ATTACKS = [  # but the one that reads a forest (test_trees_leaks.py)
@@ -150,8 +151,8 @@ class UnderASealedName(ResidualProtocol):
     def passive(self, context: PartyContext, agreement: Agreement) -> PassiveResidual:
         return MutantPassive(context, self.mask)
 
-    def declares(self) -> list[Declared]:
-        return [Declared(SealedG, "active", "passive", Reveal("ciphertext", "active"))]
+    def declares(self) -> list[MessageDeclaration]:
+        return [MessageDeclaration(ResidualCiphertext, "active", "passive", Reveal("ciphertext", "active"))]
 
     @property
     def strength(self) -> str:
@@ -168,7 +169,7 @@ class MutantActive(ActiveResidual):
 
     def publish(self, g: Floats, *, epoch: int, to: Collection[str], again: Release | None = None) -> None:
         for passive in to:
-            self._context.channel.send(passive, SealedG(0, disguise(g, self._mask)))
+            self._context.channel.send(passive, ResidualCiphertext(0, disguise(g, self._mask)))
 
 
 class MutantPassive(PassiveResidual):
@@ -177,7 +178,7 @@ class MutantPassive(PassiveResidual):
         self._mask = mask
 
     def receive(self) -> Reply:
-        data = self.context.channel.recv(self.context.active, SealedG).ciphertext
+        data = self.context.channel.recv(self.context.active, ResidualCiphertext).ciphertext
         if self._mask == "none":
             return OpenReply(0, np.frombuffer(data[8:]).reshape(-1, 1), self.context)
         return OpenReply(0, (np.frombuffer(data, np.int64) - CONSTANT)[:, None] / 2.0**40, self.context)

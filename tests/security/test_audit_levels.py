@@ -22,10 +22,10 @@ from securevfl.audit.attacks.score_columns import added
 from securevfl.audit.noise_tables import with_noise_parties
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.families import leak_kinds
-from securevfl.protocols.shares.quantizer import Levels
+from securevfl.protocols.shares.quantizer import Quantizer
 from tests.small_keys import SMALL
 
-HALVES, SIXTEENTHS = Levels(-1, 7), Levels(-4, 9)
+HALVES, SIXTEENTHS = Quantizer(-1, 7), Quantizer(-4, 9)
 
 
 def drawn(*seeds: int) -> np.random.Generator:
@@ -51,7 +51,7 @@ def read(X: np.ndarray, weights: np.ndarray, step: float | None, askings: int = 
     seen = np.ones((len(X), 1)) * prior
     if step is not None:
         for k in range(askings):
-            level = rounded(f, Levels(int(np.log2(step)), 12), k)
+            level = rounded(f, Quantizer(int(np.log2(step)), 12), k)
             near = np.abs((every @ weights)[None] - level[:, None]) / step
             seen = seen * np.maximum(1 - near, 0)
     one = seen @ every / np.maximum(seen.sum(axis=1, keepdims=True), 1e-300)
@@ -101,7 +101,7 @@ def test_a_single_column_and_a_sum_follow_from_levels() -> None:
     part = drawn(2).normal(size=(4000, 1))
     none = np.empty((4000, 0))
     for log, column, total in ((-4, 0.995, 0.999), (-2, 0.92, 0.99), (-1, 0.76, 0.966)):
-        levels = Levels(log, 9)
+        levels = Quantizer(log, 9)
         assert added(none, rounded(0.35 * part, levels, 0), part, 200)[0] == pytest.approx(column, abs=0.02)
         assert explained(rounded(1.1 * part, levels, 0)[:, 0], part[:, 0]) == pytest.approx(total, abs=0.01)
 
@@ -134,7 +134,7 @@ def test_marks_tell_rows_in_time_and_little_in_as_many_evaluations_as_are_allowe
 def test_rows_that_are_moved_apart_are_read_for_certain() -> None:
     """Scores within 4: 1, 3, 7 and 15 rows an evaluation at a range of 4, 8, 16 and 32."""
     for reach, rows in ((4, 1), (8, 3), (16, 7), (32, 15)):
-        levels = Levels(-4, 4 + int(np.log2(2 * reach)))
+        levels = Quantizer(-4, 4 + int(np.log2(2 * reach)))
         f = np.clip(drawn(reach).normal(size=(400, 1)) * 1.5, -3.9, 3.9)
         assert (
             certain(EvaluatedRows(np.array([[-3.9], [3.9]]), np.zeros((2, 1)), np.zeros((2, 1), bool), levels)) == rows

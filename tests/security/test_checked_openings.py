@@ -24,8 +24,8 @@ from securevfl.families.rounds.rounds_family import Rounds
 from securevfl.families.transfer.transfer_family import TransferLearning
 from securevfl.protocols.engines import Engine
 from securevfl.protocols.residuals.sealed_residual import SealedActive
-from securevfl.protocols.sums.base import Part
-from securevfl.runtime.channel import Event
+from securevfl.protocols.sums.direct_sum import Part
+from securevfl.runtime.observer import Event
 from tests.small_keys import SMALL
 
 ENGINES: list[Engine] = [vfl.Ckks(), SMALL]

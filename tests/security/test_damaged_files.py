@@ -27,8 +27,8 @@ from securevfl.errors import SecureVFLError
 from securevfl.families.shares.shares_inputs import read_inputs
 from securevfl.families.state import State
 from securevfl.organisations.align import FolderJournal
-from securevfl.protocols.shares.disk_store import OnDisk
-from securevfl.protocols.shares.spent_chunks import SpentNames
+from securevfl.protocols.shares.disk_store import DiskStore
+from securevfl.protocols.shares.spent_chunks import SpentChunks
 from securevfl.training.checkpoint import Checkpoints, Saved
 from securevfl.training.model_part import ModelPart
 
@@ -79,7 +79,7 @@ def _write_order(folder: Path) -> Path:
 
 
 def _write_chunk(folder: Path) -> Path:
-    store = OnDisk(folder)
+    store = DiskStore(folder)
     store.put(0, b"name".ljust(16), 3, [b"first record", b"", b"third"])
     store.close()
     return folder / "chunk-0.ready"
@@ -95,7 +95,7 @@ def _read_chunk(path: Path) -> list[bytes]:
         store.close()
 
 
-class _Bound(OnDisk):
+class _Bound(DiskStore):
     """A folder whose files pass as those that were written, as after a bit that a disk has lost."""
 
     def _is_bound(self, number: int) -> bool:
@@ -125,7 +125,7 @@ def _read_row_set(path: Path) -> Any:
 
 
 def _write_names(folder: Path) -> Path:
-    SpentNames(folder / "names").spend(b"one".ljust(16))
+    SpentChunks(folder / "names").spend(b"one".ljust(16))
     return folder / "names"
 
 
@@ -143,7 +143,7 @@ KEPT = [
         "copy|use that",
     ),
     Kept("rows of a ledger", _write_row_set, _read_row_set, "put a copy"),
-    Kept("spent names", _write_names, lambda path: SpentNames(path).holds(bytes(16)), "put a copy back"),
+    Kept("spent names", _write_names, lambda path: SpentChunks(path).holds(bytes(16)), "put a copy back"),
 ]
 
 

@@ -33,11 +33,11 @@ from securevfl.crypto.paillier.paillier_messages import Header, MessageKind, num
 from securevfl.crypto.paillier.paillier_product import PaillierEvaluator, PaillierHolder
 from securevfl.errors import CryptoError
 from securevfl.protocols.engines import Engine
-from securevfl.protocols.residuals.sealed_residual import Blinded
+from securevfl.protocols.residuals.sealed_residual import BlindedProduct
 from securevfl.protocols.residuals.sealed_residual import ResidualKey as KeyMessage
+from securevfl.protocols.sums.mask_keys import SumPublic
 from securevfl.protocols.sums.pairwise_sum import PairMasked
-from securevfl.protocols.sums.sum_masks import SumPublic
-from securevfl.runtime.channel import Event
+from securevfl.runtime.observer import Event
 
 PARAMETERS = Parameters()
 
@@ -126,7 +126,7 @@ def test_a_key_that_names_both_halves_is_refused(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(CryptoError, match=r"SLK3 message has \d+ bytes, expected 57380"):
         LatticeEvaluator(PARAMETERS, holder.public)
     monkeypatch.setattr(LatticeScheme, "holders", NamesBoth)
-    assert Blinded not in left_by_shop(trains(vfl.Ckks(library="seal")))
+    assert BlindedProduct not in left_by_shop(trains(vfl.Ckks(library="seal")))
 
 
 class NamesBothOnKernel(KernelGradientHolder):
@@ -142,7 +142,7 @@ def test_a_key_on_the_kernel_that_names_both_halves_is_refused(monkeypatch: pyte
     with pytest.raises(CryptoError, match=r"SGK2 message has \d+ bytes, expected 49188"):
         KernelGradient().evaluator(holder.public)
     monkeypatch.setattr(KernelGradient, "holders", NamesBothOnKernel)
-    assert Blinded not in left_by_shop(trains(vfl.Ckks()))
+    assert BlindedProduct not in left_by_shop(trains(vfl.Ckks()))
 
 
 class ChoosesB(LatticeHolder):
@@ -358,7 +358,7 @@ def test_a_modulus_that_shares_a_factor_with_phi_is_refused(monkeypatch: pytest.
         self.public = bytes.fromhex(bad["public"])
 
     monkeypatch.setattr(PaillierHolder, "__init__", with_bad_key)
-    assert Blinded not in left_by_shop(trains(vfl.Paillier(bits=BITS)))
+    assert BlindedProduct not in left_by_shop(trains(vfl.Paillier(bits=BITS)))
 
 
 # Keys of masks

@@ -25,8 +25,15 @@ from securevfl.crypto.scheme import Shape
 from securevfl.data.party import register_of
 from securevfl.errors import LimitError, ProtocolError, ShapeMismatch
 from securevfl.protocols.engines import Engine
-from securevfl.protocols.residuals.sealed_residual import Opened, SealedActive, SealedG, SealedPassive, product_of
-from securevfl.runtime.channel import DisclosureGate, Event
+from securevfl.protocols.residuals.sealed_residual import (
+    OpenedProduct,
+    ResidualCiphertext,
+    SealedActive,
+    SealedPassive,
+    product_of,
+)
+from securevfl.runtime.disclosure_gate import DisclosureGate
+from securevfl.runtime.observer import Event
 from tests.small_keys import SMALL
 
 ENGINES = [vfl.Ckks(), SMALL]
@@ -61,8 +68,8 @@ def test_the_identity_for_j_is_refused_before_anything_is_opened(engine: Engine,
     with pytest.raises(ProtocolError, match=r"shop asks for .* 15 columns was agreed, .* 63 columns are asked"):
         vfl.simulate(job(engine), vfl.datasets.breast_cancer(), workers=1, observe=events.append)
     sent = [type(event.message) for event in events if event.me == "bank" and event.direction == "send"]
-    assert SealedG in sent
-    assert Opened not in sent
+    assert ResidualCiphertext in sent
+    assert OpenedProduct not in sent
     assert read == []
 
 
@@ -104,9 +111,9 @@ def test_a_second_opening_of_one_residual_is_not_given(monkeypatch: pytest.Monke
     assert asked == [0]
     assert more == []
     at_bank = [type(event.message) for event in events if event.me == "bank" and event.direction == "send"]
-    assert SealedG in at_bank
+    assert ResidualCiphertext in at_bank
     for end in range(len(at_bank)):
-        assert at_bank[:end].count(Opened) <= at_bank[:end].count(SealedG)
+        assert at_bank[:end].count(OpenedProduct) <= at_bank[:end].count(ResidualCiphertext)
 
 
 # What is left: a ciphertext that is no product, of the width agreed

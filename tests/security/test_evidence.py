@@ -162,7 +162,7 @@ def test_the_sheet_says_it_and_the_ledger_counts_bins_once(tmp_path: Path) -> No
     named = [vfl.Party(party.name, party.X, party.y, ids=[f"c{k}" for k in range(len(party))]) for party in parties]
     vfl.simulate(job(Woe()), named, ledgers=ledgers)
     once = sum(entry.told.count for entry in ledgers["bank"].read().entries if entry.told.group == "bins")
-    assert once == (41 + 3) * bin_classes.word_bits(1000)
+    assert once == (41 + 3) * bin_classes.count_bits(1000)
     vfl.simulate(job(Woe(), seed=4), named, ledgers=ledgers)  # the same bins and equations again
     with pytest.raises(LeakageError, match="fresh_equations"):
         vfl.simulate(job(Woe(bins=5)), named, ledgers=ledgers)
@@ -179,7 +179,7 @@ def test_weights_in_place_of_bins_read_no_more_labels_than_are_counted(
     """A party that deviates multiplies rows by 1, 2, 4 .. in place of bins. Whole numbers named 14 labels and more,
     each, 112 of 600 where 40 bits were counted; words name as many as they have bits, and these are counted."""
     parties, woe, read = noise(600, 2), Woe(bins=3), dict[int, list[bool]]()
-    word = bin_classes.word_bits(600)
+    word = bin_classes.count_bits(600)
     opens, sent = SealedActive._open_one, list[bytes]()
 
     def opened(self: SealedActive, *given: Any) -> bytes:

@@ -14,8 +14,8 @@ from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Schedule
 from securevfl.families.fdskl.kernel_model import Kernel
 from securevfl.families.fdskl.random_features import Frequencies
-from securevfl.protocols.sums.base import PhasePart
-from securevfl.runtime.channel import Event
+from securevfl.protocols.sums.direct_sum import PhasePart
+from securevfl.runtime.observer import Event
 
 ROWS, COLUMNS = 64, 3
 MODEL = Kernel(gamma=0.01, blocks=2, block_size=128)  # phases of 0/1 columns stay within half a turn

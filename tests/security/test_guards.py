@@ -11,7 +11,7 @@ from securevfl.audit.attacks import ATTACKS
 from securevfl.data.schedule import Schedule
 from securevfl.errors import LeakageError
 from securevfl.families import METHODS, leak_kinds
-from securevfl.runtime.channel import Event
+from securevfl.runtime.observer import Event
 
 
 def job(**keys: object) -> vfl.Job:
@@ -107,9 +107,9 @@ def test_sealed_messages_show_no_residual_and_repeat_nothing() -> None:
     parties = vfl.datasets.breast_cancer()
     events: list[Event] = []
     vfl.simulate(job(), parties, observe=events.append)
-    for kind in ("SealedG", "Blinded", "Opened"):
+    for kind in ("ResidualCiphertext", "BlindedProduct", "OpenedProduct"):
         bodies = [
-            event.message.__getattribute__("values" if kind == "Opened" else "ciphertext")
+            event.message.__getattribute__("values" if kind == "OpenedProduct" else "ciphertext")
             for event in events
             if type(event.message).__name__ == kind and event.direction == "recv"
         ]

@@ -15,9 +15,10 @@ from securevfl.protocols.alignment import psi, psi_points, psi_transfers, psi_wo
 from securevfl.protocols.alignment.psi import align_active, align_passive
 from securevfl.protocols.alignment.psi_many import Store
 from securevfl.protocols.alignment.psi_work import AlignmentWork, Journal, Points
-from securevfl.runtime.channel import Channel, Event
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.observer import Event
+from securevfl.runtime.party_threads import run_threads
 
 NAMES = ["bank", "shop", "telco", "clinic"]
 flows = pytest.mark.parametrize("transfers", [False, True], ids=["points", "transfers"])

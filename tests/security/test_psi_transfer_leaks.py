@@ -13,7 +13,7 @@ from securevfl.protocols.alignment import psi_many, psi_transfers, psi_work
 from securevfl.protocols.alignment.psi_many import Store
 from securevfl.protocols.alignment.psi_transfers import Masked, Question
 from securevfl.protocols.alignment.psi_work import AlignmentWork, Journal
-from securevfl.runtime.channel import DisclosurePermit, DisclosureRecord
+from securevfl.runtime.disclosure_gate import DisclosurePermit, DisclosureRecord
 from tests.security.test_psi_leaks import SETS, PartyView, evaluated
 
 UNIVERSE = list(range(200))

@@ -18,7 +18,7 @@ from securevfl.crypto.kernel.gradient import KernelGradientHolder
 from securevfl.families import output_rounding
 from securevfl.families.batch_participant import BatchPlayer
 from securevfl.families.output_rounding import RoundedOutputs, step_for
-from securevfl.protocols import link
+from securevfl.protocols import joint_prediction
 from securevfl.protocols.link import ActiveLink, PassiveLink
 from securevfl.protocols.residuals.sealed_residual import SealedActive
 from tests.security.test_checked_openings import moved
@@ -147,7 +147,7 @@ def test_every_output_of_a_run_is_whole_steps_with_one_dither_a_row(
 
     monkeypatch.setattr(RoundedOutputs, "__call__", noted)
     passed = list[Floats]()
-    for owner, name in ((PassiveLink, "contribute"), (link, "predict")):
+    for owner, name in ((PassiveLink, "contribute"), (joint_prediction, "predict")):
         assert hasattr(owner, name)
     own, keys = tables(120, 4, 2), {"epochs": 4, "batch_size": "all"} | FAMILIES[family]
     made = job(vfl.DirectSum(), **{key: value for key, value in keys.items() if key != "model"})

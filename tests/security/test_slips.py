@@ -26,7 +26,7 @@ from securevfl.families.rounds import rounds_participant
 from securevfl.families.training_data import TrainingData
 from securevfl.models import row_weights
 from securevfl.optim.fedbcd import FedBCD
-from securevfl.protocols.declared import Reals
+from securevfl.protocols.number_spaces import Reals
 
 TESTS = Path(__file__).parents[1]
 

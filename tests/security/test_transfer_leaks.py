@@ -26,11 +26,11 @@ from securevfl.families.transfer import local_quadratic, taylor
 from securevfl.families.transfer.transfer_model import Transfer
 from securevfl.families.transfer.two_way_exchange import SecondMoments
 from securevfl.models.metrics import area_under_curve
-from securevfl.protocols.notes import Learned
+from securevfl.protocols.observations import GradientLearned
 from securevfl.protocols.residuals.defences import Gaussian
 from securevfl.protocols.residuals.open_residual import OpenResidual
 from securevfl.protocols.residuals.sealed_residual import SealedResidual
-from securevfl.runtime.channel import Event, Observer
+from securevfl.runtime.observer import Event, Observer
 
 COLUMNS = 10
 
@@ -39,13 +39,13 @@ class Bank(Observer):
     """Keeps what the party with labels learns, in order: gradients, and scores at an evaluation."""
 
     def __init__(self) -> None:
-        self.learned: list[Learned] = []
+        self.learned: list[GradientLearned] = []
 
     def __call__(self, event: Event) -> None:
         pass
 
     def note(self, me: str, fact: object) -> None:
-        if me == "bank" and isinstance(fact, Learned):
+        if me == "bank" and isinstance(fact, GradientLearned):
             self.learned.append(fact)
 
 
@@ -64,8 +64,8 @@ def parties(rows: int) -> list[vfl.Party]:
 class Received:
     """Of one run: what the bank has learned, and what it has not been told, of both groups of rows (k x d)."""
 
-    gradients: list[Learned]
-    scores: list[Learned]
+    gradients: list[GradientLearned]
+    scores: list[GradientLearned]
     trained: Floats
     held_out: Floats
     own: Floats
@@ -101,7 +101,7 @@ def job(units: int, optimizer: Any, rounds: int, residual: Any, gamma: float, **
     )
 
 
-def solved(facts: Sequence[Learned], before: Floats) -> Floats:
+def solved(facts: Sequence[GradientLearned], before: Floats) -> Floats:
     """The vector nearest to `before` that answers all equations of an exchange."""
     A, b = np.vstack([fact.J.dense.T for fact in facts]), np.concatenate([fact.gradient for fact in facts])
     weight = 1 / np.maximum(np.linalg.norm(A, axis=1), 1e-12)
@@ -164,7 +164,7 @@ class Exchange(Observer):
     """Keeps what both parties learn of the first exchange: opened gradients, and the other's moments."""
 
     def __init__(self) -> None:
-        self.learned: dict[str, list[Learned]] = {"bank": [], "shop": []}
+        self.learned: dict[str, list[GradientLearned]] = {"bank": [], "shop": []}
         self.moments: dict[str, Floats] = {}
 
     def __call__(self, event: Event) -> None:
@@ -172,7 +172,7 @@ class Exchange(Observer):
             self.moments[event.me] = np.asarray(event.message.upper, np.float64)
 
     def note(self, me: str, fact: object) -> None:
-        if isinstance(fact, Learned):
+        if isinstance(fact, GradientLearned):
             self.learned[me].append(fact)
 
 

@@ -21,7 +21,7 @@ from securevfl.families.run_facts import known_run
 from securevfl.organisations import peer_session
 from securevfl.organisations.peer_session import run_session
 from securevfl.organisations.peer_settings import PeerSettings
-from securevfl.runtime.channel import DisclosureGate
+from securevfl.runtime.disclosure_gate import DisclosureGate
 from securevfl.transport.peers import Peers
 from tests.transport.test_aborts import KINDS, made
 

@@ -15,7 +15,7 @@ from securevfl.data.party import register_of
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, LeakageError
 from securevfl.models.metrics import area_under_curve
-from securevfl.protocols.score_ledger.ledger import Ledger
+from securevfl.protocols.score_ledger.ledger import ScoreLedger
 from securevfl.training.comparison import Comparison, compared_jobs, own_metrics
 
 sklearn = pytest.importorskip("sklearn.linear_model")
@@ -120,7 +120,7 @@ def test_ledgers_are_asked_for_all_models_before_anything_is_told(tmp_path: Path
     own = tables(1600)
     ledgers = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in own}
     held = JOB.schedule(register_of(own)).test
-    measured = Ledger(ledgers["shop"].scores)
+    measured = ScoreLedger(ledgers["shop"].scores)
     for _ in range(2):
         measured.measure("bank", [own[1].keys[row].tobytes() for row in held])
     seen: list[str] = []

@@ -15,8 +15,8 @@ from securevfl.data.schedule import Rows
 from securevfl.families.shares.shares_job import on_shares
 from securevfl.families.shares.shares_plan import plan
 from securevfl.models import pair_metrics
-from securevfl.protocols.shares.opened_loss import MOST
-from securevfl.protocols.shares.quantizer import Levels
+from securevfl.protocols.shares.opened_loss import MAX_LOSS_ROWS
+from securevfl.protocols.shares.quantizer import Quantizer
 
 Marks = NDArray[np.bool_]
 
@@ -32,7 +32,7 @@ class EvaluatedRows:
     f: Floats
     own: Floats
     label: Marks
-    levels: Levels
+    levels: Quantizer
 
     def told(self, seed: int) -> Floats:
         """Return the level (m x c) of each row in one evaluation, in the rows' own order, which the attacker does not
@@ -63,7 +63,7 @@ def measured(pair: RealIdealPair) -> tuple[EvaluatedRows, EvaluatedRows]:
     """Return the rows that are evaluated, as far as there is room, and others that were not: those trained on."""
     schedule = pair.schedule
     held = schedule.test if len(schedule.test) else schedule.flow
-    return _of(pair, held[:MOST]), _of(pair, schedule.flow)
+    return _of(pair, held[:MAX_LOSS_ROWS]), _of(pair, schedule.flow)
 
 
 def _of(pair: RealIdealPair, rows: Rows) -> EvaluatedRows:

@@ -19,7 +19,7 @@ from securevfl.audit.attacks.base import Score, fixed_remedy
 from securevfl.audit.attacks.evaluated_rows import EvaluatedRows, PairsAttack, measured
 from securevfl.audit.attacks.new_row_scores import explained
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
-from securevfl.protocols.score_ledger.limits import ROWS_PER_MEASURE
+from securevfl.protocols.score_ledger.limits import ROWS_PER_EVALUATION
 
 
 class MarkedPairs(PairsAttack):
@@ -30,7 +30,7 @@ class MarkedPairs(PairsAttack):
 
     def score(self, pair: RealIdealPair) -> Score:
         rows, _ = measured(pair)
-        times = max(1, len(rows.f) // ROWS_PER_MEASURE)
+        times = max(1, len(rows.f) // ROWS_PER_EVALUATION)
         rng = np.random.default_rng([pair.seed, 9])
         share, chance = (told_of(rows, times, rng, marks=marks) for marks in (True, False))
         said = (

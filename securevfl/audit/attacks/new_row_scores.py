@@ -12,7 +12,7 @@ from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Rows
 from securevfl.job import Job
-from securevfl.protocols.shares.quantizer import Levels
+from securevfl.protocols.shares.quantizer import Quantizer
 
 ROWS = 3000  # that are asked about at most
 
@@ -58,7 +58,7 @@ def as_told(job: Job, f: Floats, seed: int) -> Floats:
     return rounded(f, options.score_levels(job.model.loss.spacing), seed)
 
 
-def rounded(f: Floats, levels: Levels, seed: int) -> Floats:
+def rounded(f: Floats, levels: Quantizer, seed: int) -> Floats:
     """Round sums f (any shape) at random to levels; those out of reach wrap."""
     at = np.floor(f / levels.size + np.random.default_rng([seed, 6]).random(f.shape))
     return levels.sums(at.astype(np.int64).view(np.uint64), rounded_down=0)

@@ -16,7 +16,7 @@ from securevfl.audit.recording.party_view import as_numbers, fields
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Rows
-from securevfl.protocols.notes import Pushed, ToldSum
+from securevfl.protocols.observations import OthersSumLearned, OutputsPushed
 from securevfl.protocols.residuals.open_residual import OpenResidual
 
 BATCHES = 8  # of a partition that are looked at
@@ -41,7 +41,7 @@ class ColumnNumbers:
 
 Numbers = Iterator[tuple[Rows, list[Floats]]]  # of rows, so many times
 
-T = TypeVar("T", Total, ToldSum, Pushed)
+T = TypeVar("T", Total, OthersSumLearned, OutputsPushed)
 
 
 def by_batch(numbers: Iterable[T]) -> dict[int, list[T]]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from securevfl.base.arrays import Floats
-from securevfl.protocols.declared import Phases
-from securevfl.protocols.notes import Pushed, ToldSum
-from securevfl.runtime.channel import DisclosureRecord, Event
+from securevfl.protocols.number_spaces import Phases
+from securevfl.protocols.observations import OthersSumLearned, OutputsPushed
 from securevfl.runtime.codec import Message
+from securevfl.runtime.disclosure_gate import DisclosureRecord
+from securevfl.runtime.observer import Event
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,6 @@ class PartyRecord:
     events: list[Event] = field(default_factory=list)
     phases: list[LearnedPhaseSum] = field(default_factory=list)
     shared: list[Total] = field(default_factory=list)
-    pushed: list[Pushed] = field(default_factory=list)
-    told: list[ToldSum] = field(default_factory=list)
+    pushed: list[OutputsPushed] = field(default_factory=list)
+    told: list[OthersSumLearned] = field(default_factory=list)
     trained: set[int] = field(default_factory=set)

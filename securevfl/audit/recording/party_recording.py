@@ -16,9 +16,18 @@ from securevfl.audit.recording.replayed_defence import replayed
 from securevfl.base.arrays import Floats
 from securevfl.data.party import Party, check_parties
 from securevfl.job import Job
-from securevfl.protocols.notes import Began, Learned, LearnedPhases, Pushed, SharedResidual, Summed, ToldSum
+from securevfl.protocols.observations import (
+    GradientLearned,
+    IterationStarted,
+    OthersSumLearned,
+    OutputsPushed,
+    PhasesLearned,
+    SharedResidual,
+    SumFinished,
+)
 from securevfl.protocols.residuals.base import ResidualProtocol
-from securevfl.runtime.channel import DisclosureRecord, Event, Observer
+from securevfl.runtime.disclosure_gate import DisclosureRecord
+from securevfl.runtime.observer import Event, Observer
 from securevfl.training.run import Run
 from securevfl.training.simulate import simulate
 
@@ -55,24 +64,24 @@ class Recording(defaultdict[str, PartyRecord], Observer):
             seen = self[me]
             visit = len(seen.visits) - 1
             match fact:
-                case Began(index):
+                case IterationStarted(index):
                     seen.visits.append(index)
-                case Summed(index):
+                case SumFinished(index):
                     every = self._summed(me)
                     seen.trained.add(len(every) - 1)
                     seen.totals.append(Total(visit, index, every[-1]))
-                case Learned(index, J, gradient, group):
+                case GradientLearned(index, J, gradient, group):
                     opened = Opening(visit, index, J.dense, gradient.reshape(J.dense.shape[1], -1))
                     (seen.bin_counts if group == "bins" else seen.opened_gradients).append(opened)
                 case DisclosureRecord():
                     seen.disclosures.append(fact)
                 case SharedResidual(index, words):
                     seen.shared.append(Total(visit, index, words.copy()))
-                case Pushed():
+                case OutputsPushed():
                     seen.pushed.append(fact)
-                case ToldSum():
+                case OthersSumLearned():
                     seen.told.append(fact)
-                case LearnedPhases(k, bits, phases):
+                case PhasesLearned(k, bits, phases):
                     seen.phases.append(LearnedPhaseSum(visit, k, bits, phases.copy()))
 
 

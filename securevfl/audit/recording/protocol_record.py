@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import Roles
-from securevfl.protocols.declared import Declared, Space
+from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.differentiable import Jacobian
+from securevfl.protocols.number_spaces import Space
 
 COLLECTS = "A"  # the party that collects, and publishes residuals, where one protocol runs alone
 
@@ -31,7 +32,7 @@ class SumSession(NamedTuple):
 
     subchannel: str
     roles: Roles
-    declared: list[Declared]
+    declared: list[MessageDeclaration]
 
     def carries(self, subchannel: str, *names: str) -> bool:
         """Whether a subchannel is its own, or one below, and these are of its parties."""

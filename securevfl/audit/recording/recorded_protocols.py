@@ -11,8 +11,10 @@ from pydantic import PrivateAttr, SerializeAsAny
 
 from securevfl.audit.recording.protocol_record import LearnedGradient, ProtocolRecord, SumRecord, SumSession
 from securevfl.base.arrays import Floats
-from securevfl.protocols.declared import Declared, Phases, Release, Space
+from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.differentiable import Differentiable
+from securevfl.protocols.message_protocol import Release
+from securevfl.protocols.number_spaces import Phases, Space
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.base import (
     ActiveResidual,
@@ -49,7 +51,7 @@ class RecordedSum(SumProtocol):
         )
         return RecordedSumRole(self.inner.role(context), context.me, summed)
 
-    def declares(self, passives: Sequence[str]) -> list[Declared]:
+    def declares(self, passives: Sequence[str]) -> list[MessageDeclaration]:
         return self.inner.declares(passives)
 
     def coalitions(self, parties: Sequence[str]) -> dict[str, frozenset[str]]:
@@ -89,7 +91,7 @@ class RecordedResidual(ResidualProtocol):
     def passive(self, context: PartyContext, agreement: Agreement) -> PassiveResidual:
         return RecordedPassive(self.inner.passive(context, agreement), context, self._witness)
 
-    def declares(self) -> list[Declared]:
+    def declares(self) -> list[MessageDeclaration]:
         return self.inner.declares()
 
     @property

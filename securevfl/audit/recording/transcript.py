@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from securevfl.audit.recording.protocol_record import LearnedGradient, ProtocolRecord
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import Roles
-from securevfl.protocols.declared import Declared
-from securevfl.runtime.channel import Event
+from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.runtime.codec import Message
+from securevfl.runtime.observer import Event
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Transcript:
 
     events: list[Event]
     roles: Roles
-    declared: list[Declared]
+    declared: list[MessageDeclaration]
     protocol_record: ProtocolRecord
     secrets: dict[str, NDArray[Any]] = field(default_factory=dict)
     rotates: bool = False
@@ -40,7 +40,7 @@ class Transcript:
         """Every message as its receiver saw it."""
         return [event for event in self.events if event.direction == "recv"]
 
-    def declaration(self, event: Event) -> Declared | None:
+    def declaration(self, event: Event) -> MessageDeclaration | None:
         """Return what is declared of a received message, first by the sum on its subchannel; None if nothing is."""
         casts = [
             cast for cast in self.protocol_record.casts.values() if cast.carries(event.subchannel, event.me, event.peer)

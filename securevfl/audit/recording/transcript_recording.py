@@ -20,15 +20,17 @@ from securevfl.data.party import Party, check_parties, register_of
 from securevfl.families.declarations import declared_of, roles_of
 from securevfl.job import Job
 from securevfl.models.class_labels import classes_of
-from securevfl.protocols.declared import Declared, Space
+from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.differentiable import FixedJacobian
+from securevfl.protocols.number_spaces import Space
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.base import Agreement, Batch, ResidualProtocol
 from securevfl.protocols.sums.base import SumProtocol, SumRole
-from securevfl.runtime.channel import Channel, Event
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
-from securevfl.runtime.executor import Meter
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.observer import Event
+from securevfl.runtime.party_threads import run_threads
 from securevfl.training.run import Run
 from securevfl.training.simulate import simulate
 
@@ -66,7 +68,7 @@ def _watched(residual: ResidualProtocol, active: str, witness: ProtocolRecord) -
 def _transcript(
     events: list[Event],
     roles: Roles,
-    declared: list[Declared],
+    declared: list[MessageDeclaration],
     witness: ProtocolRecord,
     residual: ResidualProtocol | None,
     secrets: dict[str, NDArray[Any]] | None = None,
@@ -89,7 +91,7 @@ def record_sum(
     sums = witnessed(RecordedSum, protocol, witness)
 
     def context(channel: Channel) -> SumRole:
-        return sums.role(PartyContext(channel, cast, Meter(channel.clock, channel.books, executor)))
+        return sums.role(PartyContext(channel, cast, Meter(channel.clock, channel.counters, executor)))
 
     def collect(channel: Channel) -> None:
         role = context(channel)
@@ -128,7 +130,7 @@ def record_residual(
         return PartyContext(
             channel=channel,
             roles=cast,
-            meter=Meter(channel.clock, channel.books, executor),
+            meter=Meter(channel.clock, channel.counters, executor),
             outputs=outputs,
             parameters={name: J[0].shape[1] * outputs for name, J in jacobians.items()},
         )

@@ -20,7 +20,7 @@ from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.families.evaluations import evaluated, evaluations
 from securevfl.families.fdml.fdml_optimizer import FdmlJob
 from securevfl.families.rounds.rounds_disclosures import added_up
-from securevfl.runtime.channel import Group
+from securevfl.runtime.disclosure_gate import Group
 
 
 def _columns(

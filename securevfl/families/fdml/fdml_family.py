@@ -33,14 +33,15 @@ from securevfl.families.run_facts import Known
 from securevfl.families.state import State
 from securevfl.models.base import Model
 from securevfl.models.linear import Logistic
-from securevfl.optim.rules import Training
+from securevfl.optim.optimizer import Training
 from securevfl.options import JobOptions
-from securevfl.protocols.choice import Protocol
-from securevfl.protocols.declared import Declared, Reals, Reveal, recast
+from securevfl.protocols.declarations import MessageDeclaration, Reveal, declare_in_roles
 from securevfl.protocols.engines import Ckks
+from securevfl.protocols.number_spaces import Reals
 from securevfl.protocols.party_context import PartyContext
+from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.residuals.open_residual import OpenResidual
-from securevfl.protocols.sums.base import DirectSum
+from securevfl.protocols.sums.direct_sum import DirectSum
 
 
 class FdmlMethod(Method[FdmlJob]):
@@ -107,19 +108,19 @@ class FdmlMethod(Method[FdmlJob]):
             },
         }
 
-    def declares(self, job: FdmlJob, roles: Roles) -> list[Declared]:
+    def declares(self, job: FdmlJob, roles: Roles) -> list[MessageDeclaration]:
         passives, workers = roles.having(PASSIVE), (ACTIVE, PASSIVE)
         stored = stored_of(job)
         parts = job.protocol.sum_for(len(passives)).declares(passives)
-        found = recast(parts, {COLLECTOR: (ACTIVE,), CONTRIBUTOR: (PASSIVE,)}, space=Reals)
+        found = declare_in_roles(parts, {COLLECTOR: (ACTIVE,), CONTRIBUTOR: (PASSIVE,)}, space=Reals)
         told = workers if job.optimizer.shows_labels else (ACTIVE,)
-        found += recast(stored.declares(), {COLLECTOR: (SERVER,), CONTRIBUTOR: workers, READER: told})
-        found += recast(pulls.declares(stored, told), {READER: told})
+        found += declare_in_roles(stored.declares(), {COLLECTOR: (SERVER,), CONTRIBUTOR: workers, READER: told})
+        found += declare_in_roles(pulls.declares(stored, told), {READER: told})
         if SERVER not in roles.kinds:
             found += peer_pulls.declares_peer_pulls()
         if job.protocol.residual is None:
             return found + label_sharing.declares_labels()
-        begins = Declared(pulls.Position, ACTIVE, PASSIVE, Reveal("public"))
+        begins = MessageDeclaration(pulls.Position, ACTIVE, PASSIVE, Reveal("public"))
         return [*found, begins, *job.protocol.residual.declares()]
 
     def counts(self, job: FdmlJob, sizes: Sizes) -> list[Disclosure]:

@@ -31,7 +31,9 @@ from securevfl.families.fdml.stored_sum import StoredSum
 from securevfl.families.fdml.stored_sums import STORED
 from securevfl.families.fdml.worker_pace import WorkerPace
 from securevfl.models.block import BlockModel
-from securevfl.optim.rules import AnyRule, Optimizer, Sgd
+from securevfl.optim.optimizer import Optimizer
+from securevfl.optim.rule_choice import AnyRule
+from securevfl.optim.rules import Sgd
 from securevfl.options import JobOptions
 from securevfl.protocols.party_context import PartyContext
 

@@ -10,7 +10,7 @@ from securevfl.families.fdml.pull_server import PullServer
 from securevfl.families.participant import Player, Round
 from securevfl.families.state import State
 from securevfl.families.training_data import TrainingData
-from securevfl.protocols.link import AskedRows
+from securevfl.protocols.joint_prediction import RowsToScore
 from securevfl.protocols.party_context import PartyContext
 
 STORED_SUBCHANNEL = "stored"
@@ -37,7 +37,7 @@ class FdmlServer(Player):
         for done in server.serve():
             yield Round(done, len(visits), visits[done - 1].epoch)
 
-    def decision(self, rows: RowSlices, asked: AskedRows | None = None) -> Floats | None:
+    def decision(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
         return None
 
     def state(self) -> State:

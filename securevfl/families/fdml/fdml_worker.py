@@ -32,12 +32,13 @@ from securevfl.families.state import State
 from securevfl.families.training_data import TrainingData
 from securevfl.models.block import Place
 from securevfl.optim.rules import Updater
-from securevfl.protocols.declared import permit_sizes
-from securevfl.protocols.link import ActiveLink, AskedRows, PassiveLink, predict
-from securevfl.protocols.notes import Began, Pushed, ToldSum
+from securevfl.protocols.joint_prediction import RowsToScore, predict
+from securevfl.protocols.link import ActiveLink, PassiveLink
+from securevfl.protocols.observations import IterationStarted, OthersSumLearned, OutputsPushed
 from securevfl.protocols.party_context import PartyContext
+from securevfl.protocols.permits import permit_sizes
 from securevfl.protocols.residuals.base import Agreement, Batch
-from securevfl.runtime.clock import Kind
+from securevfl.runtime.costs import Kind
 
 SAMPLE = 1024  # rows that the first weights are drawn from
 
@@ -166,10 +167,10 @@ class FdmlWorker(BatchPlayer):
     def _push(self, pulls: Pulls, t: int) -> _Open:
         batch = self.batch(self._visits[t])
         self._channel.gate.began(t + 1)
-        self._channel.note(Began(batch.index))
+        self._channel.note(IterationStarted(batch.index))
         H = self._shown(self.model.forward(batch.X), batch)
         self._channel.clock.offloaded(Kind.LOCAL, batch.elsewhere)
-        self._channel.note(Pushed(batch.index, H))
+        self._channel.note(OutputsPushed(batch.index, H))
         pulls.push(t, H, self._done)
         return _Open(t, batch, H, self._done)
 
@@ -189,7 +190,7 @@ class FdmlWorker(BatchPlayer):
     def _step(self, item: _Open, answer: PullAnswer, down: ActiveLink | None) -> Round:
         assert answer.total is not None, "who knows labels is told sums"
         X, f = item.batch.X, answer.total
-        self._channel.note(ToldSum(item.batch.index, f - item.H, answer.versions))
+        self._channel.note(OthersSumLearned(item.batch.index, f - item.H, answer.versions))
         if self._done > item.steps or self._blur is not None:  # its own part has moved since, or is known better
             f = f - item.H + self.model.forward(X)
         self._round, self._booked = item.t + 1, None
@@ -226,7 +227,7 @@ class FdmlWorker(BatchPlayer):
         self._done = item.t + 1
         return Round(self._done, len(self._visits), item.batch.epoch, self._booked)
 
-    def decision(self, rows: RowSlices, asked: AskedRows | None = None) -> Floats | None:
+    def decision(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
         return predict(self._context, self._sums, self.model, rows, self._context.outputs, self.shown_of(rows))
 
     def state(self) -> State:

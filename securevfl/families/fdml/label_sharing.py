@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PASSIVE
 from securevfl.errors import ProtocolError
-from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.party_context import PartyContext
-from securevfl.runtime.channel import DisclosingMessage, DisclosureRecord
+from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecord
 
 LABELS_SUBCHANNEL = "labels"
 
@@ -26,9 +26,9 @@ class Labels(DisclosingMessage, frozen=True):
     targets: NDArray[np.float64]
 
 
-def declares_labels() -> list[Declared]:
+def declares_labels() -> list[MessageDeclaration]:
     """Declare what the message with the labels reveals."""
-    return [Declared(Labels, ACTIVE, PASSIVE, Reveal("plain", "the label of every training row"))]
+    return [MessageDeclaration(Labels, ACTIVE, PASSIVE, Reveal("plain", "the label of every training row"))]
 
 
 def show(context: PartyContext, targets: Floats) -> None:

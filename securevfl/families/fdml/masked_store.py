@@ -25,9 +25,10 @@ from securevfl.crypto.prg import Prg
 from securevfl.crypto.secret import Secret
 from securevfl.errors import KeyMismatch, ProtocolError
 from securevfl.families.fdml.stored_sum import OTHERS, SPACE, StoredServer, StoredSum, StoredWorker
-from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.party_context import PartyContext
-from securevfl.protocols.sums.sum_masks import KEY_MESSAGES, from_residues, own_keys, to_residues
+from securevfl.protocols.sums.mask_keys import KEY_MESSAGES, exchange_mask_keys
+from securevfl.protocols.sums.residues import from_residues, to_residues
 
 MARKS = 2
 
@@ -42,12 +43,12 @@ class StoredMasks(StoredSum):
     pulled: ClassVar[Reveal] = Reveal("output", OTHERS)
 
     def worker(self, context: PartyContext, readers: Collection[str]) -> StoredWorker:
-        return MaskedWorker(context, own_keys(context, readers, _DOMAIN))
+        return MaskedWorker(context, exchange_mask_keys(context, readers, _DOMAIN))
 
     def server(self, context: PartyContext, readers: Collection[str]) -> StoredServer:
         return MaskedServer(context, whole=True)
 
-    def declares(self) -> list[Declared]:
+    def declares(self) -> list[MessageDeclaration]:
         return KEY_MESSAGES
 
     @property

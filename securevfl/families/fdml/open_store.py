@@ -10,7 +10,7 @@ import numpy as np
 from securevfl.base.arrays import Floats
 from securevfl.errors import ProtocolError, RangeError
 from securevfl.families.fdml.stored_sum import OTHERS, SPACE, StoredServer, StoredSum, StoredWorker
-from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.party_context import PartyContext
 
 
@@ -28,7 +28,7 @@ class StoredOpen(StoredSum):
     def server(self, context: PartyContext, readers: Collection[str]) -> StoredServer:
         return OpenServer(context, whole=False)
 
-    def declares(self) -> list[Declared]:
+    def declares(self) -> list[MessageDeclaration]:
         return []
 
     @property

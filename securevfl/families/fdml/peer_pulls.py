@@ -23,16 +23,17 @@ from securevfl.families.fdml.open_store import StoredOpen
 from securevfl.families.fdml.pull_server import Latest, PullAnswered
 from securevfl.families.fdml.pulls import Position, PullAnswer, Pulls, Push, Restored
 from securevfl.families.fdml.worker_pace import WorkerPace
-from securevfl.protocols.declared import Declared, permit_sizes
+from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.party_context import PartyContext
-from securevfl.runtime.channel import DisclosurePermit, DisclosureRecord
+from securevfl.protocols.permits import permit_sizes
+from securevfl.runtime.disclosure_gate import DisclosurePermit, DisclosureRecord
 
 
-def declares_peer_pulls() -> list[Declared]:
+def declares_peer_pulls() -> list[MessageDeclaration]:
     """Declare what the messages reveal, between workers of any role."""
     shown = StoredOpen.pushed
     return [
-        Declared(message, sender, receiver, shown)
+        MessageDeclaration(message, sender, receiver, shown)
         for message in (Restored, Position, Push)
         for sender, receiver in ((ACTIVE, PASSIVE), (PASSIVE, ACTIVE), (PASSIVE, PASSIVE))
     ]

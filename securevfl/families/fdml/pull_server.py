@@ -10,8 +10,8 @@ from securevfl.errors import ProtocolError
 from securevfl.families.fdml.pulls import Position, Pulled, Push, Restored
 from securevfl.families.fdml.stored_sum import StoredServer
 from securevfl.families.fdml.worker_pace import WorkerPace
-from securevfl.protocols.declared import permit_sizes
 from securevfl.protocols.party_context import PartyContext
+from securevfl.protocols.permits import permit_sizes
 from securevfl.runtime.channel import Channel
 
 

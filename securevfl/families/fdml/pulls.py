@@ -32,9 +32,10 @@ from securevfl.base.roles import ACTIVE, PASSIVE, SERVER
 from securevfl.errors import ProtocolError
 from securevfl.families.fdml.stored_sum import StoredSum, StoredWorker
 from securevfl.families.fdml.worker_pace import WorkerPace
-from securevfl.protocols.declared import Declared, Reveal, permit_sizes
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.party_context import PartyContext
-from securevfl.runtime.channel import DisclosingMessage, DisclosurePermit, DisclosureRecord
+from securevfl.protocols.permits import permit_sizes
+from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosurePermit, DisclosureRecord
 
 
 class Restored(DisclosingMessage, frozen=True):
@@ -103,16 +104,16 @@ class Pulls(ABC):
         """
 
 
-def declares(stored: StoredSum, told: Iterable[str]) -> list[Declared]:
+def declares(stored: StoredSum, told: Iterable[str]) -> list[MessageDeclaration]:
     """Declare what the messages reveal; `told` are the roles that pull sums."""
     found = []
     for role in (ACTIVE, PASSIVE):
         pulled = stored.pulled if role in told else Reveal("public")
         found += [
-            Declared(Restored, role, SERVER, stored.pushed),
-            Declared(Position, role, SERVER, Reveal("public")),
-            Declared(Push, role, SERVER, stored.pushed),
-            Declared(Pulled, SERVER, role, pulled),
+            MessageDeclaration(Restored, role, SERVER, stored.pushed),
+            MessageDeclaration(Position, role, SERVER, Reveal("public")),
+            MessageDeclaration(Push, role, SERVER, stored.pushed),
+            MessageDeclaration(Pulled, SERVER, role, pulled),
         ]
     return found
 

@@ -35,7 +35,9 @@ from securevfl.base.arrays import Floats
 from securevfl.base.config import read_nested
 from securevfl.errors import CryptoError, ProtocolError, RangeError
 from securevfl.families.fdml.local_noise import LocalNoise
-from securevfl.protocols.declared import Declared, MessageProtocol, Reals, Reveal
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
+from securevfl.protocols.message_protocol import MessageProtocol
+from securevfl.protocols.number_spaces import Reals
 from securevfl.protocols.party_context import PartyContext
 
 SPACE = Reals()  # |H| of one entry never exceeds its bound
@@ -160,7 +162,7 @@ class StoredSum(MessageProtocol):
         """Create the side of the context's collector, which is the server."""
 
     @abstractmethod
-    def declares(self) -> list[Declared]:
+    def declares(self) -> list[MessageDeclaration]:
         """Declare what its own messages reveal, in the roles of a sum and of who reads it: those that make keys."""
 
     @property

@@ -25,12 +25,13 @@ from securevfl.families.participant import Player
 from securevfl.families.run_facts import Known
 from securevfl.families.state import State
 from securevfl.models.base import Model
-from securevfl.optim.rules import Training
+from securevfl.optim.optimizer import Training
 from securevfl.options import JobOptions
-from securevfl.protocols.choice import Protocol
-from securevfl.protocols.declared import Circle, Declared, recast
+from securevfl.protocols.declarations import MessageDeclaration, declare_in_roles
+from securevfl.protocols.number_spaces import Circle
 from securevfl.protocols.party_context import PartyContext
-from securevfl.protocols.sums.base import DirectSum
+from securevfl.protocols.protocol_options import Protocol
+from securevfl.protocols.sums.direct_sum import DirectSum
 from securevfl.protocols.sums.pairwise_sum import PairwiseSum
 from securevfl.protocols.sums.tree_sum import TreeSum
 
@@ -71,11 +72,11 @@ class Phases(Method[PhasesJob]):
             "kernel pairwise": own | {"protocol": Protocol(sum=PairwiseSum())},
         }
 
-    def declares(self, job: PhasesJob, roles: Roles) -> list[Declared]:
+    def declares(self, job: PhasesJob, roles: Roles) -> list[MessageDeclaration]:
         found = []
         others = roles.others(roles.lead)
         for declared in (job.protocol.sum_for(len(others)).declares(others), phase_sums.declares()):
-            found += recast(declared, _parts(roles), space=None if len(roles.having(ACTIVE)) > 1 else Circle)
+            found += declare_in_roles(declared, _parts(roles), space=None if len(roles.having(ACTIVE)) > 1 else Circle)
         return found
 
     def counts(self, job: PhasesJob, sizes: Sizes) -> list[Disclosure]:

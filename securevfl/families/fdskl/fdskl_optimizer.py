@@ -29,7 +29,7 @@ from securevfl.base.arrays import Floats
 from securevfl.families.fdskl.phase_sums import PhaseSums
 from securevfl.families.fdskl.random_features import Expansion, Floats32, KernelShare
 from securevfl.optim.curvature import bound
-from securevfl.optim.rules import Optimizer
+from securevfl.optim.optimizer import Optimizer
 from securevfl.protocols.residuals.base import Batch
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from securevfl.families.fdskl.random_features import Expansion, Frequencies, Ker
 from securevfl.families.participant import Round
 from securevfl.families.state import State
 from securevfl.families.training_data import TrainingData
-from securevfl.protocols.link import AskedRows
+from securevfl.protocols.joint_prediction import RowsToScore
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.base import Batch
 
@@ -58,7 +58,7 @@ class PhasesPlayer(BatchPlayer):
     def batch(self, visit: Iteration) -> Batch:
         return self.data.batch(visit, columns=not self.share.knows(visit.index))
 
-    def decision(self, rows: RowSlices, asked: AskedRows | None = None) -> Floats | None:
+    def decision(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
         data = self._training
         own = data is not None and rows is data.evaluated
         blocks = self._blocks(len(rows))

@@ -15,7 +15,7 @@ from securevfl.crypto.prg import Prg
 from securevfl.crypto.secret import Secret
 from securevfl.families.fdskl.kernel_model import Bits, Kernel
 from securevfl.families.fdskl.phase_sums import PhaseSums
-from securevfl.protocols.declared import Phases
+from securevfl.protocols.number_spaces import Phases
 
 Floats32 = NDArray[np.float32]
 

@@ -8,9 +8,9 @@ from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.families.evaluations import evaluated, evaluations, scores
 from securevfl.models.block import BlockModel
 from securevfl.options import JobOptions
-from securevfl.protocols.bin_classes import word_bits
+from securevfl.protocols.bin_classes import count_bits
 from securevfl.protocols.residuals.defences import Gaussian
-from securevfl.runtime.channel import Group
+from securevfl.runtime.disclosure_gate import Group
 
 
 def counts(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
@@ -55,7 +55,7 @@ def bins_told(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
     for name, asked in sizes.bins.items():
         table = sizes.tables.get(name, "")
         basis = f"classes in bins ({job.prepare.woe}), columns {table}, batches {sizes.partition}" if table else ""
-        told = job.protocol.residual.counted_bits(sizes.rows, asked, word_bits(sizes.rows))
+        told = job.protocol.residual.counted_bits(sizes.rows, asked, count_bits(sizes.rows))
         found.append(Disclosure("labels", name, (sizes.active,), told, hold, basis, "bins", asked))
     return found
 

@@ -37,13 +37,14 @@ from securevfl.optim.celu import CeluVFL
 from securevfl.optim.fedbcd import FedBCD
 from securevfl.optim.rounds import RoundsTraining
 from securevfl.options import JobOptions
-from securevfl.protocols.choice import Protocol
-from securevfl.protocols.declared import Declared, Reals, Reveal, recast
+from securevfl.protocols.declarations import MessageDeclaration, Reveal, declare_in_roles
 from securevfl.protocols.engines import Ckks
+from securevfl.protocols.number_spaces import Reals
 from securevfl.protocols.party_context import PartyContext
+from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.residuals.open_residual import OpenResidual
-from securevfl.protocols.residuals.sealed_residual import Opened
-from securevfl.protocols.sums.base import DirectSum
+from securevfl.protocols.residuals.sealed_residual import OpenedProduct
+from securevfl.protocols.sums.direct_sum import DirectSum
 from securevfl.protocols.sums.tree_sum import TreeSum
 
 EVIDENCE = Reveal("output", "the receiver's own parameter gradient J^T g, and the classes in each of its bins")
@@ -88,13 +89,13 @@ class Rounds(Method[RoundsJob]):
         }
         return linear | (neural if installed("torch") else {})
 
-    def declares(self, job: RoundsJob, roles: Roles) -> list[Declared]:
+    def declares(self, job: RoundsJob, roles: Roles) -> list[MessageDeclaration]:
         sums = job.protocol.sum_for(len(roles.having(PASSIVE)))
         parts, down = sums.declares(roles.having(PASSIVE)), job.protocol.residual.declares()
         if job.prepare.woe is not None:
-            down = [replace(item, reveals=EVIDENCE) if item.message is Opened else item for item in down]
+            down = [replace(item, reveals=EVIDENCE) if item.message is OpenedProduct else item for item in down]
         return [
-            *recast(parts, {COLLECTOR: (ACTIVE,), CONTRIBUTOR: (PASSIVE,)}, space=Reals),
+            *declare_in_roles(parts, {COLLECTOR: (ACTIVE,), CONTRIBUTOR: (PASSIVE,)}, space=Reals),
             *down,
             *job.optimizer.declares(),
         ]

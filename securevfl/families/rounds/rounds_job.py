@@ -5,7 +5,7 @@ from __future__ import annotations
 from securevfl.models.block import BlockModel
 from securevfl.optim.rounds import RoundsTraining
 from securevfl.options import JobOptions
-from securevfl.protocols.choice import Protocol
+from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.residuals.base import ResidualProtocol
 
 

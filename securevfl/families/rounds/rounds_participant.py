@@ -13,7 +13,8 @@ from securevfl.families.state import State
 from securevfl.families.training_data import TrainingData
 from securevfl.models.block import Place
 from securevfl.optim.rules import Updater
-from securevfl.protocols.link import ActiveLink, AskedRows, PassiveLink, predict
+from securevfl.protocols.joint_prediction import RowsToScore, predict
+from securevfl.protocols.link import ActiveLink, PassiveLink
 from securevfl.protocols.party_context import PartyContext
 
 SAMPLE = 1024  # rows that the first weights are drawn from
@@ -73,7 +74,7 @@ class RoundsPlayer(BatchPlayer):
             with PassiveLink(self._context, self._sums, asks, self.shown_batch) as self._link:
                 yield from self.rounds(self._optimizer.passive(self, self._link))
 
-    def decision(self, rows: RowSlices, asked: AskedRows | None = None) -> Floats | None:
+    def decision(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
         self._settle()
         return predict(self._context, self._sums, self.model, rows, self._outputs, self.shown_of(rows))
 

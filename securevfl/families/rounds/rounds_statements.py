@@ -16,7 +16,7 @@ from securevfl.families.rounds.rounds_disclosures import bins_told, count_opened
 from securevfl.families.rounds.rounds_job import RoundsJob
 from securevfl.families.run_facts import Known
 from securevfl.options import JobOptions
-from securevfl.protocols.bin_classes import word_bits
+from securevfl.protocols.bin_classes import count_bits
 
 BATCHES = 8  # of a partition that are measured
 
@@ -90,7 +90,8 @@ def _bins(job: JobOptions, party: str, known: Known | None) -> list[str]:
     told = next(item for item in bins_told(job, sizes) if item.learner == party)
     return [
         f"{what}:",
-        f"{sizes.bins[party]} words of {word_bits(sizes.rows)} bits and checks, {told.count:,} bits of the {told.of:,} "
+        f"{sizes.bins[party]} words of {count_bits(sizes.rows)} bits and checks, {told.count:,} bits of the "
+        f"{told.of:,} "
         "that the labels of",
         f"{sizes.rows:,} rows hold ({told.share:.3f}), whatever it asks; a bin of one class is the labels of its rows",
     ]

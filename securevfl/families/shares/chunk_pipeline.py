@@ -11,8 +11,8 @@ from typing import Generic, TypeVar
 
 from securevfl.data.schedule import Iteration
 from securevfl.families.shares.shares_job import SharesJob
+from securevfl.runtime.background_task import BackgroundTask
 from securevfl.runtime.channel import Channel
-from securevfl.runtime.threads import BackgroundTask
 
 T = TypeVar("T")
 

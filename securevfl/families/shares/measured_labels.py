@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.models import metrics, pair_metrics
 from securevfl.models.loss import Loss
-from securevfl.protocols.shares.score_label_pairs import FEW_ALIKE, LevelPairs
+from securevfl.protocols.shares.score_label_pairs import MIN_ROWS_PER_LABEL, ScoreLabelPairs
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,14 @@ class MeasuredLabels:
             return cls(loss, classes, targets, targets > 0, None, reach)
         side = 1.0 if targets.max() >= -targets.min() else -1.0
         wide = side * targets > reach / 2
-        return cls(loss, classes, targets, wide & (wide.sum() >= FEW_ALIKE), targets, reach, side)
+        return cls(loss, classes, targets, wide & (wide.sum() >= MIN_ROWS_PER_LABEL), targets, reach, side)
 
     @property
     def none(self) -> float:
         """The mean loss without a model."""
         return float(self.loss.value(np.zeros_like(self.targets), self.targets).mean())
 
-    def metrics(self, found: LevelPairs) -> tuple[dict[str, float], list[list[float]]]:
+    def metrics(self, found: ScoreLabelPairs) -> tuple[dict[str, float], list[list[float]]]:
         """All metrics that pairs tell, and of two classes the calibration."""
         if self.less is not None:
             return pair_metrics.residual_metrics(self.loss, self._residuals(found), self.targets, self.classes), []
@@ -57,13 +57,13 @@ class MeasuredLabels:
         proba = self.loss.proba(found.f)[:, 1]
         return told, metrics.calibration(found.marked[:, 0], proba).tolist()
 
-    def spread(self, found: LevelPairs) -> dict[str, float]:
+    def spread(self, found: ScoreLabelPairs) -> dict[str, float]:
         """Return the standard errors of the metrics that pairs tell."""
         if self.less is not None:
             return pair_metrics.residual_standard_errors(self.loss, self._residuals(found), self.targets, self.classes)
         return pair_metrics.class_standard_errors(self.loss, found.f, found.marked, self.classes)
 
-    def _residuals(self, found: LevelPairs) -> Floats:
+    def _residuals(self, found: ScoreLabelPairs) -> Floats:
         """Read the residuals (n x c) off the levels."""
         r = self.side * found.f
         return self.side * np.where(found.marked & (r > self.reach / 2), r - 2 * self.reach, r)

@@ -12,8 +12,8 @@ from securevfl.families.shares.shares_job import SharesJob
 from securevfl.families.shares.shares_plan import bits_of_codes, weight_levels
 from securevfl.models.inputs import InputShape
 from securevfl.options import JobOptions
-from securevfl.protocols.score_ledger.limits import BUDGET
-from securevfl.protocols.shares.opened_loss import FEWEST, MOST
+from securevfl.protocols.score_ledger.limits import SCORE_BIT_BUDGET
+from securevfl.protocols.shares.opened_loss import MAX_LOSS_ROWS, MIN_LOSS_ROWS
 
 SCORES = LeakKind(
     "scores",
@@ -28,14 +28,14 @@ def told_bits(job: SharesJob, sizes: Sizes, rounds: str) -> int:
     held = sizes.holds.get(rounds)
     free = held is None or SCORES.name in job.accepts
     codes = bits_of_codes(job, rounds, sizes.columns[rounds])
-    most = inf if free or held is None else (BUDGET * held.bits - codes) / sizes.outputs
+    most = inf if free or held is None else (SCORE_BIT_BUDGET * held.bits - codes) / sizes.outputs
     return job.protocol.shares.allowed_levels(job.model.loss.spacing, most).bits
 
 
 def measured(sizes: Sizes) -> int:
     """How many rows metrics are taken of."""
-    rows = min(sizes.held_out or sizes.rows, MOST // sizes.outputs)
-    return rows if rows >= FEWEST else 0
+    rows = min(sizes.held_out or sizes.rows, MAX_LOSS_ROWS // sizes.outputs)
+    return rows if rows >= MIN_LOSS_ROWS else 0
 
 
 def measures(job: JobOptions, sizes: Sizes) -> int:

@@ -14,7 +14,7 @@ from securevfl.families.shares.chunk_pipeline import chunks_of, epochs_ahead
 from securevfl.families.shares.shares_job import SharesJob
 from securevfl.families.shares.shares_plan import plan
 from securevfl.models.inputs import InputShape
-from securevfl.protocols.shares.shares_params import BLOCK
+from securevfl.protocols.shares.shares_params import ROWS_PER_BLOCK
 
 # Measured, 16 visits to 40,000 rows at once, a row, output and visit
 PRODUCT_BYTES = 47  # of a holder's query and its reply, from each other party
@@ -61,7 +61,12 @@ def needs(job: SharesJob, schedule: Schedule, sizes: Sizes) -> list[str]:
     n, widest = len(schedule.train) + len(schedule.test), max(widths.values())
     own = 8 * n * max(sizes.columns.values())
     tables = TABLES * numbers.entries * octets * sizes.outputs
-    memory = MEMORY + ROW * n + (own if own < MAX_IN_MEMORY_BYTES else 0) + min(BLOCK, rows) * (ENTRY * widest + tables)
+    memory = (
+        MEMORY
+        + ROW * n
+        + (own if own < MAX_IN_MEMORY_BYTES else 0)
+        + min(ROWS_PER_BLOCK, rows) * (ENTRY * widest + tables)
+    )
     disk = kept + INTEGERS * rows * widest + (own / 2 if own >= MAX_IN_MEMORY_BYTES else 0)
     return [
         f"{len(visits):,} visits at most, {visited or f'to {rows:,} rows'}; {numbers.bits} bits a number, "

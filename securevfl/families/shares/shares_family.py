@@ -55,9 +55,9 @@ from securevfl.models.rounding_error import SumRounding
 from securevfl.models.trees import Trees
 from securevfl.optim.fedbcd import FedSGD
 from securevfl.options import JobOptions
-from securevfl.protocols.choice import Protocol
-from securevfl.protocols.declared import Declared
+from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.party_context import PartyContext
+from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.shares import (
     chunk_agreement,
     iteration,
@@ -164,13 +164,13 @@ class SharesMethod(Method[SharesJob]):
     def rounding(self, job: SharesJob, rows: int, parties: int) -> SumRounding | None:
         return rounding(job)
 
-    def declares(self, job: SharesJob, roles: Roles) -> list[Declared]:
+    def declares(self, job: SharesJob, roles: Roles) -> list[MessageDeclaration]:
         asks = self.asker(job, roles.lead)
         found = [
-            *chunk_agreement.declares_ready(),
+            *chunk_agreement.declares(),
             *offline_phase.declares(),
             *iteration.declares(),
-            *(score_label_pairs.declares_pairs if pair_metrics.fits(job.model.loss) else opened_loss.declares)(),
+            *(score_label_pairs.declares if pair_metrics.fits(job.model.loss) else opened_loss.declares)(),
             *range_count.declares_counts(),
             *opened_scores.declares(roles.role(asks) if asks in roles.parties else PASSIVE),
             *(opened_weights.declares() if job.protocol.shares.open_weights else ()),

@@ -6,10 +6,10 @@ from typing import TypeGuard
 
 from securevfl.base.config import misfits
 from securevfl.models.linear import LinearModel
+from securevfl.optim.block_descent import BlockDescent
 from securevfl.optim.fedbcd import FedBCD
-from securevfl.optim.rules import BlockDescent
 from securevfl.options import JobOptions
-from securevfl.protocols.choice import Protocol
+from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.shares.shares_options import Shares
 
 

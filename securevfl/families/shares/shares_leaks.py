@@ -28,8 +28,8 @@ from securevfl.families.shares.shares_job import SharesJob
 from securevfl.families.shares.shares_plan import bits_of_codes, weight_levels
 from securevfl.models import pair_metrics
 from securevfl.options import JobOptions
-from securevfl.protocols.score_ledger.limits import BUDGET, ROWS_PER_MEASURE
-from securevfl.protocols.shares.score_label_pairs import FEW_ALIKE, FEW_ROWS
+from securevfl.protocols.score_ledger.limits import ROWS_PER_EVALUATION, SCORE_BIT_BUDGET
+from securevfl.protocols.shares.score_label_pairs import MIN_PAIR_ROWS, MIN_ROWS_PER_LABEL
 
 HEAVY = 0.5  # of what columns hold
 
@@ -100,13 +100,13 @@ def metric_leaks(job: JobOptions, sizes: Sizes) -> Iterator[Leak]:
     if not rows:
         return
     few, pairs = [], pair_metrics.fits(job.model.loss)  # where not, one sum of losses is told
-    if pairs and rows < FEW_ROWS:
-        few.append(f"metrics are of {rows} rows, fewer than {FEW_ROWS}")
-    if pairs and sizes.alike is not None and sizes.alike < FEW_ALIKE:
-        few.append(f"{sizes.alike} of the rows measured have the rarest label, fewer than {FEW_ALIKE}")
+    if pairs and rows < MIN_PAIR_ROWS:
+        few.append(f"metrics are of {rows} rows, fewer than {MIN_PAIR_ROWS}")
+    if pairs and sizes.alike is not None and sizes.alike < MIN_ROWS_PER_LABEL:
+        few.append(f"{sizes.alike} of the rows measured have the rarest label, fewer than {MIN_ROWS_PER_LABEL}")
     if few:
-        share = ceil(100 * FEW_ROWS / (sizes.rows + sizes.held_out)) / 100
-        enough = f" = {share}" if rows < FEW_ROWS and sizes.held_out and share <= 0.5 else ""
+        share = ceil(100 * MIN_PAIR_ROWS / (sizes.rows + sizes.held_out)) / 100
+        enough = f" = {share}" if rows < MIN_PAIR_ROWS and sizes.held_out and share <= 0.5 else ""
         yield Leak(
             SMALL_METRICS,
             sizes.active,
@@ -114,7 +114,7 @@ def metric_leaks(job: JobOptions, sizes: Sizes) -> Iterator[Leak]:
             f"hold out more rows (test_fraction{enough})",
             apart=True,
         )
-    if times > (most := max(1, rows // ROWS_PER_MEASURE)):
+    if times > (most := max(1, rows // ROWS_PER_EVALUATION)):
         yield Leak(
             SMALL_METRICS,
             sizes.active,
@@ -148,15 +148,15 @@ def score_leaks(job: SharesJob, sizes: Sizes, rounds: str) -> Iterator[Leak]:
             continue
         bits = (told_bits(job, sizes, rounds) if name == rounds else levels.bits) * c
         codes = bits_of_codes(job, name, sizes.columns[name])
-        if bits + codes > BUDGET * own.bits:
-            most = int((BUDGET * own.bits - codes) / c)
+        if bits + codes > SCORE_BIT_BUDGET * own.bits:
+            most = int((SCORE_BIT_BUDGET * own.bits - codes) / c)
             beside = f" and {job.reason_codes} reason codes {codes:.1f} more" if codes else ""
             fewer = "use fewer reason_codes, or " if codes else ""
             yield Leak(
                 SCORES,
                 asker,
                 f"scores of a new row tell up to {bits} bits{beside}, a row of {name} holds {own.bits:.1f}, a "
-                f"fourth of which are {BUDGET * own.bits:.1f}",
+                f"fourth of which are {SCORE_BIT_BUDGET * own.bits:.1f}",
                 f'{fewer}add score_bits = {most} or scores = "none" to protocol.shares'
                 if most > 2
                 else f'{fewer}add scores = "none" to protocol.shares',

@@ -23,15 +23,14 @@ from securevfl.models import pair_metrics
 from securevfl.models.loss import Loss
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.shares.iteration import SharedState
-from securevfl.protocols.shares.opened_loss import FEWEST, MOST, LossTable, measure
-from securevfl.protocols.shares.quantizer import END, Levels
-from securevfl.protocols.shares.range_count import MOST as COUNTED
-from securevfl.protocols.shares.range_count import counted
-from securevfl.protocols.shares.score_label_pairs import Marked, pairs
-from securevfl.protocols.shares.shares_session import Met
-from securevfl.protocols.shares.word_shuffle import Shuffle, prepared
+from securevfl.protocols.shares.opened_loss import MAX_LOSS_ROWS, MIN_LOSS_ROWS, LossTable, open_loss
+from securevfl.protocols.shares.quantizer import CLIP_FRACTION, Quantizer
+from securevfl.protocols.shares.range_count import MAX_COUNTED_SUMS, count_out_of_range
+from securevfl.protocols.shares.score_label_pairs import PairInputs, open_pairs
+from securevfl.protocols.shares.shares_session import SharesSession
+from securevfl.protocols.shares.word_shuffle import Shuffle, prepare_shuffle
 from securevfl.runtime import eventlog
-from securevfl.runtime.clock import Stage
+from securevfl.runtime.costs import Stage
 
 if TYPE_CHECKING:
     from securevfl.families.shares.shares_participant import SharesPlayer
@@ -86,9 +85,9 @@ class Measures:
 
     def _measure(self, loss: Loss, data: TrainingData, state: SharedState, rounds: int) -> dict[str, float]:
         rows = self._evaluated(data)
-        if len(rows) < FEWEST:
+        if len(rows) < MIN_LOSS_ROWS:
             if self._context.me == self._context.active:
-                what = f"{FEWEST} rows to take metrics of were expected, {len(rows)} came, so there are none"
+                what = f"{MIN_LOSS_ROWS} rows to take metrics of were expected, {len(rows)} came, so there are none"
                 warnings.warn(
                     f"party {self._context.me}: {what}; hold out more (test_fraction)", DataNotice, stacklevel=2
                 )
@@ -102,14 +101,14 @@ class Measures:
             own = MeasuredLabels.of(loss, labels, classes, levels.reach)
         met = self._player.met
         held = loss.classifies and levels.has_ends(self._player.plan.numbers)
-        found = pairs(
+        found = open_pairs(
             met.products,
             self._shuffle(len(rows)),
             self._player.terms,
             state,
             self._player.inputs_of(data, rows.rows),
             levels,
-            None if own is None else Marked(own.marks, own.less),
+            None if own is None else PairInputs(own.marks, own.less),
             met.tops if held else None,
         )
         if found is None or own is None:
@@ -118,7 +117,7 @@ class Measures:
         self._spread = own.spread(found)
         self._watch(told["loss"], own.none, rounds)
         if self._uncounted and own.less is None:
-            self._warn(float((np.abs(found.f) > END * levels.reach).mean()), NEAR_END, _NEAR)
+            self._warn(float((np.abs(found.f) > CLIP_FRACTION * levels.reach).mean()), NEAR_END, _NEAR)
         if not held:
             outer = (np.abs(found.f) > OUTER * own.reach) & ((own.less is None) | ~found.marked)
             self._warn(float(outer.mean()), 0.0, _WRAP)
@@ -132,7 +131,7 @@ class Measures:
             else LossTable(self._job.loss.value, rated, self._job.loss.minimizer(rated))
         )
         met, own = self._player.met, self._player.inputs_of(data, rows.rows)
-        found = measure(met.products, met.transfers, self._player.terms, state, state.visits, own, targets)
+        found = open_loss(met.products, met.transfers, self._player.terms, state, state.visits, own, targets)
         if found is None or targets is None:
             return {}
         none = float(targets.values(np.zeros_like(targets.least), targets.targets).mean())
@@ -151,14 +150,14 @@ class Measures:
     def count_far(self, data: TrainingData, state: SharedState | None, visit: Iteration) -> None:
         """Count, of some rows of the last visit, those whose sums are beyond the end of their table, as often as the
         partner's ledger lets them be counted; warn of any."""
-        rows, met = visit.rows[: COUNTED // self._context.outputs], self._player.met
-        if len(rows) < FEWEST or state is None:
+        rows, met = visit.rows[: MAX_COUNTED_SUMS // self._context.outputs], self._player.met
+        if len(rows) < MIN_LOSS_ROWS or state is None:
             return
         self._context.channel.clock.stage = Stage.EVALUATE
         X, numbers = self._player.inputs_of(data, rows), self._player.plan.numbers
         rated = data.rated_outputs(rows, self._context.outputs)
         limited = not (self._context.resources.simulated or "small_metrics" in self._job.accepts)
-        found = counted(
+        found = count_out_of_range(
             met.products,
             met.tops,
             self._player.terms,
@@ -185,11 +184,11 @@ class Measures:
     def _evaluated(self, data: TrainingData) -> ScaledRows:
         """Return the rows that are measured: those to be evaluated, or as many as there is room for, spread evenly over
         the table: one that is sorted by time is not judged by its first months."""
-        rows, most = np.sort(data.evaluated.rows), MOST // self._context.outputs
+        rows, most = np.sort(data.evaluated.rows), MAX_LOSS_ROWS // self._context.outputs
         spread = np.linspace(0, len(rows) - 1, min(len(rows), most)).astype(np.intp)
         return ScaledRows(data, rows[spread])
 
-    def _levels(self, loss: Loss) -> Levels:
+    def _levels(self, loss: Loss) -> Quantizer:
         return self._job.protocol.shares.metrics_levels(self._player.plan.numbers, classifies=loss.classifies)
 
     def _shuffle(self, rows: int) -> Shuffle | None:
@@ -197,25 +196,25 @@ class Measures:
         made = self._shuffles.get(self._chunk)
         return made.popleft() if made else self._prepared(self._player.met, rows)
 
-    def _prepared(self, met: Met, rows: int) -> Shuffle | None:
+    def _prepared(self, met: SharesSession, rows: int) -> Shuffle | None:
         ends, holders = met.switches, (self._context.active, self._context.roles.the(PARTNER))
         if ends is None:
             return None
         (peer,) = (name for name in holders if name != self._context.me)
         bits = self._levels(self._job.model.loss).bits + 1
-        return prepared(met.products.context, peer, ends, rows, bits, blocks=self._context.outputs)
+        return prepare_shuffle(met.products.context, peer, ends, rows, bits, blocks=self._context.outputs)
 
     def enter(self, chunk: int) -> None:
         """Go on to a chunk, by the number of its first visit; shuffles left from the one before serve no longer."""
         self._shuffles.pop(self._chunk, None)
         self._chunk = chunk
 
-    def prepare(self, met: Met, data: TrainingData, first: int, visits: int, total: int) -> None:
+    def prepare(self, met: SharesSession, data: TrainingData, first: int, visits: int, total: int) -> None:
         """Make shuffles for the evaluations that come in a chunk of so many visits, of `total` in all; some of them."""
         every, rows, last = self._job.evaluation_interval, len(self._evaluated(data)), first + visits
         due = {number for number in range(first + 1, last + 1) if every and number % every == 0}
         due |= {last} if last == total else set()
-        count = min(len(due), AHEAD) if rows >= FEWEST and pair_metrics.fits(self._job.model.loss) else 0
+        count = min(len(due), AHEAD) if rows >= MIN_LOSS_ROWS and pair_metrics.fits(self._job.model.loss) else 0
         made = (self._prepared(met, rows) for _ in range(count))
         self._shuffles[first] = deque(shuffle for shuffle in made if shuffle is not None)
 
@@ -239,7 +238,7 @@ class Measures:
             or context.resources.simulated
             or context.resources.evaluations_reserved
             or "small_metrics" in self._job.accepts
-            or len(rows) < FEWEST
+            or len(rows) < MIN_LOSS_ROWS
         ):
             return
         total = len(data.schedule)

@@ -35,33 +35,33 @@ from securevfl.families.state import State
 from securevfl.families.training_data import ScaledRows, TrainingData
 from securevfl.models.inputs import FittingData, Inputs, InputShape, inputs_at, private_stream
 from securevfl.models.loss import Loss
+from securevfl.optim.block_descent import BlockDescent
 from securevfl.optim.curvature import of_rows
-from securevfl.optim.rules import BlockDescent
-from securevfl.protocols.link import AskedRows
-from securevfl.protocols.notes import Began
+from securevfl.protocols.joint_prediction import RowsToScore
+from securevfl.protocols.observations import IterationStarted
 from securevfl.protocols.party_context import PartyContext
-from securevfl.protocols.score_ledger.ledger import OWN, REFUSED, Ledger
-from securevfl.protocols.score_ledger.limits import BUDGET
+from securevfl.protocols.score_ledger.ledger import REFUSED, SELF, ScoreLedger
+from securevfl.protocols.score_ledger.limits import SCORE_BIT_BUDGET
 from securevfl.protocols.shares import iteration as shares
 from securevfl.protocols.shares import opened_weights
-from securevfl.protocols.shares.chunk_agreement import all_ended, is_ready
-from securevfl.protocols.shares.column_blocks import ColumnBlocks, VisitColumns
-from securevfl.protocols.shares.disk_store import OnDisk
-from securevfl.protocols.shares.fixed_point import Numbers
-from securevfl.protocols.shares.forward_sums import NewRows
-from securevfl.protocols.shares.iteration import SharesActive, SharesPartner, SharesPassive, Side
-from securevfl.protocols.shares.offline_phase import Ahead
-from securevfl.protocols.shares.opened_scores import Asking, Scores
-from securevfl.protocols.shares.preprocessing_store import NAME_BYTES, InMemory, Ready
-from securevfl.protocols.shares.quantizer import Levels
-from securevfl.protocols.shares.remote_columns import PlacedColumns
-from securevfl.protocols.shares.residual_tables import LookUp
+from securevfl.protocols.shares.chunk_agreement import agree_on_chunk, wait_for_all
+from securevfl.protocols.shares.column_blocks import ColumnBlocks, LocalColumns
+from securevfl.protocols.shares.disk_store import DiskStore
+from securevfl.protocols.shares.fixed_point import FixedPointEncoding
+from securevfl.protocols.shares.forward_sums import ColumnSource
+from securevfl.protocols.shares.iteration import FeatureParty, LabelParty, PartnerParty, TrainingRole
+from securevfl.protocols.shares.offline_phase import OfflinePhase
+from securevfl.protocols.shares.opened_scores import ScoringParams, ScoringSession
+from securevfl.protocols.shares.preprocessing_store import NAME_BYTES, MemoryStore, PreprocessingStore
+from securevfl.protocols.shares.quantizer import Quantizer
+from securevfl.protocols.shares.remote_columns import RemoteColumns
+from securevfl.protocols.shares.residual_tables import ResidualTables
 from securevfl.protocols.shares.share_schemes import SHARE_SCHEMES
-from securevfl.protocols.shares.shares_params import RowBlock, Terms
-from securevfl.protocols.shares.shares_session import Met
+from securevfl.protocols.shares.shares_params import RowBlock, SharesParams
+from securevfl.protocols.shares.shares_session import SharesSession
 from securevfl.runtime import eventlog
-from securevfl.runtime.clock import Stage
-from securevfl.runtime.placing import PlacedPart
+from securevfl.runtime.costs import Stage
+from securevfl.runtime.worker_backend import RemotePart
 
 # One party.
 
@@ -90,8 +90,8 @@ class _Training:
     """What a player needs while it trains."""
 
     data: TrainingData
-    ahead: Ahead
-    side: Side
+    ahead: OfflinePhase
+    side: TrainingRole
     visits: list[Iteration]
     rows: tuple[int, ...]
 
@@ -113,7 +113,7 @@ class SharesPlayer(Player):
         self._state = _shared(own)
         self._run: str = own.get("run", context.resources.run)
         self._training: _Training | None = None
-        self._scores: Scores | None = None
+        self._scores: ScoringSession | None = None
         self._weights: Floats | None = own.get("theta")
         self._blocks = 0
         self._answered = AnsweredRows(np.zeros(0, np.bool_), np.zeros(0, np.bool_))
@@ -130,7 +130,7 @@ class SharesPlayer(Player):
     @property
     def row_bits(self) -> float:
         free = "scores" in self._job.accepts or self._options.scores == "exact" or self._context.resources.simulated
-        return float("inf") if free else BUDGET * float(self._sizes["held"])
+        return float("inf") if free else SCORE_BIT_BUDGET * float(self._sizes["held"])
 
     @property
     def exchanges(self) -> int:
@@ -189,7 +189,7 @@ class SharesPlayer(Player):
     def _measures(self) -> Measures:
         return Measures(self, self._job, self._context)
 
-    def decision(self, rows: RowSlices, asked: AskedRows | None = None) -> Floats | None:
+    def decision(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
         if self._state is None:
             raise ConfigError(f"{self._context.me}: a model was expected, this party has none yet; train first")
         if self._scores is None:
@@ -225,7 +225,7 @@ class SharesPlayer(Player):
                 self._measures.enter(first)
                 channel.clock.stage = Stage.TRAIN
                 channel.gate.began(first + 1)
-                channel.note(Began(part[0].index))
+                channel.note(IterationStarted(part[0].index))
                 states = training.side.train(chunk, len(part))
                 for number, (visit, self._state) in enumerate(zip(part, states, strict=True), first + 1):
                     yield Round(number, of, visit.epoch)
@@ -233,7 +233,7 @@ class SharesPlayer(Player):
                         break
                     if number - first < len(part):
                         channel.gate.began(number + 1)
-                        channel.note(Began(part[number - first].index))
+                        channel.note(IterationStarted(part[number - first].index))
                 else:
                     ahead.store.drop(chunk)
                     training.give_back()
@@ -266,9 +266,9 @@ class SharesPlayer(Player):
     def answered(self, rows: int) -> AnsweredRows:
         return self._answered
 
-    def known(self, asked: AskedRows) -> KnownRows:
+    def known(self, asked: RowsToScore) -> KnownRows:
         ledger = self.ledger
-        question = ledger.question(self._noted(), OWN, asked.ids, ledger.commitments(asked.ids, asked.raw))
+        question = ledger.question(self._noted(), SELF, asked.ids, ledger.commitments(asked.ids, asked.raw))
         states, trained = ledger.look(question), ledger.trained_on(question)
         scores = np.full((len(states), self._context.outputs), np.nan)
         for at, score in enumerate(ledger.kept(question, of="score")):
@@ -289,12 +289,12 @@ class SharesPlayer(Player):
         return State(kept, inputs=own) if own else kept
 
     @cached_property
-    def met(self) -> Met:
+    def met(self) -> SharesSession:
         """What the session has for questions about the model."""
         numbers = self.plan.numbers
-        return Met(self._context, self._partner, self._scheme(numbers), numbers)
+        return SharesSession(self._context, self._partner, self._scheme(numbers), numbers)
 
-    def _scheme(self, numbers: Numbers) -> ShareScheme:
+    def _scheme(self, numbers: FixedPointEncoding) -> ShareScheme:
         """Return what multiplies shared vectors. ConfigError where this machine's linear algebra is not exact."""
         return SHARE_SCHEMES[self._options.library](numbers.bits)
 
@@ -319,59 +319,59 @@ class SharesPlayer(Player):
             self._inputs = self._made(data)
         terms = self._terms_for(tuple(map(len, parts)))
         own = self._columns(data, terms.numbers, parts)
-        ready: Ready = (
-            InMemory() if context.resources.preprocessing is None else OnDisk(context.resources.preprocessing)
+        ready: PreprocessingStore = (
+            MemoryStore() if context.resources.preprocessing is None else DiskStore(context.resources.preprocessing)
         )
-        ahead = Ahead(
+        ahead = OfflinePhase(
             context, terms, self._scheme(terms.numbers), own.integers, ready, apart=data.apart, base=self.met.base
         )
-        side: Side
+        side: TrainingRole
         if self._active:
             loss, numbers = self._job.loss, terms.numbers
 
             @lru_cache(maxsize=64)
-            def tables(piece: RowBlock) -> LookUp:
+            def tables(piece: RowBlock) -> ResidualTables:
                 rated = data.rated_outputs(parts[piece.batch][piece.start : piece.stop], context.outputs)
                 assert rated is not None, "the active party has labels"
-                return LookUp(numbers, loss.residual, rated, loss.minimizer, smooth=loss.smooth)
+                return ResidualTables(numbers, loss.residual, rated, loss.minimizer, smooth=loss.smooth)
 
-            side = SharesActive(context, terms, own, ahead, tables, self._state)
+            side = LabelParty(context, terms, own, ahead, tables, self._state)
         elif context.me == self._partner:
-            side = SharesPartner(context, terms, own, ahead, self._state)
+            side = PartnerParty(context, terms, own, ahead, self._state)
         else:
-            side = SharesPassive(context, terms, own, ahead, self._state)
+            side = FeatureParty(context, terms, own, ahead, self._state)
         self._state = side.state
         self._training = _Training(data, ahead, side, list(schedule.iterations()), terms.rows)
         return self._training
 
-    def _columns(self, data: TrainingData, numbers: Numbers, parts: Sequence[Rows]) -> ColumnBlocks:
+    def _columns(self, data: TrainingData, numbers: FixedPointEncoding, parts: Sequence[Rows]) -> ColumnBlocks:
         """Return this party's columns in all batches, wherever they lie."""
         rate, P = self.plan.rate, self._turn(data)
         if data.apart:
-            return PlacedColumns(
+            return RemoteColumns(
                 numbers, rate, lambda batch: self._at_workers(data, parts[batch]), self._context.meter, P
             )
         rows = lambda batch: InputRows(self._features, data, parts[batch])  # noqa: E731
-        return VisitColumns(numbers, rate, rows, P, self._context.resources.preprocessing)
+        return LocalColumns(numbers, rate, rows, P, self._context.resources.preprocessing)
 
-    def inputs_of(self, data: TrainingData, rows: Rows) -> NewRows:
+    def inputs_of(self, data: TrainingData, rows: Rows) -> ColumnSource:
         """Return this party's inputs of rows of its table, where they lie."""
         if not data.apart:
             return InputRows(self._features, data, rows)
         tall = self._at_workers(data, rows)
-        return PlacedColumns(self.plan.numbers, self.plan.rate, lambda _: tall, self._context.meter)
+        return RemoteColumns(self.plan.numbers, self.plan.rate, lambda _: tall, self._context.meter)
 
     def _at_workers(self, data: TrainingData, rows: Rows, root: Floats | None = None, clip: float = np.inf) -> Tall:
         """Return this party's inputs (n x breadth) of rows that lie at workers, there; cut off at `clip`, and each by
         its `root` (n,)."""
         assert self._inputs is not None, "they are made first"
-        at, parts, breadth = _places(data, rows), list[PlacedPart](), self._sizes["columns"][self._context.me]
+        at, parts, breadth = _places(data, rows), list[RemotePart](), self._sizes["columns"][self._context.me]
         for part in data.at_workers(rows).parts:
-            assert isinstance(part, PlacedPart), "they lie at workers"
+            assert isinstance(part, RemotePart), "they lie at workers"
             own = slice(part.start, part.stop)
             roots = None if root is None else root[own]
             placed = part.derive(worker_inputs, self._inputs, at[own], roots, clip, breadth)
-            parts.append(PlacedPart(part.start, part.stop - part.start, placed))
+            parts.append(RemotePart(part.start, part.stop - part.start, placed))
         return Tall(parts, breadth)
 
     def _make(self, training: _Training, first: int, part: Sequence[Iteration]) -> None:
@@ -380,7 +380,7 @@ class SharesPlayer(Player):
         self._context.channel.clock.stage = Stage.AHEAD
         if ahead.holds:  # in the first chunk, before work goes on beside questions about the model
             self.met.base.meet()
-        if is_ready(ahead.meet(), ahead, number, len(part)):
+        if agree_on_chunk(ahead.meet(), ahead, number, len(part)):
             ahead.pass_over(number)
         else:
             ahead.make(number, [visit.index for visit in part])
@@ -458,24 +458,26 @@ class SharesPlayer(Player):
         return turned
 
     @property
-    def terms(self) -> Terms:
+    def terms(self) -> SharesParams:
         """The terms of the training, without the rows of single batches."""
         return self._terms_for((self._sizes["rows"],))
 
-    def _terms_for(self, rows: tuple[int, ...]) -> Terms:
+    def _terms_for(self, rows: tuple[int, ...]) -> SharesParams:
         context, made = self._context, self.plan
         chunks = -(-self._job.epochs // self._epochs_ahead)
         columns = self._sizes["columns"]
-        return Terms(made.numbers, rows, columns, self._partner, made.rule, context.outputs, chunks, context.active)
+        return SharesParams(
+            made.numbers, rows, columns, self._partner, made.rule, context.outputs, chunks, context.active
+        )
 
     def _end(self) -> None:
         """End the training: open the weights that the job names, and note the model, which has these, in the ledger."""
         state = self._state
         assert state is not None, "it has been trained"
         terms, named, levels = self.terms, self._options.open_weights, weight_levels(self._job, self._sizes["trained"])
-        leave = opened_weights.enter(self._context, terms, levels, named)
-        all_ended(self._context)
-        self._state = state = opened_weights.opened(self._context, terms, state, levels, leave, named)
+        leave = opened_weights.record_weights(self._context, terms, levels, named)
+        wait_for_all(self._context)
+        self._state = state = opened_weights.open_weights(self._context, terms, state, levels, leave, named)
         self._noted()
         if self._context.me in named:
             theta = terms.rule_of(self._context.me).theta(state.own, state.visits)
@@ -485,7 +487,7 @@ class SharesPlayer(Player):
             found = self._inputs.importance(self._weights, data.scaled(data.schedule.sample(EXPLAINED)))
             self._importance = {"importance": found} if found else {}
 
-    def _begin_scores(self, rows: int) -> Scores:
+    def _begin_scores(self, rows: int) -> ScoringSession:
         state, resources = self._state, self._context.resources
         assert state is not None, "it has been asked"
         options = self._options
@@ -498,17 +500,17 @@ class SharesPlayer(Player):
         exact = resources.simulated or options.scores == "exact"
         spacing, to = self._job.loss.spacing, options.scores_to or self._context.active
         numbers = self.plan.numbers
-        levels = Levels.exact(numbers) if exact else options.score_levels(spacing).within(numbers)
+        levels = Quantizer.exact(numbers) if exact else options.score_levels(spacing).within(numbers)
         left = self.row_bits - bits_of_codes(self._job, self._context.me, self.terms.columns[self._context.me])
         rounded = None if exact else options.allowed_levels(spacing, left / self._context.outputs).within(numbers)
         ledger = None if resources.simulated else self.ledger
-        asking = Asking(self._noted(), ledger, levels, to, self.row_bits, rounded, resources.charge_scores)
+        asking = ScoringParams(self._noted(), ledger, levels, to, self.row_bits, rounded, resources.charge_scores)
         tops = None if exact else lambda: self.met.tops
-        return Scores(self.met.products, self.terms, state, asking, tops=tops, number=state.visits, rows=rows)
+        return ScoringSession(self.met.products, self.terms, state, asking, tops=tops, number=state.visits, rows=rows)
 
     @cached_property
-    def ledger(self) -> Ledger:
-        return Ledger(self._context.resources.score_ledger)
+    def ledger(self) -> ScoreLedger:
+        return ScoreLedger(self._context.resources.score_ledger)
 
     def _noted(self) -> bytes:
         """Note the finished model in this party's ledger, and return the name under which it is noted."""
@@ -533,7 +535,7 @@ class SharesPlayer(Player):
                 self.ledger.trained(model, state.visits, ids, X)
         return model
 
-    def _asked(self, rows: RowSlices, asked: AskedRows | None, block: slice, X: Floats) -> AskedRows:
+    def _asked(self, rows: RowSlices, asked: RowsToScore | None, block: slice, X: Floats) -> RowsToScore:
         """Ids and columns of a block. Rows of the training's table have theirs, others bring them or are new here."""
         if asked is not None and self._context.resources.score_ledger is not None and not self._sizes["named"]:
             raise ConfigError(
@@ -543,10 +545,10 @@ class SharesPlayer(Player):
             )
         if asked is not None:
             barred = None if asked.barred is None else asked.barred[block]
-            return AskedRows(asked.ids[block], asked.raw[block], barred)
+            return RowsToScore(asked.ids[block], asked.raw[block], barred)
         if isinstance(rows, ScaledRows) and self._training is not None:
             of = rows.rows[block]
-            return AskedRows(self._training.data.ids(of), self._training.data.raw(of))
+            return RowsToScore(self._training.data.ids(of), self._training.data.raw(of))
         if self._context.resources.score_ledger is not None:
             raise ConfigError(f"{self._context.me}: rows with ids were expected, as each is scored once; bring ids")
-        return AskedRows([b"new %d" % place for place in range(block.start, block.stop)], X)
+        return RowsToScore([b"new %d" % place for place in range(block.start, block.stop)], X)

@@ -24,11 +24,17 @@ from securevfl.disclosure.exposure import code_bits
 from securevfl.errors import ConfigError
 from securevfl.families.shares.shares_job import SharesJob
 from securevfl.models.rounding_error import SumRounding
+from securevfl.optim.block_descent import BlockDescent
 from securevfl.optim.fedbcd import FedBCD
-from securevfl.optim.rules import BlockDescent
-from securevfl.protocols.shares.fixed_point import Numbers
-from securevfl.protocols.shares.opened_weights import WeightLevels
-from securevfl.protocols.shares.update_rules import Coefficients, Descent, FixedCoefficients, LinearRule, Paced
+from securevfl.protocols.shares.fixed_point import FixedPointEncoding
+from securevfl.protocols.shares.opened_weights import WeightQuantizer
+from securevfl.protocols.shares.update_rules import (
+    Coefficients,
+    Descent,
+    FixedCoefficients,
+    LinearRule,
+    ScheduledDescent,
+)
 
 RESIDUAL_BITS = 8  # of residuals up to 64
 SMOOTHED = 2  # the power of the number of a visit that its point counts by in the mean
@@ -42,7 +48,7 @@ class Plan:
 
     rate: float
     rule: LinearRule
-    numbers: Numbers
+    numbers: FixedPointEncoding
 
 
 Turned = Sequence[tuple[int, int]]  # by turn: the visits so far, and of them those gone back to
@@ -59,7 +65,7 @@ def plan(job: SharesJob, *, rows: int, batches: int, parties: int, turned: Turne
     )
     shares = job.protocol.shares
     curved = job.loss.curvature if isinstance(optimizer, BlockDescent) else None
-    numbers = Numbers.fitting(
+    numbers = FixedPointEncoding.fitting(
         rows,
         rate,
         steep=curved or 1.0,
@@ -85,9 +91,9 @@ def rounding(job: SharesJob) -> SumRounding:
     return SumRounding(CARRIED * step / math.sqrt(6) * math.sqrt(2 / max(2, job.epochs)), remedy)
 
 
-def weight_levels(job: SharesJob, rows: int) -> WeightLevels:
+def weight_levels(job: SharesJob, rows: int) -> WeightQuantizer:
     """Return the levels in which weights that were trained on so many rows are told."""
-    return WeightLevels.of(rows, job.model.loss.curvature or 1.0)
+    return WeightQuantizer.of(rows, job.model.loss.curvature or 1.0)
 
 
 def bits_of_codes(job: SharesJob, name: str, columns: int) -> float:
@@ -121,7 +127,7 @@ def _steps(job: SharesJob, optimizer: FedBCD, batches: int, parties: int) -> tup
         decays = tuple(kept.prod(axis=1).tolist())
     if not rates and not decays:
         return rate, Descent()
-    return rate, Paced(rates, decays, batches, rate_bits=6 if decays else 8)
+    return rate, ScheduledDescent(rates, decays, batches, rate_bits=6 if decays else 8)
 
 
 def _visit(optimizer: FedBCD, eta: float, l2: float, theta: Any, g: Any, memory: Any = None) -> tuple[Any, Any]:

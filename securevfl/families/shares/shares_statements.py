@@ -11,7 +11,7 @@ from securevfl.families.shares.shares_job import SharesJob
 from securevfl.families.shares.shares_plan import turns_back, weight_levels
 from securevfl.models import pair_metrics
 from securevfl.models.loss import Loss, NumberLoss
-from securevfl.protocols.shares.range_count import MOST as MOST_COUNTED
+from securevfl.protocols.shares.range_count import MAX_COUNTED_SUMS
 
 _WEIGHTS = """\
 its own weights, as the job says, so its own part X_k theta_k, which ranks the labels about as
@@ -60,7 +60,10 @@ def quality(job: SharesJob, sizes: Sizes) -> str:
     rows, times, counted = measured(sizes), measures(job, sizes), chunks(job, sizes)
     at_most = "once" if times == 1 else f"up to {times} times"
     often = "once" if counted == 1 else f"up to {counted} times"
-    ends = f"and {often} how many of {MOST_COUNTED:,} training rows\nat most have scores beyond the range computed with"
+    ends = (
+        f"and {often} how many of {MAX_COUNTED_SUMS:,} training rows\n"
+        "at most have scores beyond the range computed with"
+    )
     if not pair_metrics.fits(job.model.loss):
         return f"how good the model is: {at_most} the sum of the losses of all rows measured,\n{ends}"
     which = "held-out" if sizes.held_out else "training"

@@ -37,15 +37,15 @@ from securevfl.families.transfer.transfer_participant import BLOCK, TransferPlay
 from securevfl.families.transfer.two_way_exchange import SecondMoments
 from securevfl.models.base import Model
 from securevfl.optim.fedbcd import FedBCD
-from securevfl.optim.rules import Training
+from securevfl.optim.optimizer import Training
 from securevfl.options import JobOptions
-from securevfl.protocols.choice import Protocol
-from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.engines import Ckks
 from securevfl.protocols.party_context import PartyContext
+from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.residuals.open_residual import OpenResidual, Residual
-from securevfl.protocols.residuals.sealed_residual import Opened
-from securevfl.runtime.channel import Group
+from securevfl.protocols.residuals.sealed_residual import OpenedProduct
+from securevfl.runtime.disclosure_gate import Group
 
 
 class TransferLearning(Method[TransferJob]):
@@ -81,7 +81,7 @@ class TransferLearning(Method[TransferJob]):
             | {"model": Transfer(units=4, linearised=True), "protocol": Protocol(residual=Ckks())},
         }
 
-    def declares(self, job: TransferJob, roles: Roles) -> list[Declared]:
+    def declares(self, job: TransferJob, roles: Roles) -> list[MessageDeclaration]:
         shown = {
             ACTIVE: "the representations of every row, d numbers a row in every exchange",
             PASSIVE: "y Phi and the representations of every row, and so the labels",
@@ -93,17 +93,17 @@ class TransferLearning(Method[TransferJob]):
                 reveals = item.reveals
                 if item.message is Residual:
                     reveals = Reveal("plain", shown[asker])
-                elif item.message is Opened and asker == ACTIVE:
+                elif item.message is OpenedProduct and asker == ACTIVE:
                     reveals = Reveal("output", "the receiver's own parameter gradient and the loss, or scores")
                 elif reveals.kind == "ciphertext":
                     reveals = Reveal("ciphertext", cast[reveals.what])
                 found.append(replace(item, sender=cast[item.sender], receiver=cast[item.receiver], reveals=reveals))
         if job.model.moments(job.optimizer.steps):
             found += [
-                Declared(
+                MessageDeclaration(
                     SecondMoments, ACTIVE, PASSIVE, Reveal("plain", "Phi^T Phi of an exchange: Phi, but for its sign")
                 ),
-                Declared(
+                MessageDeclaration(
                     SecondMoments, PASSIVE, ACTIVE, Reveal("plain", "the mean of u^T u, of the host's representations")
                 ),
             ]

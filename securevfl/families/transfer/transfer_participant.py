@@ -18,7 +18,7 @@ from securevfl.families.transfer.dense_network import DenseNetwork
 from securevfl.families.transfer.transfer_job import TransferJob
 from securevfl.families.transfer.two_way_exchange import AskedMatrix, TwoWayExchange
 from securevfl.optim.rules import Updater
-from securevfl.protocols.link import AskedRows
+from securevfl.protocols.joint_prediction import RowsToScore
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.base import Batch
 
@@ -149,7 +149,7 @@ class TransferPlayer(BatchPlayer):
             row[columns] = self._labels @ part / n
         return found
 
-    def decision(self, rows: RowSlices, asked: AskedRows | None = None) -> Floats | None:
+    def decision(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
         """Phi u_j^B (m x 1) at the guest, by blocks of rows of one length: what is asked is the same in each."""
         context, size, d = self._context, min(BLOCK, len(rows)), self._model.units
         found = []

@@ -24,8 +24,8 @@ from securevfl.protocols.differentiable import Jacobian
 from securevfl.protocols.link import Link
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.base import Agreement, Reply, ResidualProtocol
-from securevfl.runtime.channel import DisclosingMessage, DisclosureRecord
 from securevfl.runtime.codec import Numbers
+from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecord
 
 
 class SecondMoments(DisclosingMessage, frozen=True):

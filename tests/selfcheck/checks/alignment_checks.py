@@ -27,10 +27,12 @@ from securevfl.crypto.transfers.vole_prf import PrfHash
 from securevfl.errors import CryptoError, LeakageError, PeerLost
 from securevfl.protocols.alignment import psi, psi_work
 from securevfl.protocols.alignment.psi_work import AlignmentHello, Points
-from securevfl.runtime.channel import Abort, Channel, Event
+from securevfl.runtime.abort import Abort
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.codec import encode_message
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.observer import Event
+from securevfl.runtime.party_threads import run_threads
 from selfcheck.checks.draws import watched
 from selfcheck.checks.two_runs import WAYS
 

@@ -23,9 +23,9 @@ from securevfl.data import datasets
 from securevfl.data.party import Helper, Party
 from securevfl.families import METHODS
 from securevfl.job import Job
-from securevfl.protocols.choice import RESIDUALS, SUMS
-from securevfl.protocols.declared import Circle, Reals, Space
 from securevfl.protocols.engines import ENGINES, Ckks, Engine
+from securevfl.protocols.number_spaces import Circle, Reals, Space
+from securevfl.protocols.protocol_options import RESIDUALS, SUMS
 from securevfl.protocols.residuals.base import ResidualProtocol
 from securevfl.protocols.residuals.defences import Gaussian, Rounding
 from securevfl.protocols.residuals.open_residual import OpenResidual

@@ -28,9 +28,9 @@ from securevfl.data.register import Register
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedSGD
-from securevfl.protocols.choice import Protocol
+from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.residuals.defences import Noise
-from securevfl.protocols.score_ledger.ledger import Ledger
+from securevfl.protocols.score_ledger.ledger import ScoreLedger
 from securevfl.protocols.shares import table_transfers
 from securevfl.transport import secure_transport
 from securevfl.transport.end_to_end import EndToEndSession, KeyOffer
@@ -51,8 +51,8 @@ class Derived:
 
 
 @lru_cache(maxsize=4)
-def _ledger(key: bytes) -> Ledger:
-    ledger = Ledger(None)
+def _ledger(key: bytes) -> ScoreLedger:
+    ledger = ScoreLedger(None)
     ledger._file.key = key
     return ledger
 

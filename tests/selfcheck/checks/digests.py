@@ -23,10 +23,10 @@ from securevfl.errors import SecureVFLError
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedSGD
-from securevfl.protocols.choice import Protocol
 from securevfl.protocols.engines import Ckks, Engine, Paillier
 from securevfl.protocols.handshake import RunHello
-from securevfl.protocols.residuals.sealed_residual import Blinded, Opened, SealedG
+from securevfl.protocols.protocol_options import Protocol
+from securevfl.protocols.residuals.sealed_residual import BlindedProduct, OpenedProduct, ResidualCiphertext
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.codec import Message
 from securevfl.training.simulate import simulate
@@ -111,14 +111,14 @@ FIELDS = (
 )
 # the digest of the key that an engine's message is for stands behind its first bytes
 LATTICE = (
-    Field(SealedG, "ciphertext", _lattice, (4, 20)),
-    Field(Blinded, "ciphertext", _lattice, (4, 20)),
-    Field(Opened, "values", _lattice, (4, 20)),
+    Field(ResidualCiphertext, "ciphertext", _lattice, (4, 20)),
+    Field(BlindedProduct, "ciphertext", _lattice, (4, 20)),
+    Field(OpenedProduct, "values", _lattice, (4, 20)),
 )
 PAILLIER = (
-    Field(SealedG, "ciphertext", _paillier, (6, 22)),
-    Field(Blinded, "ciphertext", _paillier, (6, 22)),
-    Field(Opened, "values", _paillier, (6, 22)),
+    Field(ResidualCiphertext, "ciphertext", _paillier, (6, 22)),
+    Field(BlindedProduct, "ciphertext", _paillier, (6, 22)),
+    Field(OpenedProduct, "values", _paillier, (6, 22)),
 )
 
 

@@ -46,14 +46,14 @@ from securevfl.families.fdml.masked_store import Masks
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedSGD
-from securevfl.protocols.choice import Protocol
 from securevfl.protocols.engines import Ckks, Paillier
+from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.shares.share_schemes import SHARE_SCHEMES
 from securevfl.protocols.shares.shares_options import Shares
 from securevfl.protocols.sums.cipher_sum import CipherSum
 from securevfl.runtime import eventlog
-from securevfl.runtime.channel import Event
 from securevfl.runtime.codec import encode_message
+from securevfl.runtime.observer import Event
 from securevfl.training.simulate import simulate
 
 _STANDARD = {2048: 54, 4096: 109, 8192: 218, 16384: 438}  # HomomorphicEncryption.org 2018, table 1, 128 bits
@@ -230,7 +230,7 @@ def _runs() -> Iterator[Protocol]:
 
 def keys_stay_home() -> Outcome:
     """No byte of a secret key in any frame, log or file of a run, a saved model or a report."""
-    from securevfl.runtime.clock import Network
+    from securevfl.runtime.network import Network
     from securevfl.training.run import write_report
 
     outcome = Outcome()

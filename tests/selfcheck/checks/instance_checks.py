@@ -34,7 +34,7 @@ from securevfl.crypto.transfers.ot_extension import Chooser, RowOfferer
 from securevfl.crypto.transfers.row_hash import RowHash
 from securevfl.families.fdml.local_noise import Blur, LocalNoise
 from securevfl.protocols.residuals.defences import Gaussian, Marvell, MaxNorm
-from securevfl.protocols.shares.disk_store import OnDisk
+from securevfl.protocols.shares.disk_store import DiskStore
 from securevfl.protocols.shares.preprocessing_store import NAME_BYTES
 
 _BITS = 4
@@ -113,13 +113,13 @@ def numbers() -> Outcome:
     there."""
     outcome = Outcome()
     with tempfile.TemporaryDirectory() as folder:
-        store = OnDisk(Path(folder) / "ahead")
+        store = DiskStore(Path(folder) / "ahead")
         for number in _NUMBERS:
             store.put(number, bytes(NAME_BYTES), number, [b"one", b"two"])
         for number in _NUMBERS[1::2]:
             store.take(number, 0)
         store.close()
-        left = OnDisk(Path(folder) / "ahead").numbers
+        left = DiskStore(Path(folder) / "ahead").numbers
     for number in _NUMBERS[1::2]:
         if number in left:
             outcome.add("kept", "all", f"chunk {number} was begun and is there again after a crash, masks and all")

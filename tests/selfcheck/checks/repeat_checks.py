@@ -24,11 +24,11 @@ from securevfl.errors import LeakageError
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedBCD
-from securevfl.protocols.choice import Protocol
 from securevfl.protocols.engines import Ckks
+from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.residuals.defences import Gaussian
 from securevfl.protocols.residuals.open_residual import OpenResidual, Residual
-from securevfl.runtime.channel import Event
+from securevfl.runtime.observer import Event
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.simulate import simulate
 

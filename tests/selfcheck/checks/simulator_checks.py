@@ -16,8 +16,8 @@ from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.models.trees import Trees
 from securevfl.optim.fedbcd import FedSGD
-from securevfl.protocols.choice import RESIDUALS, SUMS, Protocol
-from securevfl.protocols.declared import Circle
+from securevfl.protocols.number_spaces import Circle
+from securevfl.protocols.protocol_options import RESIDUALS, SUMS, Protocol
 from securevfl.protocols.shares.shares_options import Shares
 
 _ROWS = 200

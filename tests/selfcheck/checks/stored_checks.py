@@ -26,7 +26,8 @@ from securevfl.errors import SecureVFLError
 from securevfl.families.fdml.masked_store import StoredMasks
 from securevfl.families.fdml.stored_sum import SPACE, StoredSum
 from securevfl.families.fdml.stored_sums import STORED
-from securevfl.protocols.sums.sum_masks import OwnKey, SumPublic, to_residues
+from securevfl.protocols.sums.mask_keys import OwnKey, SumPublic
+from securevfl.protocols.sums.residues import to_residues
 from selfcheck.checks import slow_reference
 from selfcheck.checks.draws import watched
 from selfcheck.checks.two_runs import same_shape

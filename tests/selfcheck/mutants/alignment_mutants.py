@@ -105,7 +105,7 @@ MUTANTS = [
         "each party blinds every alignment alike",
         "alignment of two",
         "fresh",
-        patched((psi_work.KeptBlinder, "__init__", _scalar_of_name)),
+        patched((psi_work.StoredBlinder, "__init__", _scalar_of_name)),
     ),
     Mutant(
         "alignment: points unsorted",

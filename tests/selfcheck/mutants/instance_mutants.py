@@ -23,9 +23,9 @@ from securevfl.data.register import Register
 from securevfl.families.fdml.local_noise import Blur
 from securevfl.protocols.alignment import psi_many
 from securevfl.protocols.residuals.defences import Gaussian, Noise
-from securevfl.protocols.score_ledger.ledger import Ledger
+from securevfl.protocols.score_ledger.ledger import ScoreLedger
 from securevfl.protocols.shares import table_transfers
-from securevfl.protocols.shares.disk_store import OnDisk
+from securevfl.protocols.shares.disk_store import DiskStore
 from securevfl.training import session
 from securevfl.training.model_part import ModelPart
 from securevfl.transport import secure_transport
@@ -51,9 +51,9 @@ _few = Stand(hmac, compare_digest=lambda one, other: hmac.compare_digest(one[:4]
 
 
 _LOST: list[tuple[str, str, Patch]] = [
-    ("commitments", "the row", edited(Ledger, "commitments", (", salt=_salt(each)", ""))),
-    ("commitments", "the key", edited(Ledger, "commitments", ("key=self._file.key, ", ""))),
-    ("commitments", "the columns", edited(Ledger, "commitments", ("row.tobytes()", "b''"))),
+    ("commitments", "the row", edited(ScoreLedger, "commitments", (", salt=_salt(each)", ""))),
+    ("commitments", "the key", edited(ScoreLedger, "commitments", ("key=self._file.key, ", ""))),
+    ("commitments", "the columns", edited(ScoreLedger, "commitments", ("row.tobytes()", "b''"))),
     ("challenges", "the columns", edited(ot_extension._End, "_tags", ("hashed.update(corrections)", "pass"))),
     (
         "challenges",
@@ -151,14 +151,14 @@ MUTANTS = [
         "marks of chunks from ten on are not looked for",
         "chunks from ten on",
         "kept",
-        patched(edited(OnDisk, "_take_in", ("chunk-*.spent", "chunk-?.spent"))),
+        patched(edited(DiskStore, "_take_in", ("chunk-*.spent", "chunk-?.spent"))),
     ),
     Mutant(
         "work ahead of one digit",
         "chunks from ten on are forgotten with the process that made them",
         "chunks from ten on",
         "kept",
-        patched(edited(OnDisk, "_take_in", ("chunk-*.ready", "chunk-?.ready"))),
+        patched(edited(DiskStore, "_take_in", ("chunk-*.ready", "chunk-?.ready"))),
     ),
     Mutant(
         "local noise: one draw a row",
@@ -248,6 +248,6 @@ MUTANTS = [
         "a row with the same columns has another commitment when it comes again",
         _DERIVED,
         "fresh",
-        patched(edited(Ledger, "commitments", ("salt=_salt(each)", "salt=np.random.bytes(16)"))),
+        patched(edited(ScoreLedger, "commitments", ("salt=_salt(each)", "salt=np.random.bytes(16)"))),
     ),
 ]

@@ -10,13 +10,14 @@ import numpy as np
 from securevfl.crypto.scheme import Shape
 from securevfl.families.transfer.transfer_family import TransferLearning
 from securevfl.families.transfer.two_way_exchange import SecondMoments
-from securevfl.protocols.declared import Reveal
-from securevfl.protocols.residuals import sealed_residual
+from securevfl.protocols.declarations import Reveal
+from securevfl.protocols.residuals import exchanges, sealed_residual
 from securevfl.protocols.residuals.open_residual import OpenActive, OpenReply
-from securevfl.protocols.residuals.sealed_residual import SealedG
-from securevfl.protocols.sums.base import DirectSum, DirectSumRole, part_of_sum
+from securevfl.protocols.residuals.sealed_residual import ResidualCiphertext
+from securevfl.protocols.sums.base import part_of_sum
 from securevfl.protocols.sums.cipher_sum import CipherAdder, CipherHolder, PartialSum
-from securevfl.runtime.channel import DisclosureGate
+from securevfl.protocols.sums.direct_sum import DirectSum, DirectSumRole
+from securevfl.runtime.disclosure_gate import DisclosureGate
 from selfcheck.mutants.mutant import Mutant, patched
 
 
@@ -36,12 +37,12 @@ def _clear_collect(self: Any, shape: Any, space: Any) -> Any:
 def _open_under_sealed_name(self: Any, g: Any, *, epoch: int, to: Any, again: Any = None) -> None:
     number = self.__dict__.setdefault("_sent", 0)
     for passive in to:
-        self._context.channel.send(passive, SealedG(number, np.ascontiguousarray(g).tobytes()), self._down)
+        self._context.channel.send(passive, ResidualCiphertext(number, np.ascontiguousarray(g).tobytes()), self._down)
     self._sent = number + 1
 
 
 def _read_open(self: Any) -> Any:
-    message = self._context.channel.recv(self._context.active, SealedG, self._down)
+    message = self._context.channel.recv(self._context.active, ResidualCiphertext, self._down)
     return OpenReply(
         message.exchange, np.frombuffer(message.ciphertext).reshape(-1, self._context.outputs), self._context
     )
@@ -68,7 +69,7 @@ def _asks_again(self: Any, exchange: int, sealed: Any, evaluator: Any, model: An
     return own
 
 
-_spend = sealed_residual.Exchanges.spend
+_spend = exchanges.Exchanges.spend
 
 
 def _serves_without_end(self: Any, passive: str, number: int) -> Any:
@@ -145,7 +146,7 @@ def _declares_no_moments(self: Any, job: Any, roles: Any) -> Any:
 
 
 def _declares_without_blinded(self: Any) -> Any:
-    return [item for item in _sealed_declares(self) if item.message.__name__ != "Blinded"]
+    return [item for item in _sealed_declares(self) if item.message.__name__ != "BlindedProduct"]
 
 
 def _calls_output_uniform(self: Any, passives: Any) -> Any:
@@ -207,7 +208,7 @@ MUTANTS = [
     ),
     Mutant(
         "sealed: open under a sealed name",
-        "g as bytes of floats in a SealedG",
+        "g as bytes of floats in a ResidualCiphertext",
         "residual ckks",
         "hidden",
         patched(
@@ -233,7 +234,7 @@ MUTANTS = [
         "output",
         patched(
             (sealed_residual.SealedPassive, "gradient", _asks_again),
-            (sealed_residual.Exchanges, "spend", _serves_without_end),
+            (exchanges.Exchanges, "spend", _serves_without_end),
         ),
     ),
     Mutant(

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import SerializeAsAny, field_validator, model_validator
 
 from securevfl.base.config import Config, Registry, read_nested
-from securevfl.protocols.declared import Reals
 from securevfl.protocols.engines import ENGINES, Engine
+from securevfl.protocols.number_spaces import Reals
 from securevfl.protocols.residuals.base import ResidualProtocol
 from securevfl.protocols.residuals.open_residual import OpenResidual
 from securevfl.protocols.residuals.sealed_residual import SealedResidual
 from securevfl.protocols.shares.shares_options import Shares
-from securevfl.protocols.sums.base import DirectSum, SumProtocol
+from securevfl.protocols.sums.base import SumProtocol
 from securevfl.protocols.sums.cipher_sum import CipherSum
+from securevfl.protocols.sums.direct_sum import DirectSum
 from securevfl.protocols.sums.pairwise_sum import PairwiseSum
 from securevfl.protocols.sums.tree_sum import TreeSum
 
@@ -26,7 +27,7 @@ SUMS: Registry[SumProtocol] = Registry("sum", DirectSum, TreeSum, PairwiseSum, C
 RESIDUALS: Registry[ResidualProtocol] = Registry("residual", OpenResidual, SealedResidual)
 
 
-def auto_sum(contributors: int) -> SumProtocol:
+def default_sum(contributors: int) -> SumProtocol:
     """Return what `sum = "auto"` stands for: direct for one contributor, whom no sum can hide, pairwise from two on."""
     return DirectSum() if contributors < 2 else PairwiseSum()
 
@@ -116,7 +117,7 @@ class Protocol(Config):
 
     def sum_for(self, contributors: int) -> SumProtocol:
         """Return the sum protocol in force over so many contributors; what "auto" stands for."""
-        return auto_sum(contributors) if self.sum == "auto" else self.sum
+        return default_sum(contributors) if self.sum == "auto" else self.sum
 
     @property
     def seals(self) -> bool:

@@ -14,25 +14,25 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.protocols.differentiable import Jacobian
-from securevfl.runtime.channel import Group
+from securevfl.runtime.disclosure_gate import Group
 
 
 @dataclass(frozen=True)
-class Began:
+class IterationStarted:
     """A visit to batch `index` begins."""
 
     index: int
 
 
 @dataclass(frozen=True)
-class Summed:
+class SumFinished:
     """The last sum that this party collected, or gave to, was of batch `index`."""
 
     index: int
 
 
 @dataclass(frozen=True)
-class Learned:
+class GradientLearned:
     """The party has learned J^T g on batch `index`, or with the group `bins` of all training rows, y for g."""
 
     index: int
@@ -42,7 +42,7 @@ class Learned:
 
 
 @dataclass(frozen=True)
-class Pushed:
+class OutputsPushed:
     """The party has pushed these forward outputs (n x c) on batch `index`."""
 
     index: int
@@ -50,7 +50,7 @@ class Pushed:
 
 
 @dataclass(frozen=True)
-class ToldSum:
+class OthersSumLearned:
     """The party has been told the sum of all others' forward outputs on batch `index` (n x c), of these versions by
     party, its own among them."""
 
@@ -60,7 +60,7 @@ class ToldSum:
 
 
 @dataclass(frozen=True)
-class LearnedPhases:
+class PhasesLearned:
     """The party has learned the sum of the others' phases of block k (n x D, residues modulo 2^bits)."""
 
     k: int

@@ -33,9 +33,10 @@ from numpy.typing import NDArray
 from securevfl.crypto.curve import POINT_BYTES, Blinder, hash_to_group
 from securevfl.crypto.identifiers import canonical_ids
 from securevfl.errors import LeakageError, ProtocolError
-from securevfl.protocols.declared import Declared, Reveal
-from securevfl.runtime.channel import Channel, DisclosingMessage, DisclosureRecord
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.codec import Message
+from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecord
 
 _HALF = 16  # bytes
 _CHUNK = 1 << 20  # tags a message
@@ -48,7 +49,7 @@ class TableTags(Message, frozen=True):
     rest: int
 
 
-class AskedPoints(Message, frozen=True):
+class QueryPoints(Message, frozen=True):
     """The message with the ids asked about, each blinded."""
 
     points: bytes
@@ -66,18 +67,18 @@ class NamedRows(DisclosingMessage, frozen=True):
     proofs: bytes
 
 
-def declares() -> list[Declared]:
+def declares() -> list[MessageDeclaration]:
     """Declare what each message of standing questions reveals."""
     both = Reveal("output", "which of the receiver's ids both have")
     return [
-        Declared(TableTags, "passive", "active", Reveal("ciphertext", "passive"), structured=True),
-        Declared(AskedPoints, "active", "passive", Reveal("ciphertext", "active"), structured=True),
-        Declared(EvaluatedPoints, "passive", "active", both, structured=True),
-        Declared(NamedRows, "active", "passive", both, structured=True),
+        MessageDeclaration(TableTags, "passive", "active", Reveal("ciphertext", "passive"), structured=True),
+        MessageDeclaration(QueryPoints, "active", "passive", Reveal("ciphertext", "active"), structured=True),
+        MessageDeclaration(EvaluatedPoints, "passive", "active", both, structured=True),
+        MessageDeclaration(NamedRows, "active", "passive", both, structured=True),
     ]
 
 
-class StandingTable:
+class TableServer:
     """B's side: a table of ids, as one party may ask about it. IdError if an id cannot be one or comes twice."""
 
     def __init__(self, ids: Sequence[object], executor: Executor | None = None) -> None:
@@ -100,7 +101,7 @@ class StandingTable:
 
         LeakageError, before anything is told, if it is about another number.
         """
-        points = channel.recv(asker, AskedPoints).points  # 1
+        points = channel.recv(asker, QueryPoints).points  # 1
         if len(points) != granted * POINT_BYTES:
             raise LeakageError(
                 f"{channel.me} has granted {asker} to ask about {granted:,} ids, points of {len(points)} bytes came; "
@@ -115,7 +116,7 @@ class StandingTable:
         return np.array([self._rows[each] for each in named], np.intp)
 
 
-class TableAsker:
+class TableClient:
     """The asking party's side of a conversation about ids."""
 
     def __init__(self, channel: Channel, standing: str) -> None:
@@ -134,7 +135,7 @@ class TableAsker:
     def ask(self, ids: Sequence[object], executor: Executor | None = None) -> NDArray[np.intp]:
         """Return the rows (m,) of these ids that the other party has, in the order that both share."""
         canonical, blinder, channel = canonical_ids(ids), Blinder(), self._channel
-        channel.send(self._standing, AskedPoints(blinder.blind(hash_to_group(canonical, executor), executor)))  # 1
+        channel.send(self._standing, QueryPoints(blinder.blind(hash_to_group(canonical, executor), executor)))  # 1
         points = channel.recv(self._standing, EvaluatedPoints).points  # 2
         if len(points) != len(canonical) * POINT_BYTES:
             raise ProtocolError(f"{self._standing}: {len(canonical)} points were expected, others came; ask anew")
