@@ -19,6 +19,7 @@ once is therefore served even while strangers hold as many connections as they c
 
 from __future__ import annotations
 
+import errno
 import os
 import selectors
 import shutil
@@ -28,9 +29,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from securevfl.errors import ConfigError
 
 FIRST_BYTE_SECONDS = 5.0
 HANDSHAKE_SECONDS = 10.0
@@ -39,6 +42,7 @@ CONNECTIONS_IN_ALL = 256
 _TLS_HANDSHAKE = 0x16  # the first byte of a TLS record that begins a handshake
 _BUFFER_BYTES = 1 << 18
 _BACKLOG = 512
+_RELEASE_SECONDS = 2.0  # until the kernel releases the port of a process that has just ended
 
 
 @dataclass(eq=False)
@@ -96,8 +100,9 @@ class Listener:
         try:
             for family, address in addresses:
                 self._sockets.append(_listening(family, address))
-        except OSError:
+        except OSError as cause:
             self._close_sockets()
+            cause.filename = str(address[0])
             raise
         for listening in self._sockets:
             self._selector.register(listening, selectors.EVENT_READ, None)
@@ -295,6 +300,48 @@ class Listener:
             self._selector.register(side, events, connection)
         elif self._selector.get_key(side).events != events:
             self._selector.modify(side, events, connection)
+
+
+def listen_on(me: str, host: str, port: int, *, tls: bool = True) -> Listener:
+    """Return a listener on this port of a host; "::" stands for all addresses of both families.
+
+    Raises:
+        ConfigError: another program listens on one of the addresses, or none of them belongs to this machine.
+    """
+    deadline = time.monotonic() + _RELEASE_SECONDS
+    while True:
+        try:
+            return Listener(_addresses(host, port), tls=tls)
+        except OSError as cause:
+            if cause.errno != errno.EADDRINUSE or time.monotonic() > deadline:
+                in_use = cause.errno == errno.EADDRINUSE
+                raise ConfigError(
+                    f"{me}: another program listens on port {port} of {cause.filename}"
+                    if in_use
+                    else f"{me}: cannot listen on {host}:{port} ({cause.strerror})",
+                    "stop it, or change the address in the peers file at all parties",
+                    code="SVFL-ADDRESS",
+                    port=port,
+                ) from None
+        time.sleep(0.05)
+
+
+def _addresses(host: str, port: int) -> list[tuple[int, tuple[str, int]]]:
+    """Return the family and address of every address of the host that this machine has.
+
+    Raises:
+        OSError: the host has none.
+    """
+    hosts = ["0.0.0.0", "::"] if host == "::" else [host]  # noqa: S104  all addresses were asked for
+    found = {}
+    for name in hosts:
+        for family, _, _, _, address in socket.getaddrinfo(name, port, type=socket.SOCK_STREAM):
+            with suppress(OSError), closing(socket.socket(family, socket.SOCK_STREAM)) as probe:
+                probe.bind((address[0], 0))
+                found[family, address] = None
+    if not found:
+        raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL), host)
+    return [(family, (str(address[0]), port)) for family, address in found]
 
 
 def _send(side: socket.socket | None, data: bytearray) -> None:
