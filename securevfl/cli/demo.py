@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from securevfl.cli.show import add_up, table
+from securevfl.cli.show import rounded_parts, table
 from securevfl.consent.consent_sheet import explain
 from securevfl.data.datasets import loans
 from securevfl.data.party import Party
@@ -65,7 +65,7 @@ def demo(out: Console, report: Path = Path(REPORT)) -> dict[str, Run]:
         out.print(f"  {words:<34}  {auc:.3f}")
     _learned(out, job, [bank, shop], run)
     costs = run.costs
-    *first, ahead, evaluation = (f"{word} {seconds}" for word, seconds in add_up(costs.parts, 2).items())
+    *first, ahead, evaluation = (f"{word} {seconds}" for word, seconds in rounded_parts(costs.parts, 2).items())
     out.print(
         f"\nWhat it costs between two computers, {NETWORK.mbps:g} Mbps and {NETWORK.rtt_ms:g} ms apart", style="bold"
     )

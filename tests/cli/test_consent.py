@@ -15,8 +15,8 @@ from typer.testing import CliRunner, Result
 
 import securevfl as vfl
 from securevfl.audit.noise_tables import with_noise_parties
+from securevfl.cli.consent_prompt import agree, check_agreed, check_digest
 from securevfl.cli.main import app
-from securevfl.cli.show import agree, check_agreed, check_digest
 from securevfl.consent.consent_sheet import AgreedSheets, Sheet
 from securevfl.data.load import read_aligned
 from securevfl.disclosure.ledger import DisclosureLedger

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from securevfl.training.scorecard import ScorecardScale
 
 
-class Written(TypedDict):
+class PredictionCallbacks(TypedDict):
     """What writes the outcome of a prediction, as functions of the library take it."""
 
     on_block: Callable[[list[Any] | None, Prediction], None]
@@ -29,9 +29,9 @@ class Written(TypedDict):
 
 
 @contextmanager
-def predictions(
+def write_predictions(
     part: ModelPart, out: Path | None, scale: ScorecardScale | None = None, left: Path | None = None
-) -> Iterator[Written]:
+) -> Iterator[PredictionCallbacks]:
     """Write predictions block by block, to a CSV file that is there whole or not at all, or to stdout; id and state of
     each row that has no score to another, if one is named.
 
@@ -105,5 +105,5 @@ def predict_files(run: Run, files: Mapping[str, Path], out: Path | None, *, id_c
     f = run.decision_of({name: run.parts[name].scaling(own.X[rows[name]]) for name, own in held.items()})
     asker = run.parts[run.active.asker]
     ids = [held[first].ids[row] for row in rows[first].tolist()]
-    with predictions(asker, out) as written:
+    with write_predictions(asker, out) as written:
         written["on_block"](ids, prediction_of(asker, f))
