@@ -54,7 +54,7 @@ def ask(context: PartyContext, residual: ResidualProtocol, bins: Rows, rows: NDA
     """
     role = residual.passive(context, _agreed(len(bins)))
     J: Floats = made(bins)  # type: ignore[assignment]  # where it is tall, products take it all the same
-    with context.channel.gate.on("bins"):
+    with context.channel.gate.about_rows("bins"):
         opened = role.reply().gradient(FixedJacobian(), Batch(0, 0, J))[:, 0]  # 2
     role.close()
     counts = (opened + rows) / 2  # 3

@@ -39,7 +39,7 @@ class Engine(Named, ABC):
         return {"": cls()}
 
     @property
-    def quick(self) -> Self:
+    def with_smallest_keys(self) -> Self:
         """The same with the smallest keys that are allowed, for tests."""
         return self
 
@@ -66,7 +66,7 @@ class Paillier(Engine):
         self.scheme()
 
     @property
-    def quick(self) -> Self:
+    def with_smallest_keys(self) -> Self:
         return self.model_copy(update={"bits": 2048})
 
     def scheme(self) -> LinearScheme:
@@ -123,8 +123,8 @@ class Encrypted(MessageProtocol):
         return context.meter.linear(self.engine.scheme())
 
     @property
-    def quick(self) -> Self:
-        return self.model_copy(update={"engine": self.engine.quick})
+    def with_smallest_keys(self) -> Self:
+        return self.model_copy(update={"engine": self.engine.with_smallest_keys})
 
     @property
     def encrypts(self) -> bool:

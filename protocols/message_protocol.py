@@ -17,7 +17,7 @@ class MessageProtocol(Named, ABC):
         return {cls.name: cls()}
 
     @property
-    def quick(self) -> Self:
+    def with_smallest_keys(self) -> Self:
         """The same with the smallest keys that are allowed, for tests."""
         return self
 

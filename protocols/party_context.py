@@ -52,8 +52,8 @@ class PartyContext:
     parameters: Mapping[str, int] = field(default_factory=dict)
     seed: int = 0
     subchannel: str = ""
-    noise: bytes = field(default=b"", repr=False)
-    released: int = 0
+    noise_key: bytes = field(default=b"", repr=False)
+    residuals_sent: int = 0
     columns: Mapping[str, int] = field(default_factory=dict)
     resources: LocalResources = LocalResources()
     model: object = field(default=None, repr=False)

@@ -37,7 +37,7 @@ class Batch:
     rows: NDArray[np.intp] | None = None
 
     @property
-    def elsewhere(self) -> float:
+    def worker_seconds(self) -> float:
         """Processor seconds that other processes have spent on its rows since this was last asked."""
         return self.X.makespan() if isinstance(self.X, Tall) else 0.0
 
@@ -62,7 +62,7 @@ class Agreement:
     """
 
     openings: int = 1
-    kept: int = 1
+    max_open_exchanges: int = 1
     shares_outputs: bool = True
     tells: Literal["labels", "columns"] = "labels"
     group: Group = "training"
@@ -118,7 +118,7 @@ class ActiveResidual(ABC):
     """The side that computes g. What passive parties ask about it is served beside the thread that publishes."""
 
     @abstractmethod
-    def publish(self, g: Floats, *, epoch: int, to: Collection[str], again: Release | None = None) -> None:
+    def publish(self, g: Floats, *, epoch: int, to: Collection[str], resend_of: Release | None = None) -> None:
         """Send g (n x c) to these parties: a new one, or one `again`.
 
         One that is sent again keeps the noise that it had and what is left of its openings.
@@ -213,6 +213,6 @@ class ResidualProtocol(MessageProtocol):
         return False
 
     @property
-    def shows(self) -> str:
+    def passive_view(self) -> str:
         """What a passive party learns, in a few words."""
         return "its own gradient J^T g" if self.seals else "g of every row of every batch"

@@ -177,7 +177,7 @@ class RemoteColumns(ColumnBlocks):
             value, seconds = coming.result()
             pace.busy[placed.worker] = busy = pace.busy.get(placed.worker, 0.0) + seconds
             if busy > pace.booked:
-                self._meter.elsewhere(busy - pace.booked)
+                self._meter.add_worker_seconds(busy - pace.booked)
                 pace.booked = busy
             return value
 

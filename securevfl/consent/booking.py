@@ -117,7 +117,7 @@ class Booking:
         whole = self._list_told(self._end, weights=True)
         self._reservation = ledger.reserve(register, self._sitting, whole, self._check, ahead=ahead)
         self._take(ahead)
-        gate.keep(self._enter)
+        gate.record_with(self._enter)
 
     def check(self, sizes: Sizes) -> None:
         """Check the job once more, by what this party knows of its columns now. LeakageError if a guard refuses it."""
@@ -138,9 +138,11 @@ class Booking:
         """
         if self._ledger is None:
             return
-        self._gate.keep(self._over)  # a thread that still serves others tells nothing that is not entered
+        self._gate.record_with(self._over)  # a thread that still serves others tells nothing that is not entered
         told = (
-            [] if silent else self._exact(self._list_told(max(self._start + 1, self._gate.visit), weights=self._opens))
+            []
+            if silent
+            else self._exact(self._list_told(max(self._start + 1, self._gate.iteration), weights=self._opens))
         )
         with suppress(DataError, StorageError):
             self._reservation.settle(told)
@@ -177,10 +179,10 @@ class Booking:
         if entry.kind not in KINDS or self._party not in entry.about:
             return
         key = (entry.kind, entry.to, entry.about, entry.group)
-        if entry.visit <= self._ahead and total <= self._numbers.get(key, -1):
+        if entry.iteration <= self._ahead and total <= self._numbers.get(key, -1):
             return
         self._opens |= entry.group == "weights"
-        done = max(entry.visit, self._start + 1)
+        done = max(entry.iteration, self._start + 1)
         to = done + max(LEASE, (done - self._start) // 4, self._pace(done))
         before, visits = self._numbers.get(key, 0), max(1, to - done)
         told = [

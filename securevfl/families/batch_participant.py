@@ -77,7 +77,7 @@ class BatchPlayer(Player):
         """Yield this party's side of every batch still to come, in the order that all parties share."""
         for number, visit in enumerate(islice(self._data.schedule.iterations(), self.start, None), self.start + 1):
             self._round, self._visit, self._booked = number, visit, None
-            self._channel.gate.began(number)
+            self._channel.gate.begin_iteration(number)
             self._channel.note(IterationStarted(visit.index))
             yield self.batch(visit)
 

@@ -29,12 +29,12 @@ class Training(Named, ABC):
         return 1
 
     @property
-    def reweighs(self) -> bool:
+    def weighs_instances(self) -> bool:
         """Whether a party may weigh the rows of a batch anew in every local step."""
         return False
 
     @property
-    def dares(self) -> bool:
+    def may_overshoot(self) -> bool:
         """Whether steps are longer than safe ones, so that evaluations say where to go back."""
         return False
 

@@ -134,7 +134,7 @@ class PredictionSession:
             self._told += len(X) * self._numbers_of_row
             if self._rows is None:
                 self._enter(self._told)
-        with channel.gate.on("new"):
+        with channel.gate.about_rows("new"):
             if code_policy is not None and self._counted is not None:
                 most = self._player.row_bits
                 barred = ~reason_codes.admit(part, code_policy, self._counted, ids, X, most)

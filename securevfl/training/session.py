@@ -230,7 +230,7 @@ class Trainee:
     def _evaluate(self, *, last: bool = False) -> dict[str, float]:
         """Metrics on the held-out rows, or without any on the training rows; empty where not for this party."""
         rows: Group = "held out" if len(self.data.schedule.test) else "training"
-        with self.context.channel.gate.on(rows):
+        with self.context.channel.gate.about_rows(rows):
             return self._player.measure(self.job.model.loss, self.data, self.rounds, last=last)
 
     def _enough(self, measured: dict[str, float]) -> bool:
@@ -268,7 +268,7 @@ class Trainee:
         channel, roles = self.context.channel, self.context.roles
         channel.clock.tick(Kind.LOCAL)
         channel.clock.stage = Stage.EVALUATE
-        measured, verdict = self._evaluate(), StopDecision(stop=False, best=False, back=False)
+        measured, verdict = self._evaluate(), StopDecision(stop=False, is_best=False, roll_back=False)
         watched = self.job.stops_early or self._player.turns_back
         if watched and self._leads:
             back = self._player.turns_back and self._is_lost(measured)
@@ -277,9 +277,9 @@ class Trainee:
                 channel.send(name, verdict, permit=tell_verdict(channel, name))
         elif watched:
             verdict = channel.recv(roles.lead, StopDecision)
-        if verdict.back:
+        if verdict.roll_back:
             self._player.turn_back(self._best)
-        if watched and verdict.best:
+        if watched and verdict.is_best:
             self._best = self._player.outcome()
         channel.clock.tick(Kind.LOCAL)
         channel.clock.stage = Stage.TRAIN

@@ -87,6 +87,6 @@ def test_processes_that_work_side_by_side_count_as_long_as_the_longest() -> None
     X = np.ones((6, 2))
     matrix = Tall([Away(0, X[:2], "one"), Away(2, X[2:4], "two"), Away(4, X[4:], "one")], 2)
     matrix @ np.ones((2, 1))
-    assert Batch(0, 0, matrix).elsewhere == 2.0
-    assert Batch(0, 0, matrix).elsewhere == 0.0
-    assert Batch(0, 0, Tall.here(X)).elsewhere == Batch(0, 0, X).elsewhere == 0.0
+    assert Batch(0, 0, matrix).worker_seconds == 2.0
+    assert Batch(0, 0, matrix).worker_seconds == 0.0
+    assert Batch(0, 0, Tall.here(X)).worker_seconds == Batch(0, 0, X).worker_seconds == 0.0

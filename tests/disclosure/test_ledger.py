@@ -212,7 +212,7 @@ def test_a_second_try_never_takes_back_what_the_first_has_told(tmp_path: Path) -
     def attempt(session: str, rounds: int, *, silent: bool = False) -> int:
         gate = DisclosureGate("shop")
         booking = Booking(ledger, "shop", REGISTER, job(), sizes, gate, Sitting("run", session))
-        gate.began(rounds)
+        gate.begin_iteration(rounds)
         booking.settle(silent=silent)
         return told(ledger, "columns", "bank").count
 

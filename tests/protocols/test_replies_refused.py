@@ -49,7 +49,7 @@ def test_a_party_that_asks_for_more_is_refused_and_the_run_ends_at_once(
     began = time.monotonic()
 
     def publish(role: ActiveResidual, channel: Channel) -> None:
-        role.publish(gs[0], epoch=0, to=["shop"], again=Release(0, used) if used else None)
+        role.publish(gs[0], epoch=0, to=["shop"], resend_of=Release(0, used) if used else None)
         channel.recv("shop", OpenedProduct)  # the training thread waits for something else
 
     def ask(role: PassiveResidual, channel: Channel) -> None:

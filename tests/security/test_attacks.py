@@ -167,7 +167,7 @@ class MutantActive(ActiveResidual):
     def __init__(self, context: PartyContext, mask: str) -> None:
         self._context, self._mask = context, mask
 
-    def publish(self, g: Floats, *, epoch: int, to: Collection[str], again: Release | None = None) -> None:
+    def publish(self, g: Floats, *, epoch: int, to: Collection[str], resend_of: Release | None = None) -> None:
         for passive in to:
             self._context.channel.send(passive, ResidualCiphertext(0, disguise(g, self._mask)))
 

@@ -192,7 +192,7 @@ def test_weights_in_place_of_bins_read_no_more_labels_than_are_counted(
             for j in range(J.shape[1]):
                 J[j * each : (j + 1) * each, j] = 2.0 ** np.arange(each)[::-1]
             role = residual.passive(context, Agreement(group="bins", word=word))
-            with context.channel.gate.on("bins"):
+            with context.channel.gate.about_rows("bins"):
                 found = role.reply().gradient(FixedJacobian(), Batch(0, 0, J))[:, 0]
             read[each] = []
             for value in found.tolist():

@@ -200,7 +200,7 @@ class FdmlMethod(Method[FdmlJob]):
         if residual is None:
             said = ["the labels of all training rows, which the active party shows to all workers", *lines]
             return [("learns", "\n".join([*said, *_apart(job, roles)])), *blurs, *classifier_kept(job)]
-        said = equations(job, party, known) if residual.seals else [residual.shows, *lines]
+        said = equations(job, party, known) if residual.seals else [residual.passive_view, *lines]
         return [("learns", "\n".join(said)), *blurs, *classifier_kept(job)]
 
     def pooling(self, job: FdmlJob, roles: Roles) -> str:

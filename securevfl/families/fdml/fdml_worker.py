@@ -110,7 +110,7 @@ class FdmlWorker(BatchPlayer):
         pulls.begin(self._done, self._before())
         residual, context = self._job.protocol.residual, self._context
         agreement = Agreement(
-            1, kept=2 * (self._pace.tau + 1), shares_outputs=self._job.model.shares_outputs
+            1, max_open_exchanges=2 * (self._pace.tau + 1), shares_outputs=self._job.model.shares_outputs
         )  # no passive party is further behind
         if residual is None:
             yield from self._knowing(pulls, None)
@@ -166,10 +166,10 @@ class FdmlWorker(BatchPlayer):
 
     def _push(self, pulls: Pulls, t: int) -> _Open:
         batch = self.batch(self._visits[t])
-        self._channel.gate.began(t + 1)
+        self._channel.gate.begin_iteration(t + 1)
         self._channel.note(IterationStarted(batch.index))
         H = self._shown(self.model.forward(batch.X), batch)
-        self._channel.clock.offloaded(Kind.LOCAL, batch.elsewhere)
+        self._channel.clock.offloaded(Kind.LOCAL, batch.worker_seconds)
         self._channel.note(OutputsPushed(batch.index, H))
         pulls.push(t, H, self._done)
         return _Open(t, batch, H, self._done)

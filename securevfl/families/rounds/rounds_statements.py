@@ -33,7 +33,7 @@ def active_learns(job: JobOptions, party: str, known: Known | None) -> list[Told
 def passive_learns(job: RoundsJob, party: str, known: Known | None) -> list[Told]:
     """Describe in words what a passive party learns by the kind of residual, and what its own part tells it."""
     residual = job.protocol.residual
-    lines = [*equations(job, party, known), *_bins(job, party, known)] if residual.seals else [residual.shows]
+    lines = [*equations(job, party, known), *_bins(job, party, known)] if residual.seals else [residual.passive_view]
     if not residual.seals:
         lines += columns_lines(job, party, known, counts)
     found = [("learns", "\n".join(lines))]

@@ -224,7 +224,7 @@ class SharesPlayer(Player):
                 chunk = self._chunk(training, first)
                 self._measures.enter(first)
                 channel.clock.stage = Stage.TRAIN
-                channel.gate.began(first + 1)
+                channel.gate.begin_iteration(first + 1)
                 channel.note(IterationStarted(part[0].index))
                 states = training.side.train(chunk, len(part))
                 for number, (visit, self._state) in enumerate(zip(part, states, strict=True), first + 1):
@@ -232,7 +232,7 @@ class SharesPlayer(Player):
                     if len(self.turned) > turns_before:
                         break
                     if number - first < len(part):
-                        channel.gate.began(number + 1)
+                        channel.gate.begin_iteration(number + 1)
                         channel.note(IterationStarted(part[number - first].index))
                 else:
                     ahead.store.drop(chunk)
@@ -408,7 +408,7 @@ class SharesPlayer(Player):
         constant = self._inputs.constant(d)
         P = of_rows(stretches, lambda X: X.T @ X, loss, held_back, who=self._context.me, constant=constant)
         if data.apart:
-            self._context.meter.elsewhere(tall.makespan())
+            self._context.meter.add_worker_seconds(tall.makespan())
         return P
 
     def _features(self, data: TrainingData, rows: Rows) -> Floats:

@@ -110,7 +110,7 @@ def frames() -> Outcome:
 
     def frame(**keys: Any) -> bytes:
         own: dict[str, Any] = {"session": session, "sender": "shop", "receiver": "bank", "seq": 0}
-        return encode_frame(StopDecision(False, best=False, back=False), **(own | keys))
+        return encode_frame(StopDecision(False, is_best=False, roll_back=False), **(own | keys))
 
     def deliver(*data: bytes, peer: str = "shop") -> Callable[[], None]:
         def work() -> None:
