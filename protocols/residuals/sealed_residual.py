@@ -390,7 +390,7 @@ class SealedReply(Reply):
         agreed, me = self._residual.agreement, self._residual.me
         if self._closed:
             raise LimitError(
-                f"{me}: exchange {self.exchange} is closed, {agreed.kept} replies are kept at a time; ask it earlier"
+                f"{me}: exchange {self.exchange} is closed, {agreed.max_open_exchanges} replies are kept at a time; ask it earlier"
             )
         if not self._left:
             raise LimitError(f"{me}: the {agreed.openings} gradients agreed of exchange {self.exchange} are spent")
