@@ -40,7 +40,7 @@ from securevfl.job import Job
 from securevfl.organisations.kit import init_certs, write_kit
 from securevfl.protocols.sums.direct_sum import Part
 from securevfl.runtime.abort import Abort
-from securevfl.runtime.codec import FORMAT, SESSION_BYTES, decode_message, encode_frame, encode_message
+from securevfl.runtime.codec import FRAME_FORMAT, SESSION_BYTES, decode_message, encode_frame, encode_message
 from securevfl.transport.acceptor import STREAM_METHOD
 from securevfl.transport.certificate_names import server_name
 from securevfl.transport.grpc_tls13 import grpc
@@ -54,7 +54,7 @@ GOOD = Part(np.arange(6.0).reshape(3, 2))
 KINDS = ("handshake", "record", "http2", "line", "letter", "frame")
 TERMS = {"task": "fuzz"}
 LETTERS = (
-    SessionOffer(FORMAT, bytes(32), '{"task": "fuzz"}', False),
+    SessionOffer(FRAME_FORMAT, bytes(32), '{"task": "fuzz"}', False),
     SessionProof(bytes(SESSION_BYTES), bytes(300), bytes(64)),
     EncryptedPacket("shop", "bank", bytes(100)),
     Abort("enough"),

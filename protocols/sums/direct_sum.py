@@ -22,7 +22,7 @@ from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.number_spaces import Circle, Phases, Reals, Space
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.sums.base import SumProtocol, SumRole, check_shape, part_of_sum
-from securevfl.runtime.codec import Numbers, carried, check_bits
+from securevfl.runtime.codec import Numbers, to_wire_floats, check_bits
 from securevfl.runtime.disclosure_gate import DisclosingMessage
 
 
@@ -74,7 +74,7 @@ class DirectSumRole(SumRole):
 
     def contribute(self, values: Floats | Phases, space: Space) -> None:
         if isinstance(space, Reals):
-            message: Part | PhasePart = Part(carried(values, space.bits))
+            message: Part | PhasePart = Part(to_wire_floats(values, space.bits))
         else:
             message = PhasePart(values.astype(np.uint16 if space.bits == 16 else np.uint32))
         permit = part_of_sum(self._context, values, space, (self._context.me,))

@@ -377,7 +377,7 @@ class SharesPlayer(Player):
     def _make(self, training: _Training, first: int, part: Sequence[Iteration]) -> None:
         """Make a chunk, unless all parties have it already."""
         ahead, number = training.ahead, self._chunk(training, first)
-        self._context.channel.clock.stage = Stage.AHEAD
+        self._context.channel.clock.stage = Stage.OFFLINE
         if ahead.holds:  # in the first chunk, before work goes on beside questions about the model
             self.met.base.meet()
         if agree_on_chunk(ahead.meet(), ahead, number, len(part)):
