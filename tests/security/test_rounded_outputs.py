@@ -55,7 +55,7 @@ def read(monkeypatch: pytest.MonkeyPatch, sums: str, rows: int, columns: int) ->
         most.append(int(0.9 * np.min(within / np.abs(rho[0]))))
         return fits(opened, rho, levels, within)
 
-    collect = ActiveLink.ahead
+    collect = ActiveLink.collect
 
     def ahead(self: ActiveLink, batch: Any) -> Floats:
         seen.append(collect(self, batch))
@@ -63,7 +63,7 @@ def read(monkeypatch: pytest.MonkeyPatch, sums: str, rows: int, columns: int) ->
 
     monkeypatch.setattr(SealedActive, "publish", lambda self, g, **rest: publish(self, 0 * g, **rest))
     monkeypatch.setattr(row_products, "fits", noted)
-    monkeypatch.setattr(ActiveLink, "ahead", ahead)
+    monkeypatch.setattr(ActiveLink, "collect", ahead)
     chosen, parties = SUMS[sums]
 
     def changed(*given: Any) -> bytes:
