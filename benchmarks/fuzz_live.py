@@ -38,7 +38,7 @@ import numpy as np
 from securevfl.errors import SecureVFLError
 from securevfl.job import Job
 from securevfl.organisations.kit import init_certs, write_kit
-from securevfl.protocols.sums.direct_sum import Part
+from securevfl.protocols.sums.direct_sum import Summand
 from securevfl.runtime.abort import Abort
 from securevfl.runtime.codec import FRAME_FORMAT, SESSION_BYTES, decode_message, encode_frame, encode_message
 from securevfl.transport.acceptor import STREAM_METHOD
@@ -50,7 +50,7 @@ from securevfl.transport.peers import Peers
 from securevfl.transport.secure_transport import SecureTransport
 from securevfl.transport.tls import Credentials
 
-GOOD = Part(np.arange(6.0).reshape(3, 2))
+GOOD = Summand(np.arange(6.0).reshape(3, 2))
 KINDS = ("handshake", "record", "http2", "line", "letter", "frame")
 TERMS = {"task": "fuzz"}
 LETTERS = (
@@ -108,7 +108,7 @@ def serve(kit: Path, pipe: Any) -> None:
                 while queue:
                     frame = queue.popleft().frame
                     with suppress(SecureVFLError):
-                        decode_message(Part, frame.payload)
+                        decode_message(Summand, frame.payload)
                         counts[bytes(frame.payload) != good] += 1
             seq = inbox._next.get(("shop", ""), 0)
         odd = line.failure is not None and "cannot take" in str(line.failure)

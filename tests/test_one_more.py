@@ -212,7 +212,7 @@ def test_a_method_with_a_role_of_its_own(load: Load, monkeypatch: pytest.MonkeyP
     relayed = job(**options, accepts=["columns", "seen_by_server"])
     sheet = vfl.explain(relayed, own)
     assert "hub (server)" in sheet
-    assert "PairMasked from passive: output" in sheet.split("hub (server)")[1]
+    assert "MaskedSummand from passive: output" in sheet.split("hub (server)")[1]
     assert "Total from server: plain: the sum of the parts" in sheet.split("shop (passive)")[0]
     run = vfl.simulate(relayed, own)
     assert run.metrics["auc"] > 0.9

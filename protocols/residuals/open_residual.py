@@ -34,7 +34,7 @@ from securevfl.protocols.residuals.base import (
     ResidualProtocol,
 )
 from securevfl.protocols.residuals.defences import AnyDefence, Defence, Noise
-from securevfl.runtime.codec import Numbers, to_wire_floats, check_bits
+from securevfl.runtime.codec import Numbers, check_bits, to_wire_floats
 from securevfl.runtime.disclosure_gate import DisclosingMessage
 
 

@@ -33,12 +33,7 @@ class Abort(DisclosingMessage, frozen=True):
         return cls(reason, resumes and reason != "refused", away if away in parties else "")
 
     def error(self, sender: str, peers: Collection[str]) -> PeerStopped:
-        """Return the error that the receiver raises.
-
-        Args:
-            sender: the party that sent this message.
-            peers: the names that `party` may be; any other name is ignored.
-        """
+        """Return the error that the receiver of this message raises; `party` is ignored unless it is one of `peers`."""
         if self.reason != "away" and self.party in peers:
             return PeerStopped(self.party, self.reason)
         party = f" ({self.party})" if self.party in peers else ""

@@ -157,7 +157,7 @@ def test_every_output_of_a_run_is_whole_steps_with_one_dither_a_row(
         made = made.model_copy(update={"model": keys["model"]})
 
     def observe(event: Any) -> None:
-        if type(event.message).__name__ == "Part" and event.direction == "send":
+        if type(event.message).__name__ == "Summand" and event.direction == "send":
             passed.append(np.asarray(event.message.values))
 
     vfl.simulate(made, own, workers=1, observe=observe)
