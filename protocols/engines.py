@@ -8,9 +8,9 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, SerializeAsAny
 
-from securevfl.base.config import Named, Registry
+from securevfl.base.config import NamedOption, Registry
 from securevfl.crypto.kernel.gradient import KernelGradient
-from securevfl.crypto.lattice.lattice_gradient import LatticeScheme
+from securevfl.crypto.lattice.lattice_gradient import LatticeGradient
 from securevfl.crypto.lattice.lattice_sum import LatticeSum
 from securevfl.crypto.paillier.paillier_product import PaillierScheme
 from securevfl.crypto.paillier.paillier_sum import PaillierSum
@@ -21,7 +21,7 @@ from securevfl.protocols.party_context import PartyContext
 Library = Literal["own", "seal"]  # whose code the same protocol runs on
 
 
-class Engine(Named, ABC):
+class Engine(NamedOption, ABC):
     """An encryption scheme at one strength, as a run chooses it."""
 
     assumption: ClassVar[str]  # what its ciphertexts rest on
@@ -103,7 +103,7 @@ def _paillier(bits: int) -> LinearScheme:
 
 @lru_cache(maxsize=2)
 def _lattice(library: Library) -> LinearScheme:
-    return LatticeScheme() if library == "seal" else KernelGradient()
+    return LatticeGradient() if library == "seal" else KernelGradient()
 
 
 ENGINES: Registry[Engine] = Registry("engine", Paillier, Ckks)

@@ -16,9 +16,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from securevfl.audit import noise_tables
-from securevfl.base.extensions import load, named
-from securevfl.base.files import check_writable, write_whole
-from securevfl.base.machine import one_heap
+from securevfl.base.extensions import available_entry_points, load_entry_point
+from securevfl.base.files import check_writable, write_atomic
+from securevfl.base.machine import use_one_heap
 from securevfl.base.version import __version__
 from securevfl.cli import (
     certs_commands,
@@ -70,20 +70,24 @@ class Commands(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         own = super().list_commands(ctx)
-        return [*own, *(name for name in named(TOOLS) if name not in own)]
+        return [*own, *(name for name in available_entry_points(TOOLS) if name not in own)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Find one of securevfl's; of another package, its name and where it is from, as nothing of it is loaded."""
         own = super().get_command(ctx, cmd_name)
-        if own is not None or (point := named(TOOLS).get(cmd_name)) is None:
+        if own is not None or (point := available_entry_points(TOOLS).get(cmd_name)) is None:
             return own
         return TyperCommand(cmd_name, help=f"A command of {point.dist.name if point.dist else 'another package'}.")
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Load a command of another package when it is typed."""
-        if args and super().get_command(ctx, args[0]) is None and (point := named(TOOLS).get(args[0])) is not None:
+        if (
+            args
+            and super().get_command(ctx, args[0]) is None
+            and (point := available_entry_points(TOOLS).get(args[0])) is not None
+        ):
             tool = typer.Typer(name=args[0], no_args_is_help=True)
-            load(point)[0](tool)
+            load_entry_point(point)[0](tool)
             return args[0], typer.main.get_command(tool), args[1:]
         return super().resolve_command(ctx, args)
 
@@ -401,13 +405,13 @@ def audit(
     )
     console().print(page.text(found), soft_wrap=True)
     if html is not None:
-        write_whole(html, page.html(found).encode())
+        write_atomic(html, page.html(found).encode())
     raise typer.Exit(found.exit_code)
 
 
 def main() -> None:
     """Entry point of the command."""
-    one_heap()
+    use_one_heap()
     app()
 
 

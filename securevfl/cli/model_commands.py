@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from securevfl.base.files import check_writable, write_whole
+from securevfl.base.files import check_writable, write_atomic
 from securevfl.cli.option_groups import ReportOptions
 from securevfl.cli.party_options import CheckpointDir, Html, IdColumn, Ledger, Model, ModelFile, Name, PreprocessingDir
 
@@ -71,7 +71,7 @@ def scorecard(
     card = made_of([ModelPart.load(model)], ScorecardScale.read(points))
     for path, text in ((out, card.csv), (page, card.page)):
         if path is not None:
-            write_whole(path, text().encode())
+            write_atomic(path, text().encode())
     rows: list[list[str | int | float | None]] = [[line.column, line.bin, round(line.points, 2)] for line in card.lines]
     console().print(table(["column", "bin", "points"], rows))
 
@@ -109,7 +109,7 @@ def reasons(
     if out is None:
         sys.stdout.write(text.getvalue())
     else:
-        write_whole(out, text.getvalue().encode())
+        write_atomic(out, text.getvalue().encode())
     told = code_bits(len(part.columns), top)
     typer.echo(f"to another these codes tell up to {told:.1f} bits of each row of your columns", err=True)
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, get_type_hints
 
 import typer
 
-from securevfl.base.files import check_writable, write_whole
+from securevfl.base.files import check_writable, write_atomic
 from securevfl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ class ReportOptions:
         """Write the figures and the page to those files that are named."""
         for path, text in ((self.report_json, figures), (self.page, page)):
             if path is not None:
-                write_whole(path, text().encode())
+                write_atomic(path, text().encode())
 
 
 class PeerKeywords(TypedDict):

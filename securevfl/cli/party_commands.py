@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from securevfl.base.file_locks import in_use
+from securevfl.base.file_locks import shared_locks
 from securevfl.base.files import check_writable
 from securevfl.cli import option_groups, signals
 from securevfl.cli import party_options as options
@@ -56,7 +56,7 @@ def align(
     terms = {"parties": [active, *passives], "task": "align"} | ({} if rule is None else {"ids by rule": rule})
     kept = f"what was done is kept in {work}"
     with (
-        in_use(data),
+        shared_locks(data),
         signals.exit_on_signal(lambda: kept),
         meeting.events(party, peers),
         progress("aligning") as on_progress,
@@ -85,7 +85,7 @@ def prepare(
 
     job, party, place, folder = Job.load(job_file), table.party, _peers(job_file, peers), _ahead(table.data, ahead)
     own = table.aligned(job)
-    with in_use(table.data), meeting.events(party, place), progress("preparing") as on_round:
+    with shared_locks(table.data), meeting.events(party, place), progress("preparing") as on_round:
         run(job, own, meeting.venue(place), ahead=folder, on_round=on_round)
     typer.echo(f"what {party} has prepared is in {folder}")
 
@@ -175,7 +175,7 @@ def join(
 
     others = [name for name in Peers.load(place).parties if name != party]
     line = live(others, step_of(job), verbose=meeting.verbose)
-    with in_use(table, save), signals.exit_on_signal(kept), line as on_round, meeting.events():
+    with shared_locks(table, save), signals.exit_on_signal(kept), line as on_round, meeting.events():
         part = run(
             job,
             own,
@@ -225,7 +225,7 @@ def compare_at(
     job, venue = Job.load(job_file), meeting.venue(_peers(job_file, peers))
     own, said = table.aligned(job), console(err=True)
     line = live([each for each in venue.peers.parties if each != party], step_of(job), verbose=meeting.verbose)
-    with in_use(table.data), signals.exit_on_signal(), line as on_round, meeting.events():
+    with shared_locks(table.data), signals.exit_on_signal(), line as on_round, meeting.events():
         found = compare_with(
             job,
             own,
@@ -287,7 +287,7 @@ def predict(
     with progress("reading") as on_progress:
         rows = no_rows() if data is None else rows_of_file(part, data, id_column=id_column, on_progress=on_progress)
     with (
-        in_use(model, *([] if data is None else [data])),
+        shared_locks(model, *([] if data is None else [data])),
         signals.exit_on_signal(),
         meeting.events(part.name, peers),
         write_predictions(part, out, scale, left) as written,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypedDict
 
 import numpy as np
 
-from securevfl.base.files import write_whole, writing_whole
+from securevfl.base.files import atomic_writer, write_atomic
 
 if TYPE_CHECKING:
     from securevfl.organisations.prediction import OnUnscored, Prediction
@@ -44,7 +44,7 @@ def write_predictions(
     if part.name != part.asker:
         yield {"on_block": lambda ids, found: None, "on_unscored": on_unscored}
     else:
-        with nullcontext(sys.stdout.buffer) if out is None else writing_whole(out) as file:
+        with nullcontext(sys.stdout.buffer) if out is None else atomic_writer(out) as file:
             write = _CsvWriter(file, scale)
             yield {"on_block": write, "on_unscored": on_unscored}
             if not write.begun:  # there was no row: the heading alone
@@ -52,7 +52,7 @@ def write_predictions(
 
                 write([], prediction_of(part, np.empty((0, part.outputs))))
     if left is not None:
-        write_whole(left, states.getvalue().encode())
+        write_atomic(left, states.getvalue().encode())
 
 
 class _CsvWriter:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from securevfl.base.files import write_whole
+from securevfl.base.files import write_atomic
 from securevfl.base.roles import ACTIVE, PASSIVE, Role, Roles
 from securevfl.consent.booking import foretell, leaks
 from securevfl.data.party import Party, check_parties, register_of
@@ -237,7 +237,7 @@ def _sheet(job: Job, roles: Roles, known: Known | None, refused: Sequence[str], 
     first = [*([whose] if whose else []), *_subject(job, roles, known)]
     for name in roles.parties:
         learns = _learns(job, roles, known, name)
-        lines += ["", _heading(roles, name), *_role(declared, roles.plays(name)), *learns]
+        lines += ["", _heading(roles, name), *_role(declared, roles.roles_of(name)), *learns]
         first += ["", _heading(roles, name), *learns]
     first += ["", f"assumes   {ASSUMPTIONS}"]
     return Sheet("\n".join([*lines, *refused]), "\n".join([*first, *refused]))
@@ -286,7 +286,7 @@ def _weights(job: Job) -> list[str]:
 
 def _heading(roles: Roles, name: str) -> str:
     role = roles.role(name)
-    return f"{name} ({role}{', holds the labels' if role == ACTIVE and roles.having(ACTIVE) == (name,) else ''})"
+    return f"{name} ({role}{', holds the labels' if role == ACTIVE and roles.with_role(ACTIVE) == (name,) else ''})"
 
 
 def _told_lines(word: str, text: str) -> list[str]:
@@ -405,7 +405,7 @@ class AgreedSheets:
         """Record that this text is agreed to from now on. StorageError if that cannot be written."""
         if not self.holds(sheet):
             at = datetime.now(UTC).isoformat(timespec="seconds")
-            write_whole(self._path, "\n".join([*self._lines(), f"{sheet.digest} {at}", ""]).encode())
+            write_atomic(self._path, "\n".join([*self._lines(), f"{sheet.digest} {at}", ""]).encode())
 
     def _lines(self) -> list[str]:
         try:

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.base.config import Named, misfits
+from securevfl.base.config import NamedOption, mismatched_fields
 from securevfl.base.roles import ACTIVE, PASSIVE, Role, Roles
 from securevfl.data.party import Party
 from securevfl.disclosure.counts import Disclosure, Sizes
@@ -58,7 +58,7 @@ J = TypeVar("J", bound=JobOptions)
 O = TypeVar("O", bound=JobOptions)  # of one method: those that it has checked to be of its kinds
 
 
-class Method(Named, ABC, Generic[O]):
+class Method(NamedOption, ABC, Generic[O]):
     """A family of training: what parties exchange, what that tells, and how one of them plays.
 
     options: JobOptions with what its jobs hold in narrower types, which `fits` makes sure of.
@@ -100,7 +100,7 @@ class Method(Named, ABC, Generic[O]):
 
     def fits(self, job: JobOptions) -> None:
         """ValueError if the options hold something else than `options` says."""
-        if found := list(misfits(job, self.options)):
+        if found := list(mismatched_fields(job, self.options)):
             raise ValueError(f"{', '.join(found)}: {self.name} trains nothing of this kind; choose another")
 
     def role(self, party: Party) -> Role:

@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
-from securevfl.base.file_locks import alone as only_user
+from securevfl.base.file_locks import exclusive_lock as only_user
 from securevfl.consent.booking import check_together
 from securevfl.consent.consent_sheet import Sheet
 from securevfl.data.party import Party

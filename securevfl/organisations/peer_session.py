@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from typing import Any, TypeVar
 
-from securevfl.base.machine import one_heap
+from securevfl.base.machine import use_one_heap
 from securevfl.base.roles import Roles
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import (
@@ -83,7 +83,7 @@ def run_session(
         except ValueError:
             said = f"listen: host:port was expected, {venue.listen} came; write it as in 0.0.0.0:7300"
             raise ConfigError(said) from None
-    one_heap()
+    use_one_heap()
     peers, timeout, patience = venue.peers, venue.timeout, venue.patience
     credentials = Credentials(venue.certs, me)
     for line in expiry_warnings(venue.certs, me):

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.base.extras import installed
-from securevfl.base.files import write_whole
+from securevfl.base.extras import is_installed
+from securevfl.base.files import write_atomic
 from securevfl.consent.booking import check_together
 from securevfl.data.party import Party, check_parties, register_of
 from securevfl.disclosure.ledger import DisclosureLedger
@@ -169,7 +169,7 @@ class Comparison:
     def report(self, path: str | Path) -> None:
         """Write one page of HTML for a browser: the table, and what it comes to."""
         body = ["<h1>What the other columns are worth</h1>", self._repr_html_(), f"<p class='soft'>{NOTE}</p>"]
-        write_whole(Path(path), html.page("Comparison", body).encode())
+        write_atomic(Path(path), html.page("Comparison", body).encode())
 
 
 NOTE = (
@@ -237,7 +237,7 @@ def compared_jobs(job: Job) -> dict[str, Job]:
     bins = kept | {"prepare": job.prepare.model_copy(update={"bins": job.prepare.bins or BINS})}
     plain = kept | {"prepare": job.prepare.model_copy(update={"bins": None})}
     logistic = job.model if isinstance(job.model, Logistic) else Logistic()
-    trees = job.model if isinstance(job.model, Trees) else Trees(boosted_score=installed("sklearn"))
+    trees = job.model if isinstance(job.model, Trees) else Trees(boosted_score=is_installed("sklearn"))
     return {
         "logistic": Job(model=logistic, **plain),
         "bins": Job(model=logistic, **bins),

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.base.checked_files import DamagedFileError, read_checked_json, write_checked_json
-from securevfl.base.config import plain
+from securevfl.base.config import to_plain
 from securevfl.data.baseline import Baseline
 from securevfl.data.columns import Columns, columns_of, has_names
 from securevfl.data.preparation import FittedPreparation
@@ -254,7 +254,7 @@ class ModelPart:
             "classes": None if self.classes is None else self.classes.tolist(),
             "state": self.state.plain(),
             "calibration": list(self.calibration),
-            "baseline": [plain(each) for each in self.baseline],
+            "baseline": [to_plain(each) for each in self.baseline],
         }
         write_checked_json(Path(path), state)
 

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.base.extras import extra
-from securevfl.base.files import write_json, write_whole
+from securevfl.base.extras import import_extra
+from securevfl.base.files import write_atomic, write_json
 from securevfl.base.roles import Roles
 from securevfl.base.version import __version__
 from securevfl.data.validation import check_labels
@@ -48,7 +48,7 @@ def plot(history: list[dict[str, float]], costs: Costs) -> Figure:
 
     ConfigError if matplotlib is not installed.
     """
-    figure = _shown(extra("matplotlib.figure", "plot", "plot").Figure)(figsize=(13, 4), layout="constrained")
+    figure = _shown(import_extra("matplotlib.figure", "plot", "plot").Figure)(figsize=(13, 4), layout="constrained")
     by_round, by_second, split = figure.subplots(1, 3, width_ratios=(3, 3, 2))
     rest = [name for name in metric_names(history) if name != "loss"]
     for axes, over in ((by_round, "round"), (by_second, "seconds")):
@@ -304,7 +304,7 @@ class Run:
 
         alone: metrics of a model of the active party's own columns, to stand beside. sheet: what was agreed to.
         """
-        write_whole(Path(path), page(self.job, self._lead_first, alone=alone, sheet=sheet).encode())
+        write_atomic(Path(path), page(self.job, self._lead_first, alone=alone, sheet=sheet).encode())
 
     def plot(self) -> Figure:
         """Convergence by round and by second, and the cost split, as a matplotlib figure (`securevfl[plot]`).

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from securevfl.base.config import flat
-from securevfl.base.files import write_whole
+from securevfl.base.config import flatten
+from securevfl.base.files import write_atomic
 from securevfl.base.roles import Roles
 from securevfl.base.version import __version__
 from securevfl.display import html, svg
@@ -217,7 +217,7 @@ def page(
         html.section("Work under encryption", html.table(["at", "operation", "count", "seconds"], operations))
         if operations
         else "",
-        html.section("The job", html.facts(flat(job.to_dict()))),
+        html.section("The job", html.facts(flatten(job.to_dict()))),
         html.section("What the job accepts to tell", accepted),
     ]
     return html.page("Training run", body)
@@ -226,7 +226,7 @@ def page(
 def write_report(path: Path, part: ModelPart, *, alone: Mapping[str, float] | None, sheet: str) -> None:
     """Write the report of a run between organisations, as one party has it: its own part, its own counters."""
     job = Job.from_dict(part.job)
-    write_whole(path, page(job, {part.name: part}, alone=alone, sheet=sheet).encode())
+    write_atomic(path, page(job, {part.name: part}, alone=alone, sheet=sheet).encode())
 
 
 def comparison(lead: ModelPart, alone: Mapping[str, float] | None) -> str:

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from securevfl.base.config import plain
+from securevfl.base.config import to_plain
 from securevfl.base.roles import Roles
 from securevfl.consent.booking import Booking, Sitting
 from securevfl.consent.consent_sheet import Sheet, own_sheet
@@ -137,7 +137,7 @@ class Trainee:
         return ModelPart(
             name=self.party.name,
             role=context.roles.role(self.party.name),
-            job=plain(self.job),
+            job=to_plain(self.job),
             parties=list(context.parties),
             preparation=self.party.preparation or FittedPreparation(self.party.columns),
             scaling=data.scaling,

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import securevfl as vfl
 from securevfl.base.checked_files import write_checked
-from securevfl.base.file_locks import in_use
+from securevfl.base.file_locks import shared_locks
 from securevfl.cli.main import app
 from securevfl.data.register import Register
 from securevfl.data.row_order import write_rows
@@ -123,7 +123,7 @@ def test_nothing_is_deleted_while_a_run_is_on(place: Place, used: str) -> None:
         done = place.forget()
         store.close()
     else:
-        with in_use(place.folder / used):
+        with shared_locks(place.folder / used):
             done = place.forget()
     assert (done.exit_code, place.left()) == (2, before)
     assert "was expected" in done.output
@@ -146,8 +146,8 @@ def test_a_damaged_part_is_deleted_and_what_is_none_is_not(place: Place) -> None
 def test_faults_of_forgetting_are_seen(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that uses files of a run that is on, and one that takes the names of spent work with the work."""
     with monkeypatch.context() as fault:
-        fault.setattr(forget, "alone", nullcontext)
-        with in_use(place.table):
+        fault.setattr(forget, "exclusive_lock", nullcontext)
+        with shared_locks(place.table):
             assert place.forget().exit_code == 0  # and so `test_nothing_is_deleted_while_a_run_is_on` fails
     before, delete = place.counted(), forget._delete
 

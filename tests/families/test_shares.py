@@ -14,7 +14,7 @@ import pytest
 from selfcheck.whole_weights import whole_weights
 
 import securevfl as vfl
-from securevfl.crypto.transfers.ot_extension import COLUMNS, Chooser
+from securevfl.crypto.transfers.ot_extension import BASE_TRANSFERS, OtReceiver
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, PartiesError
 from securevfl.families.run_facts import known_run
@@ -312,7 +312,7 @@ def test_weights_are_opened_to_those_named_and_nobody_else() -> None:
 
 
 def test_one_set_of_base_transfers_serves_a_session_and_no_seed_serves_two_purposes(monkeypatch):
-    offers, seeds, make = list[bytes](), list[bytes](), Chooser.__init__
+    offers, seeds, make = list[bytes](), list[bytes](), OtReceiver.__init__
 
     def noting(self, pairs, coin, bits):
         seeds.extend(seed for pair in pairs for seed in pair)
@@ -322,8 +322,10 @@ def test_one_set_of_base_transfers_serves_a_session_and_no_seed_serves_two_purpo
         if event.direction == "send" and type(event.message) is TransferOffer:
             offers.append(event.message.public)
 
-    monkeypatch.setattr(Chooser, "__init__", noting)
+    monkeypatch.setattr(OtReceiver, "__init__", noting)
     vfl.simulate(job(evaluate_every=2), parties(3), observe=watch)
     assert len(offers) == 1
-    assert len(seeds) >= 3 * 2 * COLUMNS, "work ahead, measures and counts of far sums were expected to have transfers"
+    assert len(seeds) >= 3 * 2 * BASE_TRANSFERS, (
+        "work ahead, measures and counts of far sums were expected to have transfers"
+    )
     assert len(set(seeds)) == len(seeds)

@@ -155,7 +155,7 @@ def test_a_ledger_is_used_wherever_a_change_was_killed(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as dies:
-        dies.setattr(disclosure, "write_whole", killed)
+        dies.setattr(disclosure, "write_atomic", killed)
         with pytest.raises(KeyboardInterrupt):
             ledger.tried({"bank"})
     ledger.tried({"bank"})

@@ -19,7 +19,7 @@ from securevfl.audit.attacks.collusion import recovered
 from securevfl.audit.attacks.rare_values import lonely_rows
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
-from securevfl.crypto.sum_trees import SumTree, star
+from securevfl.crypto.sum_trees import SumTree, star_tree
 from securevfl.disclosure.exposure import expected_label_auc, leverage, measure
 from securevfl.optim.optimizer import Optimizer
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
@@ -260,7 +260,7 @@ class SameStars(vfl.TreeSum):
     """A mutant: both passes along the same star, so that the root can take off each mask."""
 
     def trees(self, parties: int) -> tuple[SumTree, SumTree]:
-        return star(range(parties), 0), star(range(parties), 0)
+        return star_tree(range(parties), 0), star_tree(range(parties), 0)
 
 
 def test_collusion_catches_two_equal_trees() -> None:

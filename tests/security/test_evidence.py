@@ -12,10 +12,10 @@ import securevfl as vfl
 from securevfl.audit.attacks.two_values import subset
 from securevfl.consent.booking import leaks
 from securevfl.crypto.kernel import opened_words
-from securevfl.crypto.kernel.row_parameters import OPENED
-from securevfl.crypto.lattice.lattice_gradient import LatticeScheme
+from securevfl.crypto.kernel.row_parameters import OPENED_HEADER
+from securevfl.crypto.lattice.lattice_gradient import LatticeGradient
 from securevfl.crypto.paillier.paillier_messages import _HEAD as HEAD
-from securevfl.crypto.scheme import Shape
+from securevfl.crypto.scheme import OpeningShape
 from securevfl.data.party import register_of
 from securevfl.data.woe import BinIndicators, Woe
 from securevfl.disclosure.exposure import alone, label_entropy
@@ -133,7 +133,7 @@ def test_nobody_is_told_more_counts_than_all_know_of(monkeypatch: pytest.MonkeyP
 
 def test_what_is_opened_beside_the_counts_does_not_go_with_the_labels() -> None:
     """The same counts from two tables of labels: the fractions of what is opened are of one distribution."""
-    scheme = LatticeScheme()
+    scheme = LatticeGradient()
     holder = scheme.keygen(columns=2)
     evaluator = scheme.evaluator(holder.public)
     place = np.repeat([0.0, 1.0], 40)[:, None]
@@ -144,7 +144,7 @@ def test_what_is_opened_beside_the_counts_does_not_go_with_the_labels() -> None:
         for _ in range(150):
             sealed = holder.encrypt(np.where(later, 1.0, -1.0)[:, None], bound=1.0)
             blinded, r = evaluator.blind(evaluator.transpose_product(evaluator.prepare(bins[:]), sealed))
-            opened = evaluator.unblind(holder.open(blinded, Shape(80, 1, 2)), r)[:, 0]
+            opened = evaluator.unblind(holder.open(blinded, OpeningShape(80, 1, 2)), r)[:, 0]
             np.testing.assert_array_equal(np.rint(opened), 0)  # 20 of 40 in each bin
             found += opened.tolist()
         fractions.append(found)
@@ -219,9 +219,9 @@ def test_weights_in_place_of_bins_read_no_more_labels_than_are_counted(
     assert right[fits] == 7 * fits < counted  # what a word holds can be read
     assert 2 * right[14] - 7 * 14 <= 7 * word  # and no more: half of those beyond come right by guessing
     assert counted == engine.scheme().opened_bits(600, 7, word)
-    values = sent[0][-(7 + 3) * opened_words.size(word) :]  # lattice: the words alone after the head
+    values = sent[0][-(7 + 3) * opened_words.word_size(word) :]  # lattice: the words alone after the head
     if engine.name == "ckks":
-        assert len(sent[0]) == OPENED.size + len(values)
+        assert len(sent[0]) == OPENED_HEADER.size + len(values)
         whole = np.frombuffer(values, "<u2")
         assert (whole < 1 << word).all()
     else:

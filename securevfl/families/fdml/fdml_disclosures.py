@@ -45,7 +45,7 @@ def _apart(job: FdmlJob, roles: Roles) -> list[str]:
     """Return a further line where the part of a single worker may show, because workers go at their own pace; empty
     otherwise."""
     workers = [name for name in roles.parties if roles.role(name) != SERVER]
-    if not job.optimizer.tau or len(workers) < 3 or not roles.having(SERVER):
+    if not job.optimizer.tau or len(workers) < 3 or not roles.with_role(SERVER):
         return []
     return [
         "workers go at their own pace: where one other alone has moved between two pulls of a batch, the difference",

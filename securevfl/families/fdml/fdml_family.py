@@ -78,10 +78,10 @@ class FdmlMethod(Method[FdmlJob]):
 
     def assigned(self, job: FdmlJob, roles: Roles, columns: Mapping[str, int]) -> Roles:
         """PartiesError if there are several servers, or none and the workers must not see each other's predictions."""
-        servers = roles.having(SERVER)
+        servers = roles.with_role(SERVER)
         if len(servers) > 1:
             raise PartiesError(f"at most one server was expected, {', '.join(servers)} came; leave out all but one")
-        if not roles.having(PASSIVE):
+        if not roles.with_role(PASSIVE):
             raise PartiesError("two parties with columns were expected, there is one; add another")
         if columns and not servers and not job.optimizer.shows_labels:
             raise PartiesError(
@@ -109,7 +109,7 @@ class FdmlMethod(Method[FdmlJob]):
         }
 
     def declares(self, job: FdmlJob, roles: Roles) -> list[MessageDeclaration]:
-        passives, workers = roles.having(PASSIVE), (ACTIVE, PASSIVE)
+        passives, workers = roles.with_role(PASSIVE), (ACTIVE, PASSIVE)
         stored = stored_of(job)
         parts = job.protocol.sum_for(len(passives)).declares(passives)
         found = declare_in_roles(parts, {COLLECTOR: (ACTIVE,), CONTRIBUTOR: (PASSIVE,)}, space=Reals)
@@ -158,12 +158,12 @@ class FdmlMethod(Method[FdmlJob]):
         return [*dict.fromkeys(found), *_evaluated(job, sizes), *scores(job, sizes)]
 
     def protocols(self, job: FdmlJob, roles: Roles) -> list[MessageProtocol]:
-        found: list[MessageProtocol] = [job.protocol.sum_for(len(roles.having(PASSIVE)))]
+        found: list[MessageProtocol] = [job.protocol.sum_for(len(roles.with_role(PASSIVE)))]
         return found if job.protocol.residual is None else [*found, job.protocol.residual]
 
     def title(self, job: FdmlJob, roles: Roles) -> str:
         down = "labels at all" if job.protocol.residual is None else f"{job.protocol.residual.name} residual"
-        if roles.having(SERVER):
+        if roles.with_role(SERVER):
             return f"{stored_of(job).name} payloads at a server / {down}"
         return f"open payloads at all workers / {down}"
 
@@ -204,7 +204,7 @@ class FdmlMethod(Method[FdmlJob]):
         return [("learns", "\n".join(said)), *blurs, *classifier_kept(job)]
 
     def pooling(self, job: FdmlJob, roles: Roles) -> str:
-        if not roles.having(SERVER):
+        if not roles.with_role(SERVER):
             return "needs nobody: each worker is sent the forward outputs of every other one, as there is no server"
         return stored_of(job).pooling
 

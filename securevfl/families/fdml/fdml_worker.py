@@ -143,11 +143,11 @@ class FdmlWorker(BatchPlayer):
 
     def _pulls(self) -> Pulls:
         context, workers = self._context, workers_of(self._context)
-        if not context.roles.having(SERVER):
+        if not context.roles.with_role(SERVER):
             return PeerPulls(
                 context.sum_to(context.active, workers, subchannel=STORED_SUBCHANNEL), self._pace, lead=context.active
             )
-        own = context.sum_to(context.roles.the(SERVER), workers, subchannel=STORED_SUBCHANNEL)
+        own = context.sum_to(context.roles.only(SERVER), workers, subchannel=STORED_SUBCHANNEL)
         readers = readers_of(self._job, context)
         return ServerPulls(own, self._pace, stored_of(self._job).worker(own, readers), told=readers)
 

@@ -76,7 +76,9 @@ class Phases(Method[PhasesJob]):
         found = []
         others = roles.others(roles.lead)
         for declared in (job.protocol.sum_for(len(others)).declares(others), phase_sums.declares()):
-            found += declare_in_roles(declared, _parts(roles), space=None if len(roles.having(ACTIVE)) > 1 else Circle)
+            found += declare_in_roles(
+                declared, _parts(roles), space=None if len(roles.with_role(ACTIVE)) > 1 else Circle
+            )
         return found
 
     def counts(self, job: PhasesJob, sizes: Sizes) -> list[Disclosure]:
@@ -96,7 +98,7 @@ class Phases(Method[PhasesJob]):
     def tells(self, job: PhasesJob, roles: Roles, party: str, known: Known | None) -> list[Told]:
         if roles.role(party) != ACTIVE:
             return [("learns", "nothing")]
-        labelled = len(roles.having(ACTIVE))
+        labelled = len(roles.with_role(ACTIVE))
         whose = "the other's f" if labelled == 2 else "the sum of the others' f"
         leading = "f = sum_k H_k on the rows predicted, and messages marked output or plain"
         found = [("learns", leading if party == roles.lead else "f on its minibatches")]

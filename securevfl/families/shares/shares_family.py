@@ -119,7 +119,7 @@ class SharesMethod(Method[SharesJob]):
     def assigned(self, job: SharesJob, roles: Roles, columns: Mapping[str, int]) -> Roles:
         """Assign the role of partner to the passive party that the job names, or else to the one with the most columns,
         the first of several."""
-        passives, chosen = roles.having(PASSIVE), job.protocol.shares.partner
+        passives, chosen = roles.with_role(PASSIVE), job.protocol.shares.partner
         if PARTNER in roles.kinds:
             return roles
         if chosen is not None and chosen not in passives and columns:
@@ -175,7 +175,7 @@ class SharesMethod(Method[SharesJob]):
             *opened_scores.declares(roles.role(asks) if asks in roles.parties else PASSIVE),
             *(opened_weights.declares() if job.protocol.shares.open_weights else ()),
         ]
-        return [each for each in dict.fromkeys(found) if roles.may_pass(each.sender, each.receiver)]
+        return [each for each in dict.fromkeys(found) if roles.may_send(each.sender, each.receiver)]
 
     def counts(self, job: SharesJob, sizes: Sizes) -> list[Disclosure]:
         """Count what a whole run discloses: a level of each output of each row, from the partner, or one sum of losses,
@@ -243,7 +243,7 @@ class SharesMethod(Method[SharesJob]):
         return [*own, *scores, ("learns", told), *parts]
 
     def pooling(self, job: SharesJob, roles: Roles) -> str:
-        partner = roles.having(PARTNER) or ("its partner",)
+        partner = roles.with_role(PARTNER) or ("its partner",)
         return (
             f"{roles.lead} and {partner[0]} together learn every residual and sum, and their own weights; any others,\n"
             "however many, learn nothing without both"

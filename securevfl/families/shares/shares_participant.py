@@ -17,8 +17,8 @@ import numpy as np
 
 from securevfl.base.arrays import Floats, RowSlices
 from securevfl.base.checked_files import write_checked_json
-from securevfl.base.chunked_matrix import Tall
-from securevfl.base.machine import give_back, one_thread
+from securevfl.base.chunked_matrix import ChunkedMatrix
+from securevfl.base.machine import release_freed_memory, single_threaded_blas
 from securevfl.base.roles import PARTNER
 from securevfl.crypto.share_scheme import ShareScheme
 from securevfl.data.schedule import Iteration, Rows
@@ -98,7 +98,7 @@ class _Training:
     def give_back(self) -> None:
         """Return freed memory to the system where there is much of it: of few numbers that costs more than it gives."""
         if self.data.rows * self.data.columns > MUCH:
-            give_back()
+            release_freed_memory()
 
 
 class SharesPlayer(Player):
@@ -107,7 +107,7 @@ class SharesPlayer(Player):
     def __init__(self, job: SharesJob, context: PartyContext, columns: int, state: State | None) -> None:
         self._job, self._context = job, context
         self._model, self._options = job.model, job.protocol.shares
-        self._active, self._partner = context.me == context.active, context.roles.the(PARTNER)
+        self._active, self._partner = context.me == context.active, context.roles.only(PARTNER)
         own = State() if state is None else state
         self._sizes: dict[str, Any] = own.get("sizes", {})
         self._state = _shared(own)
@@ -137,7 +137,7 @@ class SharesPlayer(Player):
         return 0 if self._state is None else self._state.visits
 
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
-        with one_thread():
+        with single_threaded_blas():
             self._measures.check(data, start)
             training = self._begin(data)
             training.give_back()  # what reading the table took
@@ -164,7 +164,7 @@ class SharesPlayer(Player):
         """Make every chunk of the training, on disk, as far as that is not done yet."""
         if self._context.resources.preprocessing is None:
             raise ConfigError(f"{self._context.me}: a folder for work done ahead was expected; name one")
-        with one_thread():
+        with single_threaded_blas():
             training = self._begin(data)
             training.give_back()
             try:
@@ -361,7 +361,9 @@ class SharesPlayer(Player):
         tall = self._at_workers(data, rows)
         return RemoteColumns(self.plan.numbers, self.plan.rate, lambda _: tall, self._context.meter)
 
-    def _at_workers(self, data: TrainingData, rows: Rows, root: Floats | None = None, clip: float = np.inf) -> Tall:
+    def _at_workers(
+        self, data: TrainingData, rows: Rows, root: Floats | None = None, clip: float = np.inf
+    ) -> ChunkedMatrix:
         """Return this party's inputs (n x breadth) of rows that lie at workers, there; cut off at `clip`, and each by
         its `root` (n,)."""
         assert self._inputs is not None, "they are made first"
@@ -372,7 +374,7 @@ class SharesPlayer(Player):
             roots = None if root is None else root[own]
             placed = part.derive(worker_inputs, self._inputs, at[own], roots, clip, breadth)
             parts.append(RemotePart(part.start, part.stop - part.start, placed))
-        return Tall(parts, breadth)
+        return ChunkedMatrix(parts, breadth)
 
     def _make(self, training: _Training, first: int, part: Sequence[Iteration]) -> None:
         """Make a chunk, unless all parties have it already."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from securevfl.crypto.scheme import Shape
+from securevfl.crypto.scheme import OpeningShape
 from securevfl.families.transfer.transfer_family import TransferLearning
 from securevfl.families.transfer.two_way_exchange import SecondMoments
 from securevfl.protocols.declarations import Reveal
@@ -223,7 +223,7 @@ MUTANTS = [
         "output",
         patched(
             (sealed_residual.SealedPassive, "gradient", _per_sample),
-            (Shape, "check", _any_shape),
+            (OpeningShape, "check", _any_shape),
             (DisclosureGate, "check", any_bits),
         ),
     ),
