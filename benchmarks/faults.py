@@ -58,7 +58,7 @@ from securevfl.organisations.kit import init_certs, write_kit
 from securevfl.protocols.shares.shares_params import SharesParams
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart
-from securevfl.training.session import run_key
+from securevfl.training.run_setup import run_key
 from securevfl.transport import line
 from securevfl.transport.peers import Peers
 

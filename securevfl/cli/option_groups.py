@@ -23,7 +23,7 @@ from securevfl.base.files import check_writable, write_atomic
 from securevfl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from securevfl.consent.consent_sheet import Sheet
+    from securevfl.consent.consent_sheet import ConsentSheet
     from securevfl.data.party import Party
     from securevfl.disclosure.ledger import DisclosureLedger
     from securevfl.job import Job
@@ -224,14 +224,14 @@ class ConsentOptions:
     ledger: Ledger = None
     accept: Digest = None
 
-    def asking(self, party: str, command: str) -> tuple[DisclosureLedger, Callable[[Sheet], None]]:
+    def asking(self, party: str, command: str) -> tuple[DisclosureLedger, Callable[[ConsentSheet], None]]:
         """Return the party's ledger, and what asks for its consent to a sheet. ConfigError if --accept is no digest."""
         from securevfl.cli.consent_prompt import agree, check_digest
-        from securevfl.consent.consent_sheet import AgreedSheets
+        from securevfl.consent.agreed_sheets import AgreedSheets
         from securevfl.disclosure.ledger import DisclosureLedger
 
         check_digest(self.accept)
-        ledger = DisclosureLedger.of(party, self.ledger)
+        ledger = DisclosureLedger.open(party, self.ledger)
         return ledger, partial(agree, AgreedSheets(ledger), self.accept, command)
 
 

@@ -172,7 +172,9 @@ def test_a_label_of_many_classes_holds_the_logarithm_of_their_number(classes: in
         model=vfl.GeneralLinear(loss="one_vs_rest"), protocol=vfl.Protocol(shares=vfl.Shares(open_weights=["shop"]))
     )
     sizes = replace(known_run(made, own).sizes, outputs=classes)
-    assert {told.of for told in weights_told(made, sizes) if told.kind == "labels"} == {int(280 * np.log2(classes))}
+    assert {told.capacity for told in weights_told(made, sizes) if told.kind == "labels"} == {
+        int(280 * np.log2(classes))
+    }
 
 
 def test_patience_takes_the_best_model_by_auc() -> None:
@@ -206,7 +208,7 @@ def test_the_model_that_patience_keeps_is_noted_opened_and_measured_once(tmp_pat
     evaluated = [record["round"] for record in run.history if "loss" in record]
     assert 9 == kept < evaluated[-1] == 54
     assert set(run.parts["shop"].coefficients()) == set(own[1].columns)
-    with closing(sqlite3.connect(ledgers["shop"].scores)) as tables:
+    with closing(sqlite3.connect(ledgers["shop"].scores_path)) as tables:
         assert tables.execute("SELECT visits FROM models").fetchall() == [(kept,)]
         assert tables.execute("SELECT count(*) FROM trained").fetchall() == [(len(rows),)]
         assert tables.execute("SELECT DISTINCT count FROM times").fetchall() == [(len(evaluated),)]

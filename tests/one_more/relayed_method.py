@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats, RowSlices
 from securevfl.base.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, SERVER, Role, Roles
-from securevfl.disclosure.counts import Disclosure, Sizes
+from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.disclosure.leaks import Leak, LeakKind
 from securevfl.families.batch_participant import BatchPlayer
 from securevfl.families.family import J, MessageProtocol, Method, Told
@@ -108,10 +108,10 @@ class Relayed(Method[RelayedJob]):
             MessageDeclaration(Total, SERVER, ACTIVE, Reveal("plain", "the sum of the parts")),
         ]
 
-    def counts(self, job: RelayedJob, sizes: Sizes) -> list[Disclosure]:
+    def counts(self, job: RelayedJob, sizes: RunShape) -> list[Disclosure]:
         return []
 
-    def leaks(self, job: RelayedJob, sizes: Sizes, before: Sequence[Disclosure] = ()) -> list[Leak]:
+    def leaks(self, job: RelayedJob, sizes: RunShape, before: Sequence[Disclosure] = ()) -> list[Leak]:
         own = Leak(SEEN_BY_SERVER, "the server", "it is told the sum of all means", "use a method without a server")
         return [*super().leaks(job, sizes, before), own]
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from securevfl.base.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, READER, SERVER, Role, Roles
-from securevfl.disclosure.counts import Disclosure, Sizes
+from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.errors import PartiesError
 from securevfl.families.evaluations import scores
 from securevfl.families.family import J, MessageProtocol, Method, Told
@@ -123,7 +123,7 @@ class FdmlMethod(Method[FdmlJob]):
         begins = MessageDeclaration(pulls.Position, ACTIVE, PASSIVE, Reveal("public"))
         return [*found, begins, *job.protocol.residual.declares()]
 
-    def counts(self, job: FdmlJob, sizes: Sizes) -> list[Disclosure]:
+    def counts(self, job: FdmlJob, sizes: RunShape) -> list[Disclosure]:
         labels, visits = job.optimizer.shows_labels, job.model.output_width(sizes.outputs) * sizes.epochs
         workers = (sizes.active, *sizes.passives)
         pulling = workers if labels else (sizes.active,)
@@ -176,7 +176,7 @@ class FdmlMethod(Method[FdmlJob]):
         down = "labels are shown to all" if residual is None else f"residuals: {residual.strength}"
         return f"payloads: {stored_of(job).strength}; {down}"
 
-    def openings(self, job: FdmlJob, sizes: Sizes) -> str:
+    def openings(self, job: FdmlJob, sizes: RunShape) -> str:
         if job.protocol.residual is None:
             return ""
         columns = sizes.batches * len(sizes.passives) * sizes.outputs

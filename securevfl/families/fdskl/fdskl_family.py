@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from securevfl.base.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, Role, Roles
-from securevfl.disclosure.counts import Disclosure, Sizes
+from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.families.evaluations import scores
 from securevfl.families.family import J, MessageProtocol, Method, Told
 from securevfl.families.fdskl import phase_sums
@@ -81,7 +81,7 @@ class Phases(Method[PhasesJob]):
             )
         return found
 
-    def counts(self, job: PhasesJob, sizes: Sizes) -> list[Disclosure]:
+    def counts(self, job: PhasesJob, sizes: RunShape) -> list[Disclosure]:
         """Scores alone: what phases tell has as many dimensions as there are from the first exchange on, and `tells`
         says it in words."""
         return scores(job, sizes)

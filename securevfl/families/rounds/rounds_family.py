@@ -19,7 +19,7 @@ from securevfl.base.extras import is_installed
 from securevfl.base.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, Roles
 from securevfl.data.preparation import Preparation
 from securevfl.data.woe import Woe
-from securevfl.disclosure.counts import Disclosure, Sizes
+from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.families.family import J, MessageProtocol, Method, Told
 from securevfl.families.output_rounding import step_for
 from securevfl.families.participant import Player
@@ -100,7 +100,7 @@ class Rounds(Method[RoundsJob]):
             *job.optimizer.declares(),
         ]
 
-    def counts(self, job: RoundsJob, sizes: Sizes) -> list[Disclosure]:
+    def counts(self, job: RoundsJob, sizes: RunShape) -> list[Disclosure]:
         return counts(job, sizes)
 
     def rounding(self, job: RoundsJob, rows: int, parties: int) -> SumRounding | None:
@@ -118,7 +118,7 @@ class Rounds(Method[RoundsJob]):
     def strength(self, job: RoundsJob) -> str:
         return job.protocol.residual.strength
 
-    def openings(self, job: RoundsJob, sizes: Sizes) -> str:
+    def openings(self, job: RoundsJob, sizes: RunShape) -> str:
         times = job.optimizer.agreement(job.model).openings
         opened = sizes.batches * times * sum(sizes.parameters.values())
         columns = (sizes.batches * times + (job.prepare.woe is not None)) * len(sizes.passives) * sizes.outputs

@@ -22,7 +22,8 @@ from securevfl.base.machine import release_freed_memory, single_threaded_blas
 from securevfl.base.roles import PARTNER
 from securevfl.crypto.share_scheme import ShareScheme
 from securevfl.data.schedule import Iteration, Rows
-from securevfl.disclosure.exposure import ROWS, Holds
+from securevfl.disclosure.column_recovery import MAX_SAMPLE_ROWS
+from securevfl.disclosure.information_content import InformationContent
 from securevfl.errors import ConfigError, LeakageError
 from securevfl.families.participant import Player, Round
 from securevfl.families.score_results import AnsweredRows, KnownRows
@@ -314,7 +315,7 @@ class SharesPlayer(Player):
         turned = self.turned
         self._sizes = {"turned": turned, "columns": columns, "rows": max(map(len, parts)), "batches": schedule.batches}
         self._sizes["named"], self._sizes["trained"] = data.named, n
-        self._sizes["held"] = Holds.of(data.raw(schedule.sample(ROWS))).bits
+        self._sizes["held"] = InformationContent.of(data.raw(schedule.sample(MAX_SAMPLE_ROWS))).bits
         if self._inputs is None:
             self._inputs = self._made(data)
         terms = self._terms_for(tuple(map(len, parts)))

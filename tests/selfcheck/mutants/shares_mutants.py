@@ -245,7 +245,7 @@ MUTANTS = [
         "later states stay when a run goes on from an earlier one",
         "shares: what is kept",
         "kept",
-        patched((Checkpoints, "forget_after", lambda *_: None)),
+        patched((Checkpoints, "remove_after", lambda *_: None)),
     ),
     Mutant(
         "scores without a ledger",
