@@ -58,7 +58,7 @@ from securevfl.organisations.kit import init_certs, write_kit
 from securevfl.protocols.shares.shares_params import SharesParams
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart
-from securevfl.training.session import run_key
+from securevfl.training.run_setup import run_key
 from securevfl.transport import line
 from securevfl.transport.peers import Peers
 
@@ -97,7 +97,7 @@ def play(kit: Path, setting: Setting, listen: str | None, told: Connection, mang
         return data
 
     line.encode_message = encode_mangled
-    shares_participant.Terms = partial(SharesParams, block=BLOCK)
+    shares_participant.SharesParams = partial(SharesParams, block=BLOCK)
 
     def on_round(done: int, of: int) -> None:
         told.send(("round", done))

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from benchmarks import tables as bench_tables
 from benchmarks.shares import read
 from securevfl.base.arrays import Floats
-from securevfl.base.extras import extra, installed
+from securevfl.base.extras import import_extra, is_installed
 from securevfl.data.party import Party
 from securevfl.families.table_preparation import prepare_all
 from securevfl.job import Job
@@ -170,7 +170,7 @@ def beside(
     job: Job, own: Sequence[Party], new: dict[str, Any], y: NDArray[Any], labels: NDArray[Any]
 ) -> dict[str, float | None]:
     """AUCs of models of all columns in one place."""
-    extra("sklearn", "sklearn", "the models beside trees")
+    import_extra("sklearn", "sklearn", "the models beside trees")
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
@@ -191,7 +191,7 @@ def beside(
         "auc_mixed": area_under_curve(later, mixed.decision_function(Z)),
         "auc_xgboost": None,
     }
-    if installed("xgboost"):
+    if is_installed("xgboost"):
         fitted = (
             import_module("xgboost")
             .XGBClassifier(

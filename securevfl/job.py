@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from pydantic import field_validator, model_validator
 
-from securevfl.base.config import flat, plain
+from securevfl.base.config import flatten, to_plain
 from securevfl.base.extensions import Extension
 from securevfl.data.party import Party
 from securevfl.display import html
@@ -26,7 +26,7 @@ from securevfl.optim import OPTIMIZERS
 from securevfl.optim.defaults import why_sealed
 from securevfl.options import JobOptions
 
-TABLES = "data"  # the key of a job file that is for the computer it lies on
+DATA_KEY = "data"  # the key of a job file that is for the computer it lies on
 
 
 class Job(JobOptions):
@@ -150,10 +150,10 @@ class Job(JobOptions):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the job as plain data: what a job file holds and what the digest covers."""
-        return plain(self)
+        return to_plain(self)
 
     def _repr_html_(self) -> str:
-        return f"<p><b>Job</b> {self.digest.hex()[:16]}</p>{html.facts(flat(self.to_dict()))}"
+        return f"<p><b>Job</b> {self.digest.hex()[:16]}</p>{html.facts(flatten(self.to_dict()))}"
 
     @property
     def digest(self) -> bytes:
@@ -176,7 +176,7 @@ class Job(JobOptions):
     def load(cls, path: str | Path) -> Job:
         """Load a job from a TOML file, leaving out its tables (`tables_of`). Raises ConfigError, with one line for each
         problem."""
-        return cls.from_dict({key: value for key, value in _read(path).items() if key != TABLES})
+        return cls.from_dict({key: value for key, value in _read(path).items() if key != DATA_KEY})
 
 
 def tables_of(path: str | Path) -> dict[str, Path]:
@@ -185,10 +185,10 @@ def tables_of(path: str | Path) -> dict[str, Path]:
 
     They are no part of the job: parties agree on what is done, and each knows where its own table is. ConfigError.
     """
-    found = _read(path).get(TABLES, {})
+    found = _read(path).get(DATA_KEY, {})
     if not isinstance(found, dict) or not all(isinstance(file, str) for file in found.values()):
         raise ConfigError(
-            f'{path}: {TABLES}: a file for each party was expected, as {{ bank = "bank.csv" }}; correct it'
+            f'{path}: {DATA_KEY}: a file for each party was expected, as {{ bank = "bank.csv" }}; correct it'
         )
     return {name: Path(path).parent / file for name, file in found.items()}
 
@@ -209,7 +209,7 @@ def _read(path: str | Path) -> dict[str, Any]:
 # even one into the job. So the others learn one number of TRIED, log2(TRIED) bits about all labels together, and no
 # row's.
 
-TRIED = 256
+TRIED_SPLITS = 256
 
 
 def stratified(job: Job, party: Party) -> Job:
@@ -234,4 +234,4 @@ def stratified(job: Job, party: Party) -> Job:
         even = total * (len(test) / len(place))
         return float((((np.bincount(place[test], minlength=len(total)) - even) ** 2) / even).sum())
 
-    return Job.from_dict(job.to_dict() | {"split": min(range(TRIED), key=uneven)})
+    return Job.from_dict(job.to_dict() | {"split": min(range(TRIED_SPLITS), key=uneven)})

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.base.extras import extra
+from securevfl.base.extras import import_extra
 from securevfl.data.schedule import Schedule
 from securevfl.families.fdskl.fdskl_optimizer import FDSKL, SAMPLE, blocks
 from securevfl.families.fdskl.kernel_model import Kernel
@@ -29,7 +29,7 @@ _ME = "pooled"
 
 
 def _svc(**options: Any) -> Any:
-    return extra("sklearn.svm", "sklearn", "the baseline libsvm").SVC(**options)
+    return import_extra("sklearn.svm", "sklearn", "the baseline libsvm").SVC(**options)
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,8 @@ from securevfl.audit.transcript_checks import check_transcript
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import Roles
 from securevfl.base.version import __version__
-from securevfl.consent.booking import leaks
-from securevfl.consent.consent_sheet import settled
+from securevfl.consent.leak_guard import leaks
+from securevfl.consent.settle_job import settle_job
 from securevfl.data.party import Party, check_parties
 from securevfl.errors import SecureVFLError
 from securevfl.families import leak_kinds
@@ -72,7 +72,7 @@ def run_audit(
     for name, extension in load_more().items():
         say(f"attack {name} of {extension}")
     active, passives = check_parties(parties)
-    asked = job = settled(job, parties)
+    asked = job = settle_job(job, parties)
     brought = [active, *passives]
     job, parties = as_prepared(job, brought)
     active, *passives = parties

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 
 from securevfl.base.arrays import Floats, RowSlices
-from securevfl.crypto.key_derivation import KEY_BYTES
+from securevfl.crypto.key_derivation import SYMMETRIC_KEY_BYTES
 from securevfl.data.schedule import Iteration, Rows
 from securevfl.families.divergence import Divergence
 from securevfl.families.output_rounding import RoundedOutputs, step_for
@@ -51,7 +51,7 @@ class BatchPlayer(Player):
 
     def keep_secret(self, key: bytes | None) -> None:
         """Go by the secret of the run that a state has, or by a fresh one."""
-        self._secret = key or os.urandom(KEY_BYTES)
+        self._secret = key or os.urandom(SYMMETRIC_KEY_BYTES)
 
     def shown(self, H: Floats, rows: Rows, table: int, trained: int) -> Floats:
         """H (n x c) of these rows of a table of so many, of which so many are trained on, as this party may send it:
@@ -77,7 +77,7 @@ class BatchPlayer(Player):
         """Yield this party's side of every batch still to come, in the order that all parties share."""
         for number, visit in enumerate(islice(self._data.schedule.iterations(), self.start, None), self.start + 1):
             self._round, self._visit, self._booked = number, visit, None
-            self._channel.gate.began(number)
+            self._channel.gate.begin_iteration(number)
             self._channel.note(IterationStarted(visit.index))
             yield self.batch(visit)
 

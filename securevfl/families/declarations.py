@@ -23,4 +23,4 @@ def roles_of(method: Method[Any], job: JobOptions, parties: Sequence[Party]) -> 
 def declared_of(method: Method[Any], job: JobOptions, roles: Roles) -> list[MessageDeclaration]:
     """All declarations between roles that two different parties of the run have."""
     every = [*handshake.declares(roles), *method.declares(job, roles)]
-    return [item for item in every if roles.may_pass(item.sender, item.receiver)]
+    return [item for item in every if roles.may_send(item.sender, item.receiver)]

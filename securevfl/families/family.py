@@ -20,25 +20,14 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.base.config import Named, misfits
+from securevfl.base.config import NamedOption, mismatched_fields
 from securevfl.base.roles import ACTIVE, PASSIVE, Role, Roles
 from securevfl.data.party import Party
-from securevfl.disclosure.counts import Disclosure, Sizes
-from securevfl.disclosure.leaks import (
-    COLUMNS,
-    FRESH_EQUATIONS,
-    LABEL_AUC,
-    RANK,
-    SEQUENTIAL,
-    SINGLE_PASSIVE,
-    Leak,
-    LeakKind,
-    column_leaks,
-    equation_leaks,
-    label_auc_leaks,
-    sequential,
-    single_passive,
-)
+from securevfl.disclosure.column_leaks import COLUMNS, column_leaks
+from securevfl.disclosure.counts import Disclosure, RunShape
+from securevfl.disclosure.gradient_leaks import FRESH_EQUATIONS, LABEL_AUC, RANK, equation_leaks, label_auc_leaks
+from securevfl.disclosure.leaks import Leak, LeakKind
+from securevfl.disclosure.sum_leaks import SEQUENTIAL, SINGLE_PASSIVE, sequential, single_passive
 from securevfl.errors import PartiesError
 from securevfl.families.participant import Player
 from securevfl.families.run_facts import Known
@@ -58,7 +47,7 @@ J = TypeVar("J", bound=JobOptions)
 O = TypeVar("O", bound=JobOptions)  # of one method: those that it has checked to be of its kinds
 
 
-class Method(Named, ABC, Generic[O]):
+class Method(NamedOption, ABC, Generic[O]):
     """A family of training: what parties exchange, what that tells, and how one of them plays.
 
     options: JobOptions with what its jobs hold in narrower types, which `fits` makes sure of.
@@ -100,7 +89,7 @@ class Method(Named, ABC, Generic[O]):
 
     def fits(self, job: JobOptions) -> None:
         """ValueError if the options hold something else than `options` says."""
-        if found := list(misfits(job, self.options)):
+        if found := list(mismatched_fields(job, self.options)):
             raise ValueError(f"{', '.join(found)}: {self.name} trains nothing of this kind; choose another")
 
     def role(self, party: Party) -> Role:
@@ -142,7 +131,7 @@ class Method(Named, ABC, Generic[O]):
         """Who is told f of new rows; `lead` is the party that leads."""
         return lead
 
-    def score_bits(self, job: O, sizes: Sizes | None = None) -> int:
+    def score_bits(self, job: O, sizes: RunShape | None = None) -> int:
         """How many bits each score of a new row has as it is told, as far as sizes are known; 0 where none is."""
         return 64
 
@@ -165,10 +154,10 @@ class Method(Named, ABC, Generic[O]):
         """Declare what every message of a run reveals, apart from those of the handshake."""
 
     @abstractmethod
-    def counts(self, job: O, sizes: Sizes) -> list[Disclosure]:
+    def counts(self, job: O, sizes: RunShape) -> list[Disclosure]:
         """Count what all the messages of a whole run disclose together."""
 
-    def leaks(self, job: O, sizes: Sizes, before: Sequence[Disclosure] = ()) -> list[Leak]:
+    def leaks(self, job: O, sizes: RunShape, before: Sequence[Disclosure] = ()) -> list[Leak]:
         """List what a job gives away beyond the declaration of its messages, each of one of `leak_kinds`: here what
         follows from its counts and its sum, to which a method adds its own.
 
@@ -199,7 +188,7 @@ class Method(Named, ABC, Generic[O]):
     def strength(self, job: O) -> str:
         """Assumption and key strength of what is encrypted, one line for people."""
 
-    def openings(self, job: O, sizes: Sizes) -> str:
+    def openings(self, job: O, sizes: RunShape) -> str:
         """Describe in one line what is opened in a run beside what it should tell; empty where nothing is."""
         return ""
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.data.party import Party, register_of
 from securevfl.data.schedule import Schedule
-from securevfl.disclosure.counts import Sizes
+from securevfl.disclosure.counts import RunShape
 from securevfl.errors import ConfigError
 from securevfl.families.run_shape import sizes_of
 from securevfl.families.table_preparation import prepare, prepare_all
@@ -28,7 +28,7 @@ class Known:
 
     parties: tuple[Party, ...]
     schedule: Schedule
-    sizes: Sizes
+    sizes: RunShape
 
     def table(self, name: str) -> Floats | None:
         """Return the columns (n x d) of the party of this name; None where they are not at hand."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.base.chunked_matrix import Tall
+from securevfl.base.chunked_matrix import ChunkedMatrix
 from securevfl.data.bin_edges import DEVIATION
 from securevfl.data.external_table import ExternalTable
 from securevfl.data.location_scale import LocationScale, fitted, moments, quartiles
@@ -132,7 +132,7 @@ class TrainingData:
         return f if self.offsets is None else f + self.offsets[rows][:, None]
 
     def matrix(self, rows: Rows) -> Floats:
-        """Return these rows, scaled: as an array, or as a `Tall` in its place where the rows stay outside."""
+        """Return these rows, scaled: as an array, or as a `ChunkedMatrix` in its place where the rows stay outside."""
         table: Floats | ExternalTable = self._party.X
         if self.stays and isinstance(table, ExternalTable):
             tall = table.tall(rows, self.scaling)
@@ -146,7 +146,7 @@ class TrainingData:
         table: Floats | ExternalTable = self._party.X
         return isinstance(table, ExternalTable) and table.apart
 
-    def at_workers(self, rows: Rows, *, raw: bool = False) -> Tall:
+    def at_workers(self, rows: Rows, *, raw: bool = False) -> ChunkedMatrix:
         """Return these rows where they lie at workers, scaled, or `raw` as they are in the table.
 
         TableError if they lie there in another order.

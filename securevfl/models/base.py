@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from securevfl.base.config import Named
+from securevfl.base.config import NamedOption
 from securevfl.errors import ConfigError
 from securevfl.models.loss import Loss
 
 
-class Model(Named, ABC):
+class Model(NamedOption, ABC):
     """`l2` is the weight of ||theta||^2 / 2.
 
     method: the family of training that it takes, whatever the optimizer; else the optimizer's. by_column: whether

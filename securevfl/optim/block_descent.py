@@ -44,7 +44,7 @@ class BlockDescent(Optimizer):
         return "BlockDescent"
 
     @property
-    def dares(self) -> bool:
+    def may_overshoot(self) -> bool:
         return self.momentum and self.first > 1
 
     def extrapolation(self, visit: int) -> float:

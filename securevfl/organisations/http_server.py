@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from securevfl.base.extras import extra
+from securevfl.base.extras import import_extra
 from securevfl.errors import ConfigError
 from securevfl.organisations.gateway import Gateway
 from securevfl.organisations.http_api import application
@@ -71,7 +71,7 @@ class HttpServer:
     """
 
     def __init__(self, app: Any, place: HttpAddress) -> None:
-        uvicorn = extra("uvicorn", "serve", "--http")
+        uvicorn = import_extra("uvicorn", "serve", "--http")
         from uvicorn.protocols.http.h11_impl import H11Protocol
 
         config = uvicorn.Config(

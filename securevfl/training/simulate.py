@@ -8,7 +8,7 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 from functools import partial
 
-from securevfl.consent.consent_sheet import settled
+from securevfl.consent.settle_job import settle_job
 from securevfl.data.party import Party, check_parties
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.display.progress import watched
@@ -51,7 +51,7 @@ def simulate(
     """
     lead, others = check_parties(parties)
     cast = job.method.cast([lead, *others])
-    job = settled(job, parties)
+    job = settle_job(job, parties)
     if network is not None and not isinstance(network, Network):
         raise ConfigError(
             f"network: a Network was expected, {type(network).__name__} came; pass vfl.Network(mbps=300, rtt_ms=20)"

@@ -11,7 +11,7 @@ from sklearn.preprocessing import KBinsDiscretizer, OneHotEncoder, RobustScaler
 
 import securevfl as vfl
 from securevfl import errors
-from securevfl.base.config import plain
+from securevfl.base.config import to_plain
 from securevfl.data.bin_edges import DEVIATION, FEWEST, decimal, edges_of, rounded
 from securevfl.data.column_transforms import BinTransform
 from securevfl.data.columns import columns_of
@@ -149,7 +149,7 @@ def test_rows_that_are_held_out_change_nothing() -> None:
     spoiled = TABLE.to_pydict()
     spoiled["age"][300:], spoiled["city"][300:] = [1e9] * 100, [SECRET] * 100
     found = fit("shop", columns_of("shop", pa.table(spoiled)), TRAIN, Preparation(clip=0.01))
-    assert [plain(step) for step in found.steps] == [plain(step) for step in fitted(clip=0.01).steps]
+    assert [to_plain(step) for step in found.steps] == [to_plain(step) for step in fitted(clip=0.01).steps]
 
 
 def test_a_preparation_comes_back_from_json() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import securevfl as vfl
 from securevfl.data.party import Helper
-from securevfl.disclosure.exposure import Holds
+from securevfl.disclosure.information_content import InformationContent
 from securevfl.families import METHODS, leak_kinds
 
 EXAMPLES = {name: options for kind in METHODS.values() for name, options in kind().examples().items()}
@@ -80,10 +80,11 @@ def test_where_no_score_is_told_none_is_weighed() -> None:
 
 def test_what_is_told_is_a_part_of_what_a_row_holds_or_all_of_it() -> None:
     assert (
-        Holds(19.0, 0.2).in_words(6, 1) == "one number of 6 bits; its row holds 19 bits, of which it tells 32% at most"
+        InformationContent(19.0, 0.2).in_words(6, 1)
+        == "one number of 6 bits; its row holds 19 bits, of which it tells 32% at most"
     )
-    assert Holds(8.0, 0.2).in_words(6, 2).endswith("its row holds 8 bits, so all of it may follow")
-    assert Holds(0.0, 0.0).in_words(6, 1).endswith("so all of it may follow")
+    assert InformationContent(8.0, 0.2).in_words(6, 2).endswith("its row holds 8 bits, so all of it may follow")
+    assert InformationContent(0.0, 0.0).in_words(6, 1).endswith("so all of it may follow")
 
 
 @pytest.mark.parametrize(("rows", "named"), [(1508, "(test_fraction = 0.27)"), (600, "(test_fraction)")])

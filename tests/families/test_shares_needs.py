@@ -110,4 +110,4 @@ def test_the_rarest_of_all_labels_is_counted_among_rows_that_are_evaluated(rares
     labels[schedule.test] = np.arange(len(schedule.test)) % 3
     labels[schedule.test[:rarest]] = 3
     parties = [vfl.Party("bank", X[:, :2], labels, ids=ids), vfl.Party("shop", X[:, 2:], ids=ids)]
-    assert known_run(own, parties).sizes.alike == rarest
+    assert known_run(own, parties).sizes.rarest_label_rows == rarest

@@ -63,8 +63,8 @@ def test_a_training_that_swings_begins_again_with_half_the_step(count: int, monk
     assert [part.state["sizes"]["turned"] for part in run.parts.values()] == [[[6, 0]]] * count
     received = [event for event in events if event.direction == "recv"]
     verdicts = [event.message for event in received if isinstance(event.message, StopDecision)]
-    assert [each.back for each in verdicts] == [True] * (count - 1) + [False] * (count - 1)
-    assert not verdicts[0].best
+    assert [each.roll_back for each in verdicts] == [True] * (count - 1) + [False] * (count - 1)
+    assert not verdicts[0].is_best
     assert len(set(made)) == len(made) >= 2 * 4
     safe = job(optimizer=vfl.BlockDescent(lr=1.0), epochs=6, evaluate_every=6)
     np.testing.assert_allclose(weights(run), weights(vfl.simulate(safe, own)), atol=0.05)

@@ -9,14 +9,14 @@ import pytest
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.base.chunked_matrix import Sparse
+from securevfl.base.chunked_matrix import SparseRows
 from securevfl.families.transfer import local_quadratic, taylor
 from securevfl.families.transfer.local_quadratic import Quadratic
 
 N, D, COLUMNS, GAMMA = 7, 3, 4, 0.3
 
 
-class Rows(Sparse):
+class Rows(SparseRows):
     """A matrix at hand, read as one that is made."""
 
     def __init__(self, matrix: Floats) -> None:

@@ -319,7 +319,7 @@ def test_sizes_beyond_the_limits_are_refused_with_what_fits(keys: dict[str, Any]
 
 def test_as_many_weights_as_labels_are_not_opened() -> None:
     own, opened = parties(rows=100), vfl.Protocol(shares=vfl.Shares(open_weights=("shop",)))
-    from securevfl.consent.booking import guard
+    from securevfl.consent.leak_guard import guard
     from securevfl.families.run_facts import known_run
 
     work = job(protocol=opened)

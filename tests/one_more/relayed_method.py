@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats, RowSlices
 from securevfl.base.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, SERVER, Role, Roles
-from securevfl.disclosure.counts import Disclosure, Sizes
+from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.disclosure.leaks import Leak, LeakKind
 from securevfl.families.batch_participant import BatchPlayer
 from securevfl.families.family import J, MessageProtocol, Method, Told
@@ -101,25 +101,25 @@ class Relayed(Method[RelayedJob]):
         return {"relayed": own | {"accepts": ("columns", SEEN_BY_SERVER.name)}}
 
     def declares(self, job: RelayedJob, roles: Roles) -> list[MessageDeclaration]:
-        passives = roles.having(PASSIVE)
+        passives = roles.with_role(PASSIVE)
         parts = job.protocol.sum_for(len(passives)).declares(passives)
         return [
             *declare_in_roles(parts, {COLLECTOR: (SERVER,), CONTRIBUTOR: (PASSIVE,)}, space=Reals),
             MessageDeclaration(Total, SERVER, ACTIVE, Reveal("plain", "the sum of the parts")),
         ]
 
-    def counts(self, job: RelayedJob, sizes: Sizes) -> list[Disclosure]:
+    def counts(self, job: RelayedJob, sizes: RunShape) -> list[Disclosure]:
         return []
 
-    def leaks(self, job: RelayedJob, sizes: Sizes, before: Sequence[Disclosure] = ()) -> list[Leak]:
+    def leaks(self, job: RelayedJob, sizes: RunShape, before: Sequence[Disclosure] = ()) -> list[Leak]:
         own = Leak(SEEN_BY_SERVER, "the server", "it is told the sum of all means", "use a method without a server")
         return [*super().leaks(job, sizes, before), own]
 
     def protocols(self, job: RelayedJob, roles: Roles) -> list[MessageProtocol]:
-        return [job.protocol.sum_for(len(roles.having(PASSIVE)))]
+        return [job.protocol.sum_for(len(roles.with_role(PASSIVE)))]
 
     def title(self, job: RelayedJob, roles: Roles) -> str:
-        return f"{job.protocol.sum_for(len(roles.having(PASSIVE))).name} sum by way of a server"
+        return f"{job.protocol.sum_for(len(roles.with_role(PASSIVE))).name} sum by way of a server"
 
     def strength(self, job: RelayedJob) -> str:
         return "none beside the sum's"
@@ -129,7 +129,7 @@ class Relayed(Method[RelayedJob]):
         return [("learns", told[roles.role(party)])]
 
     def pooling(self, job: RelayedJob, roles: Roles) -> str:
-        passives = roles.having(PASSIVE)
+        passives = roles.with_role(PASSIVE)
         return job.protocol.sum_for(len(passives)).coalition(passives, "the server")
 
     def player(self, job: RelayedJob, context: PartyContext, columns: int, state: State | None) -> Player:
@@ -146,7 +146,7 @@ class RelayedPlayer(BatchPlayer):
         super().__init__(job, context)
         self._context = context
         self._role = context.roles.role(context.me)
-        self._server, passives = context.roles.the(SERVER), context.passives
+        self._server, passives = context.roles.only(SERVER), context.passives
         self._eta = job.optimizer.first
         self.weights: Floats = np.array([0.0, 1.0]) if state is None else state["weights"]
         if self._role != ACTIVE:

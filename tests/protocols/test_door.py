@@ -120,11 +120,11 @@ def test_none_goes_with_more_bits_than_were_entered(kind: type[Message]) -> None
     permit = gate.permit(DisclosureRecord("bank", "labels", 10, 9, about=("shop",)))
     gate.check(of(8), permit)
     with pytest.raises(ProtocolError, match="more bits than its entry"):
-        gate.check(of(12 + kind.beside // 8 + 100), permit)
-    sealed = gate.permit(DisclosureRecord("bank", "labels", 10, 9, about=("shop",), octets=2000))
+        gate.check(of(12 + kind.extra_bits // 8 + 100), permit)
+    sealed = gate.permit(DisclosureRecord("bank", "labels", 10, 9, about=("shop",), max_bytes=2000))
     gate.check(of(2000), sealed)
     with pytest.raises(ProtocolError, match="more bits than its entry"):
-        gate.check(of(2008 + kind.beside // 8), sealed)
+        gate.check(of(2008 + kind.extra_bits // 8), sealed)
 
 
 @pytest.mark.parametrize("kind", sorted(TELLS, key=lambda kind: kind.__name__), ids=lambda kind: kind.__name__)
@@ -160,7 +160,7 @@ def test_the_entry_of_another_door_is_none() -> None:
 
 def test_what_the_account_refuses_is_not_sent_and_not_counted() -> None:
     def shop(channel: Channel) -> None:
-        channel.gate.keep(refuse)
+        channel.gate.record_with(refuse)
         with pytest.raises(LeakageError):
             channel.permit(DisclosureRecord("bank", "columns", 3, 64, about=("shop",)))
         assert not channel.gate.totals

@@ -14,7 +14,7 @@ from securevfl import errors
 from securevfl.audit.attacks import ATTACKS, LabelAttack, label_auc
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.audit.report import run_audit
-from securevfl.consent.booking import guard
+from securevfl.consent.leak_guard import guard
 from securevfl.families.run_facts import known_run
 
 BLIND = ("shared_residual", "partial_score", "residual_sign", "residual_norm", "residual_direction", "batch_inversion")

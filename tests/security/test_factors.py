@@ -75,7 +75,7 @@ def counts_of_numbers() -> None:
                     if each.kind in rows and each.group in ("training", "held out") and not capped:
                         seen.add((name, outputs))
                         if each.kind == "columns" and again:
-                            columns[name, epochs, each.like, outputs] = each.count + outputs * (name in FEWER)
+                            columns[name, epochs, each.key, outputs] = each.count + outputs * (name in FEWER)
                         most = each.count + outputs * (name in FEWER)
                         assert most * rows[each.kind] * (1 + (name in PADDED)) >= each.numbers, (name, outputs, each)
     both = [which for *which, outputs in columns if outputs == 1 and (*which, 3) in columns]

@@ -48,7 +48,7 @@ def read(monkeypatch: pytest.MonkeyPatch, sums: str, rows: int, columns: int) ->
 
     The holder knows the checks' secret, so that it moves the value by the most that passes.
     """
-    publish, opens, fits = SealedActive.publish, KernelGradientHolder.open, opening_checks.fits
+    publish, opens, fits = SealedActive.publish, KernelGradientHolder.open, opening_checks.passes_checks
     most, seen = list[int](), list[Floats]()
 
     def noted(opened: Floats, rho: Floats, levels: float, within: Floats) -> bool:
@@ -62,7 +62,7 @@ def read(monkeypatch: pytest.MonkeyPatch, sums: str, rows: int, columns: int) ->
         return seen[-1]
 
     monkeypatch.setattr(SealedActive, "publish", lambda self, g, **rest: publish(self, 0 * g, **rest))
-    monkeypatch.setattr(row_products, "fits", noted)
+    monkeypatch.setattr(row_products, "passes_checks", noted)
     monkeypatch.setattr(ActiveLink, "ahead", ahead)
     chosen, parties = SUMS[sums]
 

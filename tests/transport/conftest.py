@@ -90,7 +90,7 @@ class RunHello:
 
     def accepts(self, party: vfl.Party, job: vfl.Job | None = None, *, again: bool = False) -> list[str]:
         """The option by which this party agrees to its sheet; `again`: that counts what its ledger holds by now."""
-        ledgers = {party.name: DisclosureLedger.of(party.name, None)} if again else None
+        ledgers = {party.name: DisclosureLedger.open(party.name, None)} if again else None
         others = {each.name: len(each.columns) for each in vfl.datasets.breast_cancer(len(self.peers.parties))}
         others.pop(party.name)
         return ["--accept", vfl.explain(job or self.job, [party], others=others, ledgers=ledgers).digest]

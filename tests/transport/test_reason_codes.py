@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.cli.part_command import given_codes
-from securevfl.cli.predictions import predictions
+from securevfl.cli.prediction_output import write_predictions
+from securevfl.cli.reason_code_options import given_codes
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.limits import Limit
 from securevfl.errors import ConfigError, LeakageError, ProtocolError
@@ -92,11 +92,11 @@ def test_codes_are_told_by_those_who_chose_to_and_counted(meet: Any, run: vfl.Ru
     assert not scores["bank"].exists()  # its own codes go to nobody
     assert not scores["telco"].exists()
     entries = [DisclosureLedger.find(meeting.folder / f"{name}.ledger").read().entries for name in ("shop", "telco")]
-    assert [[entry.told.count for entry in own] for own in entries] == [[60], [30]]
+    assert [[entry.disclosure.count for entry in own] for own in entries] == [[60], [30]]
     predict(meeting, run, shop=codes_of(run, "shop", 2))
     assert told(scores["shop"]) == pytest.approx([THREE] * 30)  # the same columns of the same rows tell nothing new
     path = tmp_path / "out.csv"
-    with predictions(run.parts["bank"], path) as written:
+    with write_predictions(run.parts["bank"], path) as written:
         written["on_block"](list(range(30)), found["bank"])
     first = next(csv.DictReader(path.open()))
     assert [first[f"reason shop {k}"] for k in (1, 2, 3)] == expected(run, "shop", TABLES["shop"])[0]

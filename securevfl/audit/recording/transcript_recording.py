@@ -106,7 +106,7 @@ def record_sum(
     events: list[Event] = []
     roles: dict[str, Callable[[Channel], None]] = {COLLECTS: collect, **dict.fromkeys(rounds[0], contribute)}
     run_threads(roles, WallClock, timeout=60.0, observe=events.append)
-    return Transcript(events, cast, protocol.declares(cast.having(CONTRIBUTOR)), witness)
+    return Transcript(events, cast, protocol.declares(cast.with_role(CONTRIBUTOR)), witness)
 
 
 def record_residual(

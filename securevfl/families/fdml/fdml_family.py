@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from securevfl.base.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, READER, SERVER, Role, Roles
-from securevfl.disclosure.counts import Disclosure, Sizes
+from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.errors import PartiesError
 from securevfl.families.evaluations import scores
 from securevfl.families.family import J, MessageProtocol, Method, Told
@@ -78,10 +78,10 @@ class FdmlMethod(Method[FdmlJob]):
 
     def assigned(self, job: FdmlJob, roles: Roles, columns: Mapping[str, int]) -> Roles:
         """PartiesError if there are several servers, or none and the workers must not see each other's predictions."""
-        servers = roles.having(SERVER)
+        servers = roles.with_role(SERVER)
         if len(servers) > 1:
             raise PartiesError(f"at most one server was expected, {', '.join(servers)} came; leave out all but one")
-        if not roles.having(PASSIVE):
+        if not roles.with_role(PASSIVE):
             raise PartiesError("two parties with columns were expected, there is one; add another")
         if columns and not servers and not job.optimizer.shows_labels:
             raise PartiesError(
@@ -109,7 +109,7 @@ class FdmlMethod(Method[FdmlJob]):
         }
 
     def declares(self, job: FdmlJob, roles: Roles) -> list[MessageDeclaration]:
-        passives, workers = roles.having(PASSIVE), (ACTIVE, PASSIVE)
+        passives, workers = roles.with_role(PASSIVE), (ACTIVE, PASSIVE)
         stored = stored_of(job)
         parts = job.protocol.sum_for(len(passives)).declares(passives)
         found = declare_in_roles(parts, {COLLECTOR: (ACTIVE,), CONTRIBUTOR: (PASSIVE,)}, space=Reals)
@@ -123,7 +123,7 @@ class FdmlMethod(Method[FdmlJob]):
         begins = MessageDeclaration(pulls.Position, ACTIVE, PASSIVE, Reveal("public"))
         return [*found, begins, *job.protocol.residual.declares()]
 
-    def counts(self, job: FdmlJob, sizes: Sizes) -> list[Disclosure]:
+    def counts(self, job: FdmlJob, sizes: RunShape) -> list[Disclosure]:
         labels, visits = job.optimizer.shows_labels, job.model.output_width(sizes.outputs) * sizes.epochs
         workers = (sizes.active, *sizes.passives)
         pulling = workers if labels else (sizes.active,)
@@ -158,12 +158,12 @@ class FdmlMethod(Method[FdmlJob]):
         return [*dict.fromkeys(found), *_evaluated(job, sizes), *scores(job, sizes)]
 
     def protocols(self, job: FdmlJob, roles: Roles) -> list[MessageProtocol]:
-        found: list[MessageProtocol] = [job.protocol.sum_for(len(roles.having(PASSIVE)))]
+        found: list[MessageProtocol] = [job.protocol.sum_for(len(roles.with_role(PASSIVE)))]
         return found if job.protocol.residual is None else [*found, job.protocol.residual]
 
     def title(self, job: FdmlJob, roles: Roles) -> str:
         down = "labels at all" if job.protocol.residual is None else f"{job.protocol.residual.name} residual"
-        if roles.having(SERVER):
+        if roles.with_role(SERVER):
             return f"{stored_of(job).name} payloads at a server / {down}"
         return f"open payloads at all workers / {down}"
 
@@ -176,7 +176,7 @@ class FdmlMethod(Method[FdmlJob]):
         down = "labels are shown to all" if residual is None else f"residuals: {residual.strength}"
         return f"payloads: {stored_of(job).strength}; {down}"
 
-    def openings(self, job: FdmlJob, sizes: Sizes) -> str:
+    def openings(self, job: FdmlJob, sizes: RunShape) -> str:
         if job.protocol.residual is None:
             return ""
         columns = sizes.batches * len(sizes.passives) * sizes.outputs
@@ -200,11 +200,11 @@ class FdmlMethod(Method[FdmlJob]):
         if residual is None:
             said = ["the labels of all training rows, which the active party shows to all workers", *lines]
             return [("learns", "\n".join([*said, *_apart(job, roles)])), *blurs, *classifier_kept(job)]
-        said = equations(job, party, known) if residual.seals else [residual.shows, *lines]
+        said = equations(job, party, known) if residual.seals else [residual.passive_view, *lines]
         return [("learns", "\n".join(said)), *blurs, *classifier_kept(job)]
 
     def pooling(self, job: FdmlJob, roles: Roles) -> str:
-        if not roles.having(SERVER):
+        if not roles.with_role(SERVER):
             return "needs nobody: each worker is sent the forward outputs of every other one, as there is no server"
         return stored_of(job).pooling
 

@@ -110,7 +110,7 @@ class FdmlWorker(BatchPlayer):
         pulls.begin(self._done, self._before())
         residual, context = self._job.protocol.residual, self._context
         agreement = Agreement(
-            1, kept=2 * (self._pace.tau + 1), shares_outputs=self._job.model.shares_outputs
+            1, max_open_exchanges=2 * (self._pace.tau + 1), shares_outputs=self._job.model.shares_outputs
         )  # no passive party is further behind
         if residual is None:
             yield from self._knowing(pulls, None)
@@ -143,11 +143,11 @@ class FdmlWorker(BatchPlayer):
 
     def _pulls(self) -> Pulls:
         context, workers = self._context, workers_of(self._context)
-        if not context.roles.having(SERVER):
+        if not context.roles.with_role(SERVER):
             return PeerPulls(
                 context.sum_to(context.active, workers, subchannel=STORED_SUBCHANNEL), self._pace, lead=context.active
             )
-        own = context.sum_to(context.roles.the(SERVER), workers, subchannel=STORED_SUBCHANNEL)
+        own = context.sum_to(context.roles.only(SERVER), workers, subchannel=STORED_SUBCHANNEL)
         readers = readers_of(self._job, context)
         return ServerPulls(own, self._pace, stored_of(self._job).worker(own, readers), told=readers)
 
@@ -166,10 +166,10 @@ class FdmlWorker(BatchPlayer):
 
     def _push(self, pulls: Pulls, t: int) -> _Open:
         batch = self.batch(self._visits[t])
-        self._channel.gate.began(t + 1)
+        self._channel.gate.begin_iteration(t + 1)
         self._channel.note(IterationStarted(batch.index))
         H = self._shown(self.model.forward(batch.X), batch)
-        self._channel.clock.offloaded(Kind.LOCAL, batch.elsewhere)
+        self._channel.clock.offloaded(Kind.LOCAL, batch.worker_seconds)
         self._channel.note(OutputsPushed(batch.index, H))
         pulls.push(t, H, self._done)
         return _Open(t, batch, H, self._done)

@@ -146,13 +146,13 @@ class ServerPulls(Pulls):
     def _permit(self, H: Floats) -> DisclosurePermit:
         """Enters forward outputs: at whoever is told sums of them, and at a server that reads them as they are."""
         disclose, me = self._channel.permit, self._channel.me
-        permit, octets = disclose(DisclosureRecord(self._server, "sizes", 1, 64)), self._stored.size(H)
+        permit, max_bytes = disclose(DisclosureRecord(self._server, "sizes", 1, 64)), self._stored.size(H)
         for name in self._readers:
             others = tuple(worker for worker in self._workers if worker != name)
-            permit = disclose(DisclosureRecord(name, "columns", H.size, 64, about=others, octets=octets))
+            permit = disclose(DisclosureRecord(name, "columns", H.size, 64, about=others, max_bytes=max_bytes))
         if self._stored.hides_parts:
             return permit
-        return disclose(DisclosureRecord(self._server, "columns", H.size, 64, about=(me,), octets=octets))
+        return disclose(DisclosureRecord(self._server, "columns", H.size, 64, about=(me,), max_bytes=max_bytes))
 
     def pull(self, shape: tuple[int, int], *, wait: bool) -> PullAnswer | None:
         if wait:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from securevfl.base.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, Role, Roles
-from securevfl.disclosure.counts import Disclosure, Sizes
+from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.families.evaluations import scores
 from securevfl.families.family import J, MessageProtocol, Method, Told
 from securevfl.families.fdskl import phase_sums
@@ -76,10 +76,12 @@ class Phases(Method[PhasesJob]):
         found = []
         others = roles.others(roles.lead)
         for declared in (job.protocol.sum_for(len(others)).declares(others), phase_sums.declares()):
-            found += declare_in_roles(declared, _parts(roles), space=None if len(roles.having(ACTIVE)) > 1 else Circle)
+            found += declare_in_roles(
+                declared, _parts(roles), space=None if len(roles.with_role(ACTIVE)) > 1 else Circle
+            )
         return found
 
-    def counts(self, job: PhasesJob, sizes: Sizes) -> list[Disclosure]:
+    def counts(self, job: PhasesJob, sizes: RunShape) -> list[Disclosure]:
         """Scores alone: what phases tell has as many dimensions as there are from the first exchange on, and `tells`
         says it in words."""
         return scores(job, sizes)
@@ -96,7 +98,7 @@ class Phases(Method[PhasesJob]):
     def tells(self, job: PhasesJob, roles: Roles, party: str, known: Known | None) -> list[Told]:
         if roles.role(party) != ACTIVE:
             return [("learns", "nothing")]
-        labelled = len(roles.having(ACTIVE))
+        labelled = len(roles.with_role(ACTIVE))
         whose = "the other's f" if labelled == 2 else "the sum of the others' f"
         leading = "f = sum_k H_k on the rows predicted, and messages marked output or plain"
         found = [("learns", leading if party == roles.lead else "f on its minibatches")]

@@ -9,7 +9,7 @@ import numpy as np
 
 from securevfl.base.arrays import Floats, RowSlices
 from securevfl.base.roles import ACTIVE
-from securevfl.crypto.key_derivation import KEY_BYTES
+from securevfl.crypto.key_derivation import SYMMETRIC_KEY_BYTES
 from securevfl.data.schedule import Iteration
 from securevfl.families.batch_participant import BatchPlayer
 from securevfl.families.fdskl.fdskl_job import PhasesJob
@@ -32,8 +32,8 @@ class PhasesPlayer(BatchPlayer):
         super().__init__(job, context)
         self._optimizer = job.optimizer
         self._lead = context.roles.lead
-        own = State(key=os.urandom(KEY_BYTES), theta=None, exchanges=0) if state is None else state
-        workers = context.roles.having(ACTIVE)
+        own = State(key=os.urandom(SYMMETRIC_KEY_BYTES), theta=None, exchanges=0) if state is None else state
+        workers = context.roles.with_role(ACTIVE)
         expansion = Expansion(job.model, own["theta"]) if context.me in workers else None
         self.share = KernelShare(Frequencies(job.model, own["key"], columns), expansion)
         sums = job.protocol.sum_for(len(context.parties) - 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from securevfl.disclosure.counts import Disclosure, Sizes
+from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.families.evaluations import evaluated, evaluations, scores
 from securevfl.models.block import BlockModel
 from securevfl.options import JobOptions
@@ -13,12 +13,12 @@ from securevfl.protocols.residuals.defences import Gaussian
 from securevfl.runtime.disclosure_gate import Group
 
 
-def counts(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
+def counts(job: JobOptions, sizes: RunShape) -> list[Disclosure]:
     """Count what a run discloses if it goes to its end, with all exchanges and evaluations."""
     return [*labels_told(job, sizes), *_columns_told(job, sizes), *scores(job, sizes)]
 
 
-def labels_told(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
+def labels_told(job: JobOptions, sizes: RunShape) -> list[Disclosure]:
     """Count what residuals tell each passive party of labels."""
     about, of = (sizes.active,), sizes.residuals
     defence = getattr(job.protocol.residual, "defence", None)
@@ -47,7 +47,7 @@ def labels_told(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
     ]
 
 
-def bins_told(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
+def bins_told(job: JobOptions, sizes: RunShape) -> list[Disclosure]:
     """Return the bits that words about the positive class in bins can tell of the labels of all training rows."""
     found, hold = [], round(sizes.rows * sizes.label_bits)
     if job.prepare.woe is None or job.protocol.residual is None:
@@ -60,16 +60,16 @@ def bins_told(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
     return found
 
 
-def _basis(job: JobOptions, sizes: Sizes, name: str) -> str:
+def _basis(job: JobOptions, sizes: RunShape, name: str) -> str:
     """Names the equations that this passive party opens, which are the rows of its J^T on every batch, if it stays."""
     table = sizes.tables.get(name, "")
-    if not (table and sizes.partition and not job.moves):
+    if not (table and sizes.partition and not job.equations_change):
         return ""
     parted = f"parted anew in each of {sizes.epochs} epochs" if job.reshuffle else "one partition"
     return f"{job.model.name}, {job.scale} scale, columns {table}, batches {sizes.partition}, {parted}"
 
 
-def _columns_told(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
+def _columns_told(job: JobOptions, sizes: RunShape) -> list[Disclosure]:
     c, passives = job.model.output_width(sizes.outputs), sizes.passives
     hides = job.protocol.sum_for(len(passives)).hides_parts and len(passives) > 1
     exchanges = job.optimizer.exchanges(passives)
@@ -105,7 +105,7 @@ def _columns_told(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
     return found
 
 
-def _width(job: JobOptions, sizes: Sizes) -> int:
+def _width(job: JobOptions, sizes: RunShape) -> int:
     """How many numbers a row a passive party sends up, and is sent where residuals go down as they are."""
     return (
         job.model.collected_width(sizes.outputs, len(sizes.passives))
@@ -114,16 +114,16 @@ def _width(job: JobOptions, sizes: Sizes) -> int:
     )
 
 
-def _empty(job: JobOptions, sizes: Sizes) -> int:
+def _empty(job: JobOptions, sizes: RunShape) -> int:
     """How many exchanges tell nothing of any batch: the first of a run, where weights of columns start at zero."""
     return int(sizes.batches == 1 and job.model.by_column and not sizes.resumed)
 
 
-def added_up(sizes: Sizes, names: Sequence[str]) -> int:
+def added_up(sizes: RunShape, names: Sequence[str]) -> int:
     """Return how many columns these parties have together."""
     return sum(sizes.columns[name] for name in names)
 
 
-def count_opened(sizes: Sizes, party: str) -> int:
+def count_opened(sizes: RunShape, party: str) -> int:
     """Count the numbers that a passive party opens of its gradients in a run that goes to its end."""
     return round(sizes.visits * sizes.openings) * sizes.parameters[party]

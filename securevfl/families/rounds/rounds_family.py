@@ -15,11 +15,11 @@ import math
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from securevfl.base.extras import installed
+from securevfl.base.extras import is_installed
 from securevfl.base.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, Roles
 from securevfl.data.preparation import Preparation
 from securevfl.data.woe import Woe
-from securevfl.disclosure.counts import Disclosure, Sizes
+from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.families.family import J, MessageProtocol, Method, Told
 from securevfl.families.output_rounding import step_for
 from securevfl.families.participant import Player
@@ -87,11 +87,11 @@ class Rounds(Method[RoundsJob]):
             | {"accepts": ("rank",)},
             "curvature": own | {"optimizer": BlockNewton(), "batch_size": "all", "protocol": Protocol(residual=Ckks())},
         }
-        return linear | (neural if installed("torch") else {})
+        return linear | (neural if is_installed("torch") else {})
 
     def declares(self, job: RoundsJob, roles: Roles) -> list[MessageDeclaration]:
-        sums = job.protocol.sum_for(len(roles.having(PASSIVE)))
-        parts, down = sums.declares(roles.having(PASSIVE)), job.protocol.residual.declares()
+        sums = job.protocol.sum_for(len(roles.with_role(PASSIVE)))
+        parts, down = sums.declares(roles.with_role(PASSIVE)), job.protocol.residual.declares()
         if job.prepare.woe is not None:
             down = [replace(item, reveals=EVIDENCE) if item.message is OpenedProduct else item for item in down]
         return [
@@ -100,7 +100,7 @@ class Rounds(Method[RoundsJob]):
             *job.optimizer.declares(),
         ]
 
-    def counts(self, job: RoundsJob, sizes: Sizes) -> list[Disclosure]:
+    def counts(self, job: RoundsJob, sizes: RunShape) -> list[Disclosure]:
         return counts(job, sizes)
 
     def rounding(self, job: RoundsJob, rows: int, parties: int) -> SumRounding | None:
@@ -110,15 +110,15 @@ class Rounds(Method[RoundsJob]):
         return SumRounding(step_for(rows) * math.sqrt((parties - 1) / 6), remedy)
 
     def protocols(self, job: RoundsJob, roles: Roles) -> list[MessageProtocol]:
-        return [job.protocol.sum_for(len(roles.having(PASSIVE))), job.protocol.residual]
+        return [job.protocol.sum_for(len(roles.with_role(PASSIVE))), job.protocol.residual]
 
     def title(self, job: RoundsJob, roles: Roles) -> str:
-        return f"{job.protocol.sum_for(len(roles.having(PASSIVE))).name} sum / {job.protocol.residual.name} residual"
+        return f"{job.protocol.sum_for(len(roles.with_role(PASSIVE))).name} sum / {job.protocol.residual.name} residual"
 
     def strength(self, job: RoundsJob) -> str:
         return job.protocol.residual.strength
 
-    def openings(self, job: RoundsJob, sizes: Sizes) -> str:
+    def openings(self, job: RoundsJob, sizes: RunShape) -> str:
         times = job.optimizer.agreement(job.model).openings
         opened = sizes.batches * times * sum(sizes.parameters.values())
         columns = (sizes.batches * times + (job.prepare.woe is not None)) * len(sizes.passives) * sizes.outputs
@@ -133,7 +133,7 @@ class Rounds(Method[RoundsJob]):
         return passive_learns(job, party, known)
 
     def pooling(self, job: RoundsJob, roles: Roles) -> str:
-        passives = roles.having(PASSIVE)
+        passives = roles.with_role(PASSIVE)
         sums = job.protocol.sum_for(len(passives))
         if sums.hides_parts and len(passives) > 1 and job.optimizer.exchanges(passives) > 1:
             return (

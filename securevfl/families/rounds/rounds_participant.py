@@ -42,7 +42,7 @@ class RoundsPlayer(BatchPlayer):
         if state is not None:
             self.model.restore(state)
         self._before: int = own.get("exchanges", 0)
-        self.memory = self._optimizer.remember(self.model, own.get("update"))
+        self.memory = self._optimizer.init_state(self.model, own.get("update"))
         self.keep_secret(own.get("noise"))
         self._sums = job.protocol.sum_for(len(context.passives)).role(context.sum_to(context.active))
         self._link: ActiveLink | PassiveLink | None = None
@@ -63,10 +63,10 @@ class RoundsPlayer(BatchPlayer):
         if start == 0:
             first, targets = data.starting(SAMPLE)
             self.model.start(data.raw(first), data.scaled(first), targets, self.seed)
-            self.memory = self._optimizer.remember(self.model, None)
+            self.memory = self._optimizer.init_state(self.model, None)
         residual, agreement = self._job.protocol.residual, self._optimizer.agreement(self._job.model)
         if self._active:
-            context = replace(self._context, noise=self._secret, released=self._before)
+            context = replace(self._context, noise_key=self._secret, residuals_sent=self._before)
             with ActiveLink(context, self._sums, residual.active(context, agreement)) as self._link:
                 yield from self.rounds(self._optimizer.active(self, self._link))
         else:
@@ -80,7 +80,7 @@ class RoundsPlayer(BatchPlayer):
 
     def _settle(self) -> None:
         if isinstance(self._link, ActiveLink):
-            self._optimizer.settle(self, self._link)
+            self._optimizer.drain(self, self._link)
 
     def state(self) -> State:
         self._settle()

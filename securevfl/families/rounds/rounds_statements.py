@@ -9,8 +9,10 @@ import numpy as np
 from securevfl.base.arrays import Floats
 from securevfl.data.location_scale import moments
 from securevfl.data.schedule import Schedule
-from securevfl.disclosure.counts import Disclosure, Sizes
-from securevfl.disclosure.exposure import ROWS, expected_label_auc, held, measure
+from securevfl.disclosure.column_recovery import MAX_SAMPLE_ROWS, variance_share
+from securevfl.disclosure.counts import Disclosure, RunShape
+from securevfl.disclosure.label_auc import expected_label_auc
+from securevfl.disclosure.leverage import measure_leverage
 from securevfl.families.family import O, Told
 from securevfl.families.rounds.rounds_disclosures import bins_told, count_opened, counts
 from securevfl.families.rounds.rounds_job import RoundsJob
@@ -33,7 +35,7 @@ def active_learns(job: JobOptions, party: str, known: Known | None) -> list[Told
 def passive_learns(job: RoundsJob, party: str, known: Known | None) -> list[Told]:
     """Describe in words what a passive party learns by the kind of residual, and what its own part tells it."""
     residual = job.protocol.residual
-    lines = [*equations(job, party, known), *_bins(job, party, known)] if residual.seals else [residual.shows]
+    lines = [*equations(job, party, known), *_bins(job, party, known)] if residual.seals else [residual.passive_view]
     if not residual.seals:
         lines += columns_lines(job, party, known, counts)
     found = [("learns", "\n".join(lines))]
@@ -64,7 +66,7 @@ def equations(job: JobOptions, party: str, known: Known | None) -> list[str]:
     p, share = sizes.parameters[party], sizes.parameters[party] / sizes.residuals
     batches = "batch" if schedule.batches == 1 else f"{schedule.batches} batches"
     times = f"new in each of {job.epochs} epochs"
-    if job.moves:
+    if job.equations_change:
         why = "J moves" if not job.model.static_jacobian else "rows are weighed anew"
         times = f"others in each of {job.equations} local steps of a run, as {why}"
     elif not job.reshuffle:
@@ -91,14 +93,14 @@ def _bins(job: JobOptions, party: str, known: Known | None) -> list[str]:
     return [
         f"{what}:",
         f"{sizes.bins[party]} words of {count_bits(sizes.rows)} bits and checks, {told.count:,} bits of the "
-        f"{told.of:,} "
+        f"{told.capacity:,} "
         "that the labels of",
         f"{sizes.rows:,} rows hold ({told.share:.3f}), whatever it asks; a bin of one class is the labels of its rows",
     ]
 
 
 def columns_lines(
-    job: O, learner: str, known: Known | None, count: Callable[[O, Sizes], list[Disclosure]]
+    job: O, learner: str, known: Known | None, count: Callable[[O, RunShape], list[Disclosure]]
 ) -> list[str]:
     """Describe in words what the numbers that a party receives in a run, as a method counts them, tell of other
     parties' columns."""
@@ -108,7 +110,7 @@ def columns_lines(
             "columns behind them, and more of their variance; from half of d on, or fewer, these columns",
         ]
     sizes, schedule = known.sizes, known.schedule
-    groups = {"training": schedule.partition(0)[:BATCHES], "held out": [schedule.test[:ROWS]]}
+    groups = {"training": schedule.partition(0)[:BATCHES], "held out": [schedule.test[:MAX_SAMPLE_ROWS]]}
     lines: list[str] = []
     c = job.model.output_width(sizes.outputs)
     for item in count(job, sizes):
@@ -117,13 +119,14 @@ def columns_lines(
         behind = [X for name in item.about if (X := known.table(name)) is not None]
         most = ""
         if len(behind) == len(item.about):
-            share = max(held(np.hstack([X[rows] for X in behind]), item.count) for rows in groups[item.group])
+            share = max(variance_share(np.hstack([X[rows] for X in behind]), item.count) for rows in groups[item.group])
             most = f", up to {share:.2f} of their variance"
         enough, few = "enough to find them", "too few to find most, but what goes with the label shows from the first"
         lines += [
             f"T c = {item.count // c} x {c} numbers about each {item.group} row: "
-            f"{min(1.0, item.share):.2f} of the dimensions of the {item.of} columns",
-            f"of {', '.join(item.about)}{most}: " + (enough if item.count >= sizes.enough_for(item.about) else few),
+            f"{min(1.0, item.share):.2f} of the dimensions of the {item.capacity} columns",
+            f"of {', '.join(item.about)}{most}: "
+            + (enough if item.count >= sizes.recovery_threshold(item.about) else few),
         ]
     return lines
 
@@ -149,10 +152,13 @@ def _alone_elsewhere(job: JobOptions, known: Known | None) -> list[str]:
 def _alone(job: JobOptions, X: Floats, schedule: Schedule) -> list[str]:
     """Return a further line if rows of the party stand nearly alone in their batches; empty otherwise."""
     mean, deviation = moments(X, schedule.flow)[:2] if job.scale == "standard" else (np.zeros(1), np.ones(1))
-    found = measure((X[rows] - mean) / np.where(deviation > 0, deviation, np.inf) for rows in schedule.partition(0))
-    if not found.alone:
+    found = measure_leverage(
+        (X[rows] - mean) / np.where(deviation > 0, deviation, np.inf) for rows in schedule.partition(0)
+    )
+    if not found.singled_out:
         return []
     return [
-        f"{found.alone} rows of {found.rows} stand nearly alone (rare values, leverage up to {found.largest:.2f}): "
+        f"{found.singled_out} rows of {found.rows} stand nearly alone (rare values, leverage up to "
+        f"{found.largest:.2f}): "
         "their residual, and so label, is nearly opened"
     ]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.data.load import MAX_IN_MEMORY_BYTES
 from securevfl.data.schedule import Schedule
-from securevfl.disclosure.counts import Sizes
+from securevfl.disclosure.counts import RunShape
 from securevfl.errors import ConfigError
 from securevfl.families.shares.chunk_pipeline import chunks_of, epochs_ahead
 from securevfl.families.shares.shares_job import SharesJob
@@ -31,7 +31,7 @@ INTEGERS = 6  # bytes of an entry as integers, on disk
 LINE = 300e6 / 8  # bytes a second
 
 
-def needs(job: SharesJob, schedule: Schedule, sizes: Sizes) -> list[str]:
+def needs(job: SharesJob, schedule: Schedule, sizes: RunShape) -> list[str]:
     """Describe in lines the visits of a run, the bits of its numbers, and what goes over the line, is kept and takes
     time; or why it would be refused."""
     visits, parties = list(schedule.iterations()), len(sizes.columns)

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PARTNER, PASSIVE, Role, Roles
 from securevfl.crypto.share_ring import ShareRing
-from securevfl.disclosure.counts import Disclosure, Sizes
+from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.disclosure.leaks import Leak
 from securevfl.errors import PartiesError
 from securevfl.families.evaluations import evaluated
@@ -119,7 +119,7 @@ class SharesMethod(Method[SharesJob]):
     def assigned(self, job: SharesJob, roles: Roles, columns: Mapping[str, int]) -> Roles:
         """Assign the role of partner to the passive party that the job names, or else to the one with the most columns,
         the first of several."""
-        passives, chosen = roles.having(PASSIVE), job.protocol.shares.partner
+        passives, chosen = roles.with_role(PASSIVE), job.protocol.shares.partner
         if PARTNER in roles.kinds:
             return roles
         if chosen is not None and chosen not in passives and columns:
@@ -137,7 +137,7 @@ class SharesMethod(Method[SharesJob]):
     def asker(self, job: SharesJob, lead: str) -> str:
         return job.protocol.shares.scores_to or lead
 
-    def score_bits(self, job: SharesJob, sizes: Sizes | None = None) -> int:
+    def score_bits(self, job: SharesJob, sizes: RunShape | None = None) -> int:
         options = job.protocol.shares
         if options.scores == "levels":
             if sizes is not None:
@@ -175,9 +175,9 @@ class SharesMethod(Method[SharesJob]):
             *opened_scores.declares(roles.role(asks) if asks in roles.parties else PASSIVE),
             *(opened_weights.declares() if job.protocol.shares.open_weights else ()),
         ]
-        return [each for each in dict.fromkeys(found) if roles.may_pass(each.sender, each.receiver)]
+        return [each for each in dict.fromkeys(found) if roles.may_send(each.sender, each.receiver)]
 
-    def counts(self, job: SharesJob, sizes: Sizes) -> list[Disclosure]:
+    def counts(self, job: SharesJob, sizes: RunShape) -> list[Disclosure]:
         """Count what a whole run discloses: a level of each output of each row, from the partner, or one sum of losses,
         whenever metrics are taken, and one count a chunk; and the bits of weights that are told, about labels and
         about the columns of each other party."""
@@ -185,11 +185,11 @@ class SharesMethod(Method[SharesJob]):
         found = [Disclosure("scores", sizes.active, sizes.passives, opened if fits else opened + 2 * times, 0)]
         if fits and (told := times * measured(sizes) * sizes.outputs):
             rows, giver = evaluated(job, sizes)[0], _partner(job, sizes.passives, sizes.columns)
-            levels = Disclosure("scores", sizes.active, sizes.passives, told, 0, group=rows, numbers=told, giver=giver)
+            levels = Disclosure("scores", sizes.active, sizes.passives, told, 0, group=rows, numbers=told, sender=giver)
             found.append(levels)
         return [*found, *weights_told(job, sizes)]
 
-    def leaks(self, job: SharesJob, sizes: Sizes, before: Sequence[Disclosure] = ()) -> list[Leak]:
+    def leaks(self, job: SharesJob, sizes: RunShape, before: Sequence[Disclosure] = ()) -> list[Leak]:
         return [
             *super().leaks(job, sizes, before),
             *weight_leaks(job, self.counts(job, sizes), sizes, before),
@@ -212,7 +212,7 @@ class SharesMethod(Method[SharesJob]):
             f"of each row's centre: near 0 to {table_error(loss, step):.2g}"
         )
 
-    def openings(self, job: SharesJob, sizes: Sizes) -> str:
+    def openings(self, job: SharesJob, sizes: RunShape) -> str:
         rows, times = measured(sizes), measures(job, sizes)
         each = " of each class" if sizes.outputs > 1 else ""
         if not pair_metrics.fits(job.model.loss):
@@ -243,7 +243,7 @@ class SharesMethod(Method[SharesJob]):
         return [*own, *scores, ("learns", told), *parts]
 
     def pooling(self, job: SharesJob, roles: Roles) -> str:
-        partner = roles.having(PARTNER) or ("its partner",)
+        partner = roles.with_role(PARTNER) or ("its partner",)
         return (
             f"{roles.lead} and {partner[0]} together learn every residual and sum, and their own weights; any others,\n"
             "however many, learn nothing without both"

@@ -10,8 +10,8 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.base.checked_files import read_checked_json
-from securevfl.base.chunked_matrix import Rows as RowsHere
-from securevfl.base.chunked_matrix import Stretch
+from securevfl.base.chunked_matrix import RowChunk
+from securevfl.base.chunked_matrix import RowSource as RowsHere
 from securevfl.data.schedule import Rows
 from securevfl.errors import ConfigError
 from securevfl.families.state import State
@@ -58,11 +58,11 @@ class _WorkerInputs:
 
 
 def worker_inputs(
-    stretch: Stretch, inputs: Inputs, at: Rows, roots: Floats | None, clip: float, breadth: int
-) -> Stretch:
+    stretch: RowChunk, inputs: Inputs, at: Rows, roots: Floats | None, clip: float, breadth: int
+) -> RowChunk:
     """Return a party's inputs of a stretch of its rows, where these lie; their places are as for `inputs_at`. Each is
     cut off at `clip`, and multiplied by its row's root, if there are any."""
-    return Stretch(_WorkerInputs(stretch.rows, inputs, at, roots, clip, breadth))
+    return RowChunk(_WorkerInputs(stretch.rows, inputs, at, roots, clip, breadth))
 
 
 INPUTS = "inputs.json"  # beside work done ahead, which rests on them

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeGuard
 
-from securevfl.base.config import misfits
+from securevfl.base.config import mismatched_fields
 from securevfl.models.linear import LinearModel
 from securevfl.optim.block_descent import BlockDescent
 from securevfl.optim.fedbcd import FedBCD
@@ -29,7 +29,7 @@ class SharesJob(JobOptions, defer_build=True):
 
 def on_shares(job: JobOptions) -> TypeGuard[SharesJob]:
     """Whether a job trains on shares."""
-    return not any(misfits(job, SharesJob))
+    return not any(mismatched_fields(job, SharesJob))
 
 
 def check_optimizer(job: JobOptions) -> None:

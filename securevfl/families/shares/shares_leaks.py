@@ -20,9 +20,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import ceil
 
-from securevfl.disclosure.counts import Disclosure, Sizes, earlier
-from securevfl.disclosure.exposure import HALF
-from securevfl.disclosure.leaks import RANK, Leak, LeakKind
+from securevfl.disclosure.column_recovery import MAX_NUMBERS_PER_COLUMN
+from securevfl.disclosure.counts import Disclosure, RunShape, earlier_share
+from securevfl.disclosure.gradient_leaks import RANK
+from securevfl.disclosure.leaks import Leak, LeakKind
 from securevfl.families.shares.shares_disclosures import SCORES, measured, measures, told_bits, weights_of
 from securevfl.families.shares.shares_job import SharesJob
 from securevfl.families.shares.shares_plan import bits_of_codes, weight_levels
@@ -56,7 +57,7 @@ EXACT_SCORES = LeakKind(
 
 
 def weight_leaks(
-    job: SharesJob, counts: Sequence[Disclosure], sizes: Sizes, before: Sequence[Disclosure]
+    job: SharesJob, counts: Sequence[Disclosure], sizes: RunShape, before: Sequence[Disclosure]
 ) -> Iterator[Leak]:
     """Yield the parties whose weights are opened to them and are as many as there are labels, or have half as many bits
     as labels hold, or as the columns of another party whose table is at hand."""
@@ -64,8 +65,8 @@ def weight_leaks(
     remedy += "(fewer trees, a smaller depth, fewer columns) or on more rows"
     for name in sorted(sizes.columns.keys() & set(job.protocol.shares.open_weights)):
         count, of, told = weights_of(job, sizes, name), sizes.rows * sizes.outputs, list[str]()
-        own = [each for each in counts if (each.group, each.learner) == ("weights", name) and each.of]
-        labels = [earlier(each, before) for each in own if each.kind == "labels"]
+        own = [each for each in counts if (each.group, each.learner) == ("weights", name) and each.capacity]
+        labels = [earlier_share(each, before) for each in own if each.kind == "labels"]
         total = count + ceil(sum(labels) * of)
         if total >= of:
             yield Leak(
@@ -80,8 +81,8 @@ def weight_leaks(
             )
             continue
         for each in own:
-            share = each.share + earlier(each, before)
-            if share >= HALF:
+            share = each.share + earlier_share(each, before)
+            if share >= MAX_NUMBERS_PER_COLUMN:
                 whose = "labels" if each.kind == "labels" else f"columns of {each.about[0]}"
                 told.append(f"{share:.0%} of what {whose} hold")
         if told:
@@ -95,15 +96,17 @@ def weight_leaks(
             )
 
 
-def metric_leaks(job: JobOptions, sizes: Sizes) -> Iterator[Leak]:
+def metric_leaks(job: JobOptions, sizes: RunShape) -> Iterator[Leak]:
     rows, times = measured(sizes), measures(job, sizes)
     if not rows:
         return
     few, pairs = [], pair_metrics.fits(job.model.loss)  # where not, one sum of losses is told
     if pairs and rows < MIN_PAIR_ROWS:
         few.append(f"metrics are of {rows} rows, fewer than {MIN_PAIR_ROWS}")
-    if pairs and sizes.alike is not None and sizes.alike < MIN_ROWS_PER_LABEL:
-        few.append(f"{sizes.alike} of the rows measured have the rarest label, fewer than {MIN_ROWS_PER_LABEL}")
+    if pairs and sizes.rarest_label_rows is not None and sizes.rarest_label_rows < MIN_ROWS_PER_LABEL:
+        few.append(
+            f"{sizes.rarest_label_rows} of the rows measured have the rarest label, fewer than {MIN_ROWS_PER_LABEL}"
+        )
     if few:
         share = ceil(100 * MIN_PAIR_ROWS / (sizes.rows + sizes.held_out)) / 100
         enough = f" = {share}" if rows < MIN_PAIR_ROWS and sizes.held_out and share <= 0.5 else ""
@@ -125,7 +128,7 @@ def metric_leaks(job: JobOptions, sizes: Sizes) -> Iterator[Leak]:
         )
 
 
-def score_leaks(job: SharesJob, sizes: Sizes, rounds: str) -> Iterator[Leak]:
+def score_leaks(job: SharesJob, sizes: RunShape, rounds: str) -> Iterator[Leak]:
     options = job.protocol.shares
     asker, c = options.scores_to or sizes.active, sizes.outputs
     if options.scores == "none":
@@ -143,7 +146,7 @@ def score_leaks(job: SharesJob, sizes: Sizes, rounds: str) -> Iterator[Leak]:
             'add scores = "none" to protocol.shares',
             apart=True,
         )
-    for name, own in sizes.holds.items():
+    for name, own in sizes.information.items():
         if name == asker:
             continue
         bits = (told_bits(job, sizes, rounds) if name == rounds else levels.bits) * c
@@ -162,11 +165,11 @@ def score_leaks(job: SharesJob, sizes: Sizes, rounds: str) -> Iterator[Leak]:
                 else f'{fewer}add scores = "none" to protocol.shares',
                 apart=True,
             )
-        if own.heaviest > HEAVY:
+        if own.max_share > HEAVY:
             yield Leak(
                 SCORES,
                 asker,
-                f"a single column holds {own.heaviest:.0%} of what a row of {name} does, and is read from scores",
+                f"a single column holds {own.max_share:.0%} of what a row of {name} does, and is read from scores",
                 'add scores = "none" to protocol.shares, or bring more columns',
                 apart=True,
             )

@@ -197,7 +197,7 @@ class Measures:
         return made.popleft() if made else self._prepared(self._player.met, rows)
 
     def _prepared(self, met: SharesSession, rows: int) -> Shuffle | None:
-        ends, holders = met.switches, (self._context.active, self._context.roles.the(PARTNER))
+        ends, holders = met.switches, (self._context.active, self._context.roles.only(PARTNER))
         if ends is None:
             return None
         (peer,) = (name for name in holders if name != self._context.me)

@@ -17,12 +17,13 @@ import numpy as np
 
 from securevfl.base.arrays import Floats, RowSlices
 from securevfl.base.checked_files import write_checked_json
-from securevfl.base.chunked_matrix import Tall
-from securevfl.base.machine import give_back, one_thread
+from securevfl.base.chunked_matrix import ChunkedMatrix
+from securevfl.base.machine import release_freed_memory, single_threaded_blas
 from securevfl.base.roles import PARTNER
 from securevfl.crypto.share_scheme import ShareScheme
 from securevfl.data.schedule import Iteration, Rows
-from securevfl.disclosure.exposure import ROWS, Holds
+from securevfl.disclosure.column_recovery import MAX_SAMPLE_ROWS
+from securevfl.disclosure.information_content import InformationContent
 from securevfl.errors import ConfigError, LeakageError
 from securevfl.families.participant import Player, Round
 from securevfl.families.score_results import AnsweredRows, KnownRows
@@ -98,7 +99,7 @@ class _Training:
     def give_back(self) -> None:
         """Return freed memory to the system where there is much of it: of few numbers that costs more than it gives."""
         if self.data.rows * self.data.columns > MUCH:
-            give_back()
+            release_freed_memory()
 
 
 class SharesPlayer(Player):
@@ -107,7 +108,7 @@ class SharesPlayer(Player):
     def __init__(self, job: SharesJob, context: PartyContext, columns: int, state: State | None) -> None:
         self._job, self._context = job, context
         self._model, self._options = job.model, job.protocol.shares
-        self._active, self._partner = context.me == context.active, context.roles.the(PARTNER)
+        self._active, self._partner = context.me == context.active, context.roles.only(PARTNER)
         own = State() if state is None else state
         self._sizes: dict[str, Any] = own.get("sizes", {})
         self._state = _shared(own)
@@ -137,7 +138,7 @@ class SharesPlayer(Player):
         return 0 if self._state is None else self._state.visits
 
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
-        with one_thread():
+        with single_threaded_blas():
             self._measures.check(data, start)
             training = self._begin(data)
             training.give_back()  # what reading the table took
@@ -164,7 +165,7 @@ class SharesPlayer(Player):
         """Make every chunk of the training, on disk, as far as that is not done yet."""
         if self._context.resources.preprocessing is None:
             raise ConfigError(f"{self._context.me}: a folder for work done ahead was expected; name one")
-        with one_thread():
+        with single_threaded_blas():
             training = self._begin(data)
             training.give_back()
             try:
@@ -224,7 +225,7 @@ class SharesPlayer(Player):
                 chunk = self._chunk(training, first)
                 self._measures.enter(first)
                 channel.clock.stage = Stage.TRAIN
-                channel.gate.began(first + 1)
+                channel.gate.begin_iteration(first + 1)
                 channel.note(IterationStarted(part[0].index))
                 states = training.side.train(chunk, len(part))
                 for number, (visit, self._state) in enumerate(zip(part, states, strict=True), first + 1):
@@ -232,7 +233,7 @@ class SharesPlayer(Player):
                     if len(self.turned) > turns_before:
                         break
                     if number - first < len(part):
-                        channel.gate.began(number + 1)
+                        channel.gate.begin_iteration(number + 1)
                         channel.note(IterationStarted(part[number - first].index))
                 else:
                     ahead.store.drop(chunk)
@@ -314,7 +315,7 @@ class SharesPlayer(Player):
         turned = self.turned
         self._sizes = {"turned": turned, "columns": columns, "rows": max(map(len, parts)), "batches": schedule.batches}
         self._sizes["named"], self._sizes["trained"] = data.named, n
-        self._sizes["held"] = Holds.of(data.raw(schedule.sample(ROWS))).bits
+        self._sizes["held"] = InformationContent.of(data.raw(schedule.sample(MAX_SAMPLE_ROWS))).bits
         if self._inputs is None:
             self._inputs = self._made(data)
         terms = self._terms_for(tuple(map(len, parts)))
@@ -333,7 +334,7 @@ class SharesPlayer(Player):
             def tables(piece: RowBlock) -> ResidualTables:
                 rated = data.rated_outputs(parts[piece.batch][piece.start : piece.stop], context.outputs)
                 assert rated is not None, "the active party has labels"
-                return ResidualTables(numbers, loss.residual, rated, loss.least, smooth=loss.smooth)
+                return ResidualTables(numbers, loss.residual, rated, loss.minimizer, smooth=loss.smooth)
 
             side = LabelParty(context, terms, own, ahead, tables, self._state)
         elif context.me == self._partner:
@@ -361,7 +362,9 @@ class SharesPlayer(Player):
         tall = self._at_workers(data, rows)
         return RemoteColumns(self.plan.numbers, self.plan.rate, lambda _: tall, self._context.meter)
 
-    def _at_workers(self, data: TrainingData, rows: Rows, root: Floats | None = None, clip: float = np.inf) -> Tall:
+    def _at_workers(
+        self, data: TrainingData, rows: Rows, root: Floats | None = None, clip: float = np.inf
+    ) -> ChunkedMatrix:
         """Return this party's inputs (n x breadth) of rows that lie at workers, there; cut off at `clip`, and each by
         its `root` (n,)."""
         assert self._inputs is not None, "they are made first"
@@ -372,7 +375,7 @@ class SharesPlayer(Player):
             roots = None if root is None else root[own]
             placed = part.derive(worker_inputs, self._inputs, at[own], roots, clip, breadth)
             parts.append(RemotePart(part.start, part.stop - part.start, placed))
-        return Tall(parts, breadth)
+        return ChunkedMatrix(parts, breadth)
 
     def _make(self, training: _Training, first: int, part: Sequence[Iteration]) -> None:
         """Make a chunk, unless all parties have it already."""
@@ -408,7 +411,7 @@ class SharesPlayer(Player):
         constant = self._inputs.constant(d)
         P = of_rows(stretches, lambda X: X.T @ X, loss, held_back, who=self._context.me, constant=constant)
         if data.apart:
-            self._context.meter.elsewhere(tall.makespan())
+            self._context.meter.add_worker_seconds(tall.makespan())
         return P
 
     def _features(self, data: TrainingData, rows: Rows) -> Floats:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.disclosure.exposure import code_bits
+from securevfl.disclosure.information_content import code_bits
 from securevfl.errors import ConfigError
 from securevfl.families.shares.shares_job import SharesJob
 from securevfl.models.rounding_error import SumRounding

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from securevfl.disclosure.counts import Sizes
+from securevfl.disclosure.counts import RunShape
 from securevfl.families.run_facts import Known
 from securevfl.families.shares.shares_disclosures import _rounds, chunks, measured, measures, told_bits, weights_of
 from securevfl.families.shares.shares_job import SharesJob
@@ -36,7 +36,7 @@ with what it knows of its own columns; a column with most of the weight can be r
 Each row is scored once, and never one that was trained on"""
 
 
-def of_new_rows(job: SharesJob, sizes: Sizes | None) -> str:
+def of_new_rows(job: SharesJob, sizes: RunShape | None) -> str:
     """Describe in words what the party that asks for scores of new rows is told, as far as sizes are known."""
     options = job.protocol.shares
     if options.scores == "exact":
@@ -49,13 +49,13 @@ def of_new_rows(job: SharesJob, sizes: Sizes | None) -> str:
     elif (
         options.score_bits is None
         and "scores" not in job.accepts
-        and not (sizes and _rounds(job, sizes) in sizes.holds)
+        and not (sizes and _rounds(job, sizes) in sizes.information)
     ):
         fewer = "\n(fewer if the other party's columns hold little)"
     return f"scores of new rows in steps of {step:g}: a score tells at most {bits} bits of a row{fewer},\n{_SCORES}"
 
 
-def quality(job: SharesJob, sizes: Sizes) -> str:
+def quality(job: SharesJob, sizes: RunShape) -> str:
     """Describe in words what the party with labels is told of how good the model is."""
     rows, times, counted = measured(sizes), measures(job, sizes), chunks(job, sizes)
     at_most = "once" if times == 1 else f"up to {times} times"

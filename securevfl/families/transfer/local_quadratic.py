@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.base.chunked_matrix import HELD, Sparse
+from securevfl.base.chunked_matrix import MAX_MATERIALIZED_NUMBERS, SparseRows
 from securevfl.families.transfer.pair_rows import pairs
 
 HOLDS = 0.5
@@ -45,7 +45,7 @@ class Quadratic:
 
     def __init__(
         self,
-        own: Sparse,
+        own: SparseRows,
         U: Floats,
         theta: Floats,
         gradient: Floats,
@@ -59,7 +59,7 @@ class Quadratic:
         self._gradient = gradient
         self._gamma = gamma
         n, d = U.shape
-        few = n * d * len(own.columns(0, n)) <= HELD
+        few = n * d * len(own.columns(0, n)) <= MAX_MATERIALIZED_NUMBERS
         self._parts = [self._jacobian_rows(k) for k in range(d)] if few else None
 
     def longest(self, eta: float) -> float:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.base.chunked_matrix import Sparse
+from securevfl.base.chunked_matrix import SparseRows
 
 SIDE = 16
 
@@ -27,7 +27,7 @@ def pairs(d: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     return j[order], k[order]
 
 
-class Pairs(Sparse):
+class Pairs(SparseRows):
     """(d (d + 1) / 2 x columns): row (j, k) is by_unit[k][j] and, where j < k, by_unit[j][k] beside it.
 
     by_unit: for every unit k its columns (w,) in order, and numbers (d x w).

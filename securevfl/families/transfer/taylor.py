@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.base.chunked_matrix import Sparse
+from securevfl.base.chunked_matrix import SparseRows
 from securevfl.families.transfer.pair_rows import Pairs, pairs
 
 Part = Callable[[int, int], tuple[NDArray[np.intp], Floats]]
@@ -59,14 +59,14 @@ def from_host(U: Floats) -> Floats:
     return np.concatenate([U.T.ravel(), upper(U.T @ U / len(U))])
 
 
-class HostJacobian(Sparse):
+class HostJacobian(SparseRows):
     """J (n d + d (d + 1) / 2 x p) of the host: J^T v is the gradient, less what `host_own` knows.
 
     own: the derivatives of U^B (n d x p), unit by unit. U: U^B (n x d). The row of Phi_j Phi_k is
     sum_i (u_ij J_ik + u_ik J_ij) / 4n, half of it where j = k.
     """
 
-    def __init__(self, own: Sparse, U: Floats) -> None:
+    def __init__(self, own: SparseRows, U: Floats) -> None:
         self._own = own
         self._n, self._d = U.shape
         found = [own.part(k * self._n, (k + 1) * self._n) for k in range(self._d)]
@@ -88,7 +88,7 @@ class HostJacobian(Sparse):
         return columns, scaled
 
 
-class GuestJacobian(Sparse):
+class GuestJacobian(SparseRows):
     """J (n d + d (d + 1) / 2 x p + 1) of the guest: J^T v is the gradient and, last, the loss, less what `guest_own`
     knows.
 
@@ -96,7 +96,7 @@ class GuestJacobian(Sparse):
     the same are zero.
     """
 
-    def __init__(self, own: Sparse, mean: Floats, phi: Floats, y: Floats, U: Floats, gamma: float) -> None:
+    def __init__(self, own: SparseRows, mean: Floats, phi: Floats, y: Floats, U: Floats, gamma: float) -> None:
         self._own = own
         self._mean = mean
         self._phi = phi
@@ -158,13 +158,13 @@ def _touched(
     return np.unique(np.concatenate([*above, *below]))
 
 
-def host_own(own: Sparse, U: Floats, gamma: float) -> Floats:
+def host_own(own: SparseRows, U: Floats, gamma: float) -> Floats:
     """Return what the host adds to J^T v (p,): the gradient of gamma mean |u_i^B|^2."""
     n = len(U)
     return 2 * gamma / n * own.backward(U.T.reshape(-1, 1))[:, 0]
 
 
-def guest_own(own: Sparse, U: Floats, gamma: float) -> Floats:
+def guest_own(own: SparseRows, U: Floats, gamma: float) -> Floats:
     """Return what the guest adds to J^T v (p + 1,): the gradient of gamma mean |u_i^A|^2, and as last number that term
     and log 2, which belong to the loss."""
     value = np.log(2) + gamma * (U**2).sum() / len(U)

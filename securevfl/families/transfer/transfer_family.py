@@ -25,7 +25,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from securevfl.base.roles import ACTIVE, PASSIVE, Roles
-from securevfl.disclosure.counts import Disclosure, Sizes
+from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.families.evaluations import evaluated, evaluations, scores
 from securevfl.families.family import J, MessageProtocol, Method, Told
 from securevfl.families.participant import Player
@@ -109,7 +109,7 @@ class TransferLearning(Method[TransferJob]):
             ]
         return list(dict.fromkeys(found))
 
-    def counts(self, job: TransferJob, sizes: Sizes) -> list[Disclosure]:
+    def counts(self, job: TransferJob, sizes: RunShape) -> list[Disclosure]:
         (host,), guest, n = sizes.passives, sizes.active, sizes.smallest_batch
         visits, d = sizes.epochs * sizes.batches, job.model.units
         steps, moments = job.model.openings(job.optimizer.steps), job.model.moments(job.optimizer.steps)
@@ -152,7 +152,7 @@ class TransferLearning(Method[TransferJob]):
     def strength(self, job: TransferJob) -> str:
         return job.protocol.residual.strength
 
-    def openings(self, job: TransferJob, sizes: Sizes) -> str:
+    def openings(self, job: TransferJob, sizes: RunShape) -> str:
         model = job.model
         values = sum(model.parameters(d, 1) for d in sizes.columns.values()) + 1
         times = sizes.batches * job.model.openings(job.optimizer.steps)

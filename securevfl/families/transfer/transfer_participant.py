@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats, RowSlices
-from securevfl.base.chunked_matrix import Sparse
+from securevfl.base.chunked_matrix import SparseRows
 from securevfl.families.batch_participant import BatchPlayer
 from securevfl.families.participant import Round
 from securevfl.families.state import State
@@ -23,7 +23,7 @@ from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.base import Batch
 
 
-class ScoreMatrix(Sparse):
+class ScoreMatrix(SparseRows):
     """(m d x m): J^T of the representations of m rows, unit by unit, is Phi u_j for every row."""
 
     def __init__(self, phi: Floats, rows: int) -> None:
@@ -110,7 +110,7 @@ class TransferPlayer(BatchPlayer):
                 exchange.publish(vector, batch.epoch)
                 reply = exchange.reply()
             if slope is None:
-                J: Sparse = taylor.HostJacobian(own, U)
+                J: SparseRows = taylor.HostJacobian(own, U)
                 gradient = reply.gradient(AskedMatrix(J), batch) + taylor.host_own(own, U, gamma)
             else:
                 J = taylor.GuestJacobian(own, slope, phi, y, U, gamma)

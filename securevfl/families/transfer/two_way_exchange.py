@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.base.chunked_matrix import Sparse, made
+from securevfl.base.chunked_matrix import SparseRows, materialize
 from securevfl.base.roles import Roles
 from securevfl.errors import ProtocolError
 from securevfl.families.transfer import local_quadratic, taylor
@@ -40,7 +40,7 @@ class AskedMatrix:
     static_jacobian = False
     shares_outputs = False
 
-    def __init__(self, matrix: Sparse) -> None:
+    def __init__(self, matrix: SparseRows) -> None:
         self._matrix = matrix
 
     @property
@@ -54,7 +54,7 @@ class AskedMatrix:
         return self._matrix.backward(g)[:, 0]
 
     def jacobian(self, X: Floats) -> Jacobian:
-        return Jacobian(made(self._matrix), shares_outputs=False)
+        return Jacobian(materialize(self._matrix), shares_outputs=False)
 
 
 class TwoWayExchange(Link):

@@ -54,7 +54,7 @@ def _narrow_pair_keys(*args: Any, **keys: Any) -> dict[str, bytes]:
 
 
 def _known_seed(size: int) -> bytes:
-    return bytes(size) if size == okvs.SEED_BYTES else os.urandom(size)
+    return bytes(size) if size == okvs.OKVS_SEED_BYTES else os.urandom(size)
 
 
 _tree_role = TreeSumRole.__init__

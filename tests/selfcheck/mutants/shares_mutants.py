@@ -12,7 +12,7 @@ from securevfl.base.roles import ACTIVE, PARTNER
 from securevfl.crypto.lattice.lattice_shares import BfvParameters, LatticeShareEvaluator
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.transfers import ot_extension
-from securevfl.crypto.transfers.ot_extension import RowOfferer
+from securevfl.crypto.transfers.ot_extension import OtSender
 from securevfl.crypto.transfers.row_hash import RowHash
 from securevfl.families.shares.shares_participant import SharesPlayer
 from securevfl.protocols.score_ledger.ledger import ScoreLedger
@@ -210,7 +210,7 @@ MUTANTS = [
         "columns that carry several choices pass",
         "shares: transfers",
         "choices",
-        patched((RowOfferer, "_check", lambda *_: None)),
+        patched((OtSender, "_check", lambda *_: None)),
     ),
     Mutant(
         "choices that are no secret",
@@ -245,7 +245,7 @@ MUTANTS = [
         "later states stay when a run goes on from an earlier one",
         "shares: what is kept",
         "kept",
-        patched((Checkpoints, "forget_after", lambda *_: None)),
+        patched((Checkpoints, "remove_after", lambda *_: None)),
     ),
     Mutant(
         "scores without a ledger",

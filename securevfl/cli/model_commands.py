@@ -11,46 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from securevfl.base.files import check_writable, write_whole
-from securevfl.cli.party_options import Ahead, Html, IdColumn, Ledger, Model, Name, ReportOptions, SavedPart, States
-from securevfl.errors import ConfigError
+from securevfl.base.files import check_writable, write_atomic
+from securevfl.cli.option_groups import ReportOptions
+from securevfl.cli.party_options import CheckpointDir, Html, IdColumn, Ledger, Model, ModelFile, Name, PreprocessingDir
 
 if TYPE_CHECKING:
-    from securevfl.organisations.reason_codes import ReasonCodePolicy
-
-
-# Files of reason codes: what a party's columns are called where others may see it.
-
-
-Reasons = Annotated[
-    int | None,
-    typer.Option(
-        min=1, max=100, metavar="K", help="Tell who asks the codes of the K of your columns that cost each row most."
-    ),
-]
-Codes = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE.JSON", help="With --reasons: what each of your columns is called, {column: code}."),
-]
-
-
-def codes_in(file: Path) -> dict[str, str]:
-    """Return the code of each column in a file. ConfigError if it is none."""
-    try:
-        return {str(column): str(code) for column, code in json.loads(file.read_text(encoding="utf-8")).items()}
-    except (OSError, ValueError, AttributeError):
-        raise ConfigError(f"{file}: JSON as {{column: code}} was expected there; correct it") from None
-
-
-def given_codes(most: int | None, file: Path | None) -> ReasonCodePolicy | None:
-    """Return what the options of a command give others. ConfigError for one of them without the other."""
-    from securevfl.organisations.reason_codes import ReasonCodePolicy
-
-    if most is None and file is None:
-        return None
-    if most is None or file is None:
-        raise ConfigError("--reasons and --codes were expected together, one came; give both or neither")
-    return ReasonCodePolicy(most, codes_in(file))
+    pass
+from securevfl.cli.reason_code_options import codes_in
 
 
 def drift(
@@ -78,7 +45,7 @@ def drift(
     part = ModelPart.load(model)
     found = drift_page.drift(part, data, scores=scores, id_column=id_column, alarms=alarms)
     report.write(lambda: json.dumps(drift_page.plain(found, part), indent=2), lambda: drift_page.page(found, part))
-    console().print(table(drift_page.HEADS, drift_page.rows(found)))
+    console().print(table(drift_page.DRIFT_HEADS, drift_page.rows(found)))
     if any(each.shifted for each in found):
         raise typer.Exit(1)
 
@@ -104,7 +71,7 @@ def scorecard(
     card = made_of([ModelPart.load(model)], ScorecardScale.read(points))
     for path, text in ((out, card.csv), (page, card.page)):
         if path is not None:
-            write_whole(path, text().encode())
+            write_atomic(path, text().encode())
     rows: list[list[str | int | float | None]] = [[line.column, line.bin, round(line.points, 2)] for line in card.lines]
     console().print(table(["column", "bin", "points"], rows))
 
@@ -125,7 +92,7 @@ def reasons(
     weigh most in a row: the last line says how many bits.
     """
     from securevfl.data.readers import read_table
-    from securevfl.disclosure.exposure import code_bits
+    from securevfl.disclosure.information_content import code_bits
     from securevfl.training import explanations
     from securevfl.training.model_part import ModelPart
 
@@ -142,7 +109,7 @@ def reasons(
     if out is None:
         sys.stdout.write(text.getvalue())
     else:
-        write_whole(out, text.getvalue().encode())
+        write_atomic(out, text.getvalue().encode())
     told = code_bits(len(part.columns), top)
     typer.echo(f"to another these codes tell up to {told:.1f} bits of each row of your columns", err=True)
 
@@ -166,9 +133,9 @@ def forget(
     data: Annotated[
         Path, typer.Option("--data", metavar="FILE", help="The table that it was trained on, there or not.")
     ],
-    model: SavedPart = None,
-    checkpoints: States = None,
-    ahead: Ahead = None,
+    model: ModelFile = None,
+    checkpoints: CheckpointDir = None,
+    ahead: PreprocessingDir = None,
     logs: Annotated[
         list[Path] | None, typer.Option("--log", metavar="FILE", help="A log to delete. Repeatable.")
     ] = None,
@@ -194,7 +161,7 @@ def forget(
         Path(f"{data}.ahead") if ahead is None else ahead,
         logs or (),
     )
-    found = run(left, DisclosureLedger.of(party, ledger), every=every)
+    found = run(left, DisclosureLedger.open(party, ledger), every=every)
     for word, lines in (("deleted", found.deleted), ("kept", found.kept)):
         typer.echo(f"{word}:" + ("" if lines else " nothing"))
         for path, what in lines:

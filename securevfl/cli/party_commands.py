@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from securevfl.base.file_locks import in_use
+from securevfl.base.file_locks import shared_locks
 from securevfl.base.files import check_writable
+from securevfl.cli import option_groups, signals
 from securevfl.cli import party_options as options
-from securevfl.cli.part_command import Codes, Reasons, given_codes
+from securevfl.cli.reason_code_options import Codes, Reasons, given_codes
 from securevfl.errors import ConfigError, PartiesError
 
 if TYPE_CHECKING:
-    from securevfl.consent.consent_sheet import Sheet
+    from securevfl.consent.consent_sheet import ConsentSheet
     from securevfl.data.party import Party
     from securevfl.job import Job
     from securevfl.training.comparison import Comparison
@@ -25,7 +26,7 @@ def align(
     data: options.Data,
     peers: options.PeersFile = Path("peers.toml"),
     id_column: options.IdColumn = "id",
-    meeting: options.MeetingOptions = options.MeetingOptions(),
+    meeting: option_groups.SessionOptions = option_groups.SessionOptions(),
 ) -> None:
     """Find the ids that all parties have, showing no others, and write the shared row order beside the data.
 
@@ -55,12 +56,12 @@ def align(
     terms = {"parties": [active, *passives], "task": "align"} | ({} if rule is None else {"ids by rule": rule})
     kept = f"what was done is kept in {work}"
     with (
-        in_use(data),
-        options.stoppable(lambda: kept),
+        shared_locks(data),
+        signals.exit_on_signal(lambda: kept),
         meeting.events(party, peers),
         progress("aligning") as on_progress,
     ):
-        count = run_session(party, venue, terms, talk, ledger=DisclosureLedger.of(party, None), resumes=True)
+        count = run_session(party, venue, terms, talk, ledger=DisclosureLedger.open(party, None), resumes=True)
     typer.echo(f"{count:,} of {len(ids):,} rows are shared by all; their order is in {data}.rows.npy")
     if not count:
         hint = "are ids written alike? --id COLUMN, with a comma behind it, at all parties leaves out capitals, blanks,"
@@ -69,10 +70,10 @@ def align(
 
 def prepare(
     job_file: options.SharedJob,
-    table: options.TableOptions,
+    table: option_groups.TableOptions,
     peers: options.PeersByJob = None,
-    ahead: options.Ahead = None,
-    meeting: options.MeetingOptions = options.MeetingOptions(),
+    ahead: options.PreprocessingDir = None,
+    meeting: option_groups.SessionOptions = option_groups.SessionOptions(),
 ) -> None:
     """Do ahead what a training on shares needs, so that join takes minutes. Every party runs this, on its table.
 
@@ -84,7 +85,7 @@ def prepare(
 
     job, party, place, folder = Job.load(job_file), table.party, _peers(job_file, peers), _ahead(table.data, ahead)
     own = table.aligned(job)
-    with in_use(table.data), meeting.events(party, place), progress("preparing") as on_round:
+    with shared_locks(table.data), meeting.events(party, place), progress("preparing") as on_round:
         run(job, own, meeting.venue(place), ahead=folder, on_round=on_round)
     typer.echo(f"what {party} has prepared is in {folder}")
 
@@ -116,14 +117,14 @@ def join(
     peers: options.PeersByJob = None,
     id_column: options.IdColumn = "id",
     label_column: options.LabelColumn = "y",
-    save: options.SavedPart = None,
-    checkpoints: options.States = None,
+    save: options.ModelFile = None,
+    checkpoints: options.CheckpointDir = None,
     every: Every = 10,
-    ahead: options.Ahead = None,
-    consent: options.ConsentOptions = options.ConsentOptions(),
+    ahead: options.PreprocessingDir = None,
+    consent: option_groups.ConsentOptions = option_groups.ConsentOptions(),
     again: Again = False,
     html: options.Html = None,
-    meeting: options.MeetingOptions = options.MeetingOptions(),
+    meeting: option_groups.SessionOptions = option_groups.SessionOptions(),
 ) -> None:
     """Train with the other parties. Every party runs this; one that was cut off or killed runs it again.
 
@@ -134,17 +135,18 @@ def join(
     Rows are taken in the order that `securevfl align` has left beside the data. A large Parquet file is copied into one
     of plain rows beside it, gone when the training is through, so that it need not fit in memory.
     """
+    from securevfl.cli.consent_prompt import check_agreed
     from securevfl.cli.live import live, step_of
-    from securevfl.cli.show import check_agreed, figures, took
-    from securevfl.consent.consent_sheet import AgreedSheets
+    from securevfl.cli.show import figures, run_time_line
+    from securevfl.consent.agreed_sheets import AgreedSheets
     from securevfl.data.load import forget
     from securevfl.job import Job
     from securevfl.organisations.join import join as run
-    from securevfl.training.checkpoint import FINISHED, Checkpoints
-    from securevfl.training.comparison import metrics_alone
-    from securevfl.training.model_part import Standing
+    from securevfl.training.checkpoint import FINISHED_ROUND, Checkpoints
+    from securevfl.training.local_baseline import baseline_metrics
+    from securevfl.training.model_part import PartStatus
     from securevfl.training.run_page import write_report
-    from securevfl.training.session import run_key
+    from securevfl.training.run_setup import run_key
     from securevfl.transport.peers import Peers
 
     ledger, agree = consent.asking(party, f"securevfl join {job_file}")
@@ -156,22 +158,24 @@ def join(
     check_writable(folder, folder=True)
     states = Checkpoints(folder, party, every=every)
     own = (
-        _helper(job, party) if data is None else options.TableOptions(party, data, id_column, label_column).aligned(job)
+        _helper(job, party)
+        if data is None
+        else option_groups.TableOptions(party, data, id_column, label_column).aligned(job)
     )
     key = run_key(job, own)
-    sheets: list[Sheet] = []
+    sheets: list[ConsentSheet] = []
 
     def kept() -> str:
-        rounds = [each for each in states.rounds(key) if each != FINISHED]
+        rounds = [each for each in states.rounds(key) if each != FINISHED_ROUND]
         return f"its state after {rounds[-1]} rounds is kept in {folder}" if rounds else "no round of it was kept"
 
-    def asked(sheet: Sheet) -> None:
+    def asked(sheet: ConsentSheet) -> None:
         sheets[:] = [sheet]
         agree(sheet)
 
     others = [name for name in Peers.load(place).parties if name != party]
     line = live(others, step_of(job), verbose=meeting.verbose)
-    with in_use(table, save), options.stoppable(kept), line as on_round, meeting.events():
+    with shared_locks(table, save), signals.exit_on_signal(kept), line as on_round, meeting.events():
         part = run(
             job,
             own,
@@ -186,29 +190,31 @@ def join(
             on_round=on_round,
         )
     if html is not None:
-        write_report(html, part, alone=metrics_alone(job, own), sheet="".join(sheet.first for sheet in sheets))
+        write_report(
+            html, part, alone=baseline_metrics(job, own), sheet="".join(sheet.first_screen for sheet in sheets)
+        )
     if data is not None:
         forget(own, data)
-    if part.standing is Standing.NEW:
-        typer.echo(took(part.path))
+    if part.status is PartStatus.NEW:
+        typer.echo(run_time_line(part.path))
     else:
         why = "job and table are the same (--again trains anew)"
-        typer.echo(f"nothing was trained: this model is {part.standing}; {why}")
+        typer.echo(f"nothing was trained: this model is {part.status}; {why}")
     if part.metrics:
-        typer.echo(f"{figures(part.metrics, part.positive, part.spread)} on the {part.evaluated_on}")
+        typer.echo(f"{figures(part.metrics, part.positive, part.metric_std_errors)} on the {part.evaluated_on}")
     typer.echo(f"{part.name}'s part of the model is in {save}")
-    if part.standing is not Standing.NEW:
+    if part.status is not PartStatus.NEW:
         check_agreed(AgreedSheets(ledger), consent.accept)
-    if part.standing is Standing.UNCONFIRMED:  # by the others
+    if part.status is PartStatus.UNCONFIRMED:  # by the others
         raise typer.Exit(2)
 
 
 def compare_at(
     job_file: Path,
-    table: options.TableOptions,
+    table: option_groups.TableOptions,
     peers: Path | None,
-    consent: options.ConsentOptions,
-    meeting: options.MeetingOptions,
+    consent: option_groups.ConsentOptions,
+    meeting: option_groups.SessionOptions,
 ) -> Comparison | None:
     """Compare models with the other parties on their own machines, as the command `compare --party` does."""
     from securevfl.cli.live import live, step_of
@@ -221,7 +227,7 @@ def compare_at(
     job, venue = Job.load(job_file), meeting.venue(_peers(job_file, peers))
     own, said = table.aligned(job), console(err=True)
     line = live([each for each in venue.peers.parties if each != party], step_of(job), verbose=meeting.verbose)
-    with in_use(table.data), options.stoppable(), line as on_round, meeting.events():
+    with shared_locks(table.data), signals.exit_on_signal(), line as on_round, meeting.events():
         found = compare_with(
             job,
             own,
@@ -258,9 +264,9 @@ def predict(
     ] = None,
     reasons: Reasons = None,
     codes: Codes = None,
-    left: options.LeftOut = None,
+    left: options.Unscored = None,
     ledger: options.Ledger = None,
-    meeting: options.MeetingOptions = options.MeetingOptions(),
+    meeting: option_groups.SessionOptions = option_groups.SessionOptions(),
 ) -> None:
     """Predict new rows, one or many, with the other parties. Every party runs this with its own part and table.
 
@@ -268,7 +274,7 @@ def predict(
     column a class). With --reasons and --codes it is told, of each row, which of your columns cost it most, by names
     that you choose; your ledgers count that.
     """
-    from securevfl.cli.predictions import predictions
+    from securevfl.cli.prediction_output import write_predictions
     from securevfl.display.progress import progress
     from securevfl.organisations.predict import predict_rows
     from securevfl.training.model_part import ModelPart
@@ -283,10 +289,10 @@ def predict(
     with progress("reading") as on_progress:
         rows = no_rows() if data is None else rows_of_file(part, data, id_column=id_column, on_progress=on_progress)
     with (
-        in_use(model, *([] if data is None else [data])),
-        options.stoppable(),
+        shared_locks(model, *([] if data is None else [data])),
+        signals.exit_on_signal(),
         meeting.events(part.name, peers),
-        predictions(part, out, scale, left) as written,
+        write_predictions(part, out, scale, left) as written,
         progress("predicting") as on_progress,
     ):
         answered = predict_rows(
@@ -303,7 +309,7 @@ def predict(
 def relay(
     name: Annotated[str, typer.Option("--party", metavar="NAME", help="The hub's name in the file of peers.")],
     peers: options.PeersFile = Path("peers.toml"),
-    meeting: options.MeetingOptions = options.MeetingOptions(timeout=86_400.0),
+    meeting: option_groups.SessionOptions = option_groups.SessionOptions(timeout=86_400.0),
 ) -> None:
     """Be a hub that is no party: pass on, sealed, what the parties of one run say to each other."""
     from securevfl.transport.relay import Relay
@@ -312,7 +318,7 @@ def relay(
     venue = meeting.venue(peers)
     if name != venue.peers.hub or name in venue.peers.parties:
         raise PartiesError(f"--party: a hub that is no party was expected, {name} came; see hub in {peers}")
-    with options.stoppable(), meeting.events():
+    with signals.exit_on_signal(), meeting.events():
         Relay(Credentials(venue.certs, name), venue.peers, listen=venue.listen, patience=venue.patience).run(
             venue.timeout
         )
