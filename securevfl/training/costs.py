@@ -38,7 +38,7 @@ class Costs:
         some = next((part for part in parts.values() if part.leads), next(iter(parts.values())))
         return cls(
             algorithm=job.optimizer.label,
-            protocol=job.method.label(job, len(some.parties) - 1),
+            protocol=job.family.cost_label(job, len(some.parties) - 1),
             local_steps=job.optimizer.steps,
             rounds=some.rounds,
             path=max((part.path for part in parts.values()), key=lambda path: float(path.sum())),

@@ -33,7 +33,7 @@ from securevfl.data.party import Party
 from securevfl.disclosure.information_content import code_bits
 from securevfl.disclosure.ledger import MAX_EARLY_ABORTS, DisclosureLedger
 from securevfl.errors import LeakageError
-from securevfl.families.shares.shares_participant import SharesPlayer
+from securevfl.families.shares.shares_participant import SharesParticipant
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedBCD
@@ -252,7 +252,7 @@ def _scored(c: int, held: float, codes: int) -> tuple[ScoringSession, _Kept]:
         ledger=ledger,
         row_bits=held / 4,
     )
-    return SharesPlayer._begin_scores(player, 1), ledger
+    return SharesParticipant._begin_scores(player, 1), ledger
 
 
 def scores() -> Outcome:

@@ -8,7 +8,7 @@ from securevfl.consent import joint_statistics
 from securevfl.consent.agreed_sheets import AgreedSheets
 from securevfl.disclosure import summed_bits
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.families.shares.shares_participant import SharesPlayer
+from securevfl.families.shares.shares_participant import SharesParticipant
 from securevfl.organisations import correlate, fairness_by_group, join, peer_session
 from securevfl.protocols.permits import permit_stop_decision
 from securevfl.protocols.shares import column_correlations, group_counts
@@ -132,14 +132,14 @@ MUTANTS = [
         "each output has the bits that the columns leave to all of them",
         "bits of scores",
         "limits",
-        edited(SharesPlayer, "_begin_scores", ("left / self._context.outputs", "left")),
+        edited(SharesParticipant, "_begin_scores", ("left / self._context.outputs", "left")),
     ),
     _mutant(
         "scores: bits beside codes",
         "scores have the bits that reason codes of the row have taken",
         "bits of scores",
         "limits",
-        edited(SharesPlayer, "_begin_scores", (" - bits_of_codes(", " - 0 * bits_of_codes(")),
+        edited(SharesParticipant, "_begin_scores", (" - reason_code_bits(", " - 0 * reason_code_bits(")),
     ),
     _mutant(
         "scores: finer than noted",

@@ -20,7 +20,7 @@ from securevfl.crypto.paillier import paillier_messages, paillier_product, paill
 from securevfl.crypto.transfers import ot_extension
 from securevfl.crypto.transfers.ot_extension import OtSender
 from securevfl.data.register import Register
-from securevfl.families.fdml.local_noise import Blur
+from securevfl.families.fdml.local_noise import LocalNoiseSampler
 from securevfl.protocols.alignment import psi_many
 from securevfl.protocols.residuals.defences import Gaussian, Noise
 from securevfl.protocols.score_ledger.ledger import ScoreLedger
@@ -167,7 +167,7 @@ MUTANTS = [
         "all outputs of a row are blurred by one number",
         "noise of several outputs",
         "related",
-        patched(edited(Blur, "__call__", ("H.shape", "(len(H), 1)"))),
+        patched(edited(LocalNoiseSampler, "__call__", ("H.shape", "(len(H), 1)"))),
     ),
     Mutant(
         "gaussian: one draw a row",
