@@ -82,8 +82,8 @@ class FixedPointEncoding:
     def __post_init__(self) -> None:
         if self.min_bits > _MOST_BITS:
             raise ConfigError(
-                f"shares: {self.min_bits} bits are needed for batches of {self.rows:,} rows at this step size, there are "
-                f"{_MOST_BITS}; set batch_size to at most {self.rows >> self.min_bits - _MOST_BITS:,} rows, raise "
+                f"shares: {self.min_bits} bits are needed for batches of {self.rows:,} rows at this step size, there "
+                f"are {_MOST_BITS}; set batch_size to at most {self.rows >> self.min_bits - _MOST_BITS:,} rows, raise "
                 "optimizer.lr, or lower protocol.shares.table_bits"
             )
 
