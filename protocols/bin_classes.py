@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.base.chunked_matrix import Rows, made
+from securevfl.base.chunked_matrix import RowSource, materialize
 from securevfl.errors import ProtocolError
 from securevfl.protocols.differentiable import FixedJacobian
 from securevfl.protocols.party_context import PartyContext
@@ -49,7 +49,7 @@ def send_classes(context: PartyContext, residual: ResidualProtocol, positive: ND
 
 
 def receive_counts(
-    context: PartyContext, residual: ResidualProtocol, bins: Rows, rows: NDArray[np.intp]
+    context: PartyContext, residual: ResidualProtocol, bins: RowSource, rows: NDArray[np.intp]
 ) -> NDArray[np.intp]:
     """Act as a passive party: return the number of rows of the positive class in each bin.
 
@@ -66,7 +66,7 @@ def receive_counts(
         ProtocolError: if the received numbers are not counts of rows.
     """
     role = residual.passive(context, _agreement(len(bins)))
-    J: Floats = made(bins)  # type: ignore[assignment]  # products accept a chunked matrix as well
+    J: Floats = materialize(bins)  # type: ignore[assignment]  # products accept a chunked matrix as well
     with context.channel.gate.about_rows("bins"):
         products = role.reply().gradient(FixedJacobian(), Batch(0, 0, J))[:, 0]  # 2
     role.close()

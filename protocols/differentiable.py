@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.base.chunked_matrix import Stretch, Tall
+from securevfl.base.chunked_matrix import ChunkedMatrix, RowChunk
 
 
 @dataclass(frozen=True)
@@ -22,13 +22,13 @@ class Jacobian:
             dH_ij / dtheta_kl is matrix_ik if j = l, and 0 otherwise. J^T g is (d x c) then, and (p,) otherwise.
     """
 
-    matrix: Floats | Tall
+    matrix: Floats | ChunkedMatrix
     shares_outputs: bool = True
 
     @property
     def dense(self) -> Floats:
         """The matrix with all its rows in memory."""
-        if not isinstance(self.matrix, Tall):
+        if not isinstance(self.matrix, ChunkedMatrix):
             return self.matrix
         return np.concatenate([part.run(_rows).result() for part in self.matrix.parts])
 
@@ -37,7 +37,7 @@ class Jacobian:
         return self.matrix.T @ g if self.shares_outputs else (self.matrix.T @ g.reshape(-1, 1))[:, 0]
 
 
-def _rows(stretch: Stretch) -> Floats:
+def _rows(stretch: RowChunk) -> Floats:
     return np.concatenate([block for _, block in stretch.blocks()])
 
 

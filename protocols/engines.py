@@ -8,9 +8,9 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, SerializeAsAny
 
-from securevfl.base.config import Named, Registry
+from securevfl.base.config import NamedOption, Registry
 from securevfl.crypto.kernel.gradient import KernelGradient
-from securevfl.crypto.lattice.lattice_gradient import LatticeScheme
+from securevfl.crypto.lattice.lattice_gradient import LatticeGradient
 from securevfl.crypto.lattice.lattice_sum import LatticeSum
 from securevfl.crypto.paillier.paillier_product import PaillierScheme
 from securevfl.crypto.paillier.paillier_sum import PaillierSum
@@ -21,7 +21,7 @@ from securevfl.protocols.party_context import PartyContext
 Library = Literal["own", "seal"]  # which code computes the same protocol
 
 
-class Engine(Named, ABC):
+class Engine(NamedOption, ABC):
     """An encryption scheme with its parameters.
 
     Attributes:
@@ -118,7 +118,7 @@ def _paillier(bits: int) -> LinearScheme:
 
 @lru_cache(maxsize=2)
 def _lattice(library: Library) -> LinearScheme:
-    return LatticeScheme() if library == "seal" else KernelGradient()
+    return LatticeGradient() if library == "seal" else KernelGradient()
 
 
 ENGINES: Registry[Engine] = Registry("engine", Paillier, Ckks)

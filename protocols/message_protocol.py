@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import NamedTuple, Self
 
-from securevfl.base.config import Named
+from securevfl.base.config import NamedOption
 
 
-class MessageProtocol(Named, ABC):
+class MessageProtocol(NamedOption, ABC):
     """A message protocol that can be selected in a job and checked by the audit."""
 
     @classmethod

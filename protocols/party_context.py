@@ -88,22 +88,22 @@ class PartyContext:
     @cached_property
     def active(self) -> str:
         """Name of the one party that has labels."""
-        return self.roles.the(ACTIVE)
+        return self.roles.only(ACTIVE)
 
     @cached_property
     def passives(self) -> tuple[str, ...]:
         """Names of the parties that have only columns."""
-        return self.roles.having(PASSIVE)
+        return self.roles.with_role(PASSIVE)
 
     @cached_property
     def collector(self) -> str:
         """Name of the party that receives a sum."""
-        return self.roles.the(COLLECTOR)
+        return self.roles.only(COLLECTOR)
 
     @cached_property
     def contributors(self) -> tuple[str, ...]:
         """Names of the parties whose values are added in a sum."""
-        return self.roles.having(CONTRIBUTOR)
+        return self.roles.with_role(CONTRIBUTOR)
 
     def sum_to(
         self, collector: str, contributors: Sequence[str] = (), *, subchannel: str | None = None

@@ -117,7 +117,7 @@ class Protocol(Config):
         return Reals(bits=64 if self.precision == "double" else 32)
 
     @property
-    def method(self) -> str | None:
+    def family(self) -> str | None:
         """The protocol family that this protocol requires; None if the optimizer determines the family."""
         return None if self.shares is None else self.shares.name
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.base.chunked_matrix import Tall
+from securevfl.base.chunked_matrix import ChunkedMatrix
 from securevfl.errors import PartiesError, ProtocolError
 from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.differentiable import Differentiable, Jacobian
@@ -39,7 +39,7 @@ class Batch:
     @property
     def worker_seconds(self) -> float:
         """Processor seconds that other processes have spent on its rows since this was last asked."""
-        return self.X.makespan() if isinstance(self.X, Tall) else 0.0
+        return self.X.makespan() if isinstance(self.X, ChunkedMatrix) else 0.0
 
     @property
     def labels(self) -> Floats:
@@ -72,7 +72,7 @@ class Agreement:
         """Return g (n x c) as a Jacobian of this kind multiplies it: as it is, or its n c numbers in one column."""
         return g if self.shares_outputs else g.reshape(-1, 1)
 
-    def matrix(self, J: Jacobian, me: str) -> Floats | Tall:
+    def matrix(self, J: Jacobian, me: str) -> Floats | ChunkedMatrix:
         """Return the matrix of a Jacobian, if it is of the kind agreed. ProtocolError if not."""
         if J.shares_outputs != self.shares_outputs:
             kinds = {True: "that all outputs share", False: "of all outputs together"}

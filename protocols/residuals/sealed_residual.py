@@ -44,8 +44,8 @@ from typing import Any, ClassVar, Self
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PASSIVE
-from securevfl.crypto.batch_cache import Shelf
-from securevfl.crypto.scheme import Evaluator, KeyHolder, LinearScheme, Shape
+from securevfl.crypto.batch_cache import BatchCache
+from securevfl.crypto.scheme import Evaluator, KeyHolder, LinearScheme, OpeningShape
 from securevfl.errors import LimitError, OpeningMismatch, ProtocolError, ShapeMismatch, TransportError
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.differentiable import Differentiable
@@ -240,12 +240,12 @@ class SealedActive(ActiveResidual):
         finally:
             exchanges.served()
 
-    def _shape(self, passive: str, exchange: Exchange) -> Shape:
+    def _shape(self, passive: str, exchange: Exchange) -> OpeningShape:
         """Return what is opened to a passive party: products with as many columns as its part of the model has."""
         rows, outputs = exchange.shape
-        return Shape(rows, outputs, self._context.parameters[passive] // outputs, self._agreement.word)
+        return OpeningShape(rows, outputs, self._context.parameters[passive] // outputs, self._agreement.word)
 
-    def _open_one(self, passive: str, exchange: Exchange, blinded: bytes, shape: Shape) -> bytes:
+    def _open_one(self, passive: str, exchange: Exchange, blinded: bytes, shape: OpeningShape) -> bytes:
         """ProtocolError, before anything is opened, if it is wider than the party's part of the model."""
         try:
             return exchange.holder.open(blinded, shape)
@@ -267,7 +267,7 @@ class SealedPassive(PassiveResidual):
         self._coming: Pieces | None = None  # of the last exchange
         self.products: dict[int, Any] = {}  # [[J^T g]], the last of each exchange that is held
         self._held: deque[SealedReply] = deque()
-        self._shelf = Shelf()
+        self._shelf = BatchCache()
         self._one_product, self._one_opening = threading.Lock(), threading.Lock()
 
     def receive(self) -> Reply:
@@ -309,7 +309,7 @@ class SealedPassive(PassiveResidual):
             prepared = self._shelf.get(batch.index) if static else None
             if prepared is None:
                 J = self.agreement.matrix(model.jacobian(batch.X), self.me)
-                prepared = evaluator.prepare(J, room=self._shelf.room if static else 0)
+                prepared = evaluator.prepare(J, max_bytes=self._shelf.free_bytes if static else 0)
             product = self.products[exchange] = product_of(evaluator, prepared, sealed)
             blinded, r = evaluator.blind(product)
             self._context.meter.add_worker_seconds(batch.worker_seconds)
@@ -389,9 +389,7 @@ class SealedReply(Reply):
     def _spend(self) -> None:
         agreed, me = self._residual.agreement, self._residual.me
         if self._closed:
-            raise LimitError(
-                f"{me}: exchange {self.exchange} is closed, {agreed.max_open_exchanges} replies are kept at a time; ask it earlier"
-            )
+            raise LimitError(f"{me}: exchange {self.exchange} is closed, the limit is {agreed.max_open_exchanges}")
         if not self._left:
             raise LimitError(f"{me}: the {agreed.openings} gradients agreed of exchange {self.exchange} are spent")
         self._left -= 1

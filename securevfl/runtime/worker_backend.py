@@ -16,7 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Concatenate, Generic, ParamSpec, TypeVar
 
-from securevfl.base.chunked_matrix import Stretch, TallPart
+from securevfl.base.chunked_matrix import MatrixPart, RowChunk
 from securevfl.errors import TransportError
 
 WORKER_TIMEOUT = 240.0  # seconds; another worker can read the rows of a lost one again within this time
@@ -91,28 +91,28 @@ class WorkerBackend(ABC):
         """Run a function at this worker, and keep its value there."""
 
 
-class RemotePart(TallPart):
+class RemotePart(MatrixPart):
     """Consecutive rows of a matrix that are kept at a worker.
 
     Args:
         start: index of the first row.
         rows: number of rows.
-        stretch: the rows at the worker.
+        chunk: the rows at the worker.
     """
 
-    least = 128
+    min_blocks = 128
 
-    def __init__(self, start: int, rows: int, stretch: RemoteObject[Stretch]) -> None:
+    def __init__(self, start: int, rows: int, chunk: RemoteObject[RowChunk]) -> None:
         self.start, self.stop = start, start + rows
-        self._stretch = stretch
+        self._chunk = chunk
         self._seconds: list[float] = []
 
     @property
     def place(self) -> str:
         """Name of the worker."""
-        return self._stretch.worker
+        return self._chunk.worker
 
-    def run(self, work: Callable[Concatenate[Stretch, P], T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    def run(self, work: Callable[Concatenate[RowChunk, P], T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Run a function on the rows at their worker."""
         future: Future[T] = WorkerFuture(self.place)
 
@@ -125,14 +125,14 @@ class RemotePart(TallPart):
                 self._seconds.append(seconds)
                 future.set_result(result)
 
-        self._stretch.run(work, *args, **kwargs).add_done_callback(complete)
+        self._chunk.run(work, *args, **kwargs).add_done_callback(complete)
         return future
 
     def derive(
-        self, make: Callable[Concatenate[Stretch, P], T], /, *args: P.args, **kwargs: P.kwargs
+        self, make: Callable[Concatenate[RowChunk, P], T], /, *args: P.args, **kwargs: P.kwargs
     ) -> RemoteObject[T]:
         """Run a function on the rows, and keep its value at their worker."""
-        return self._stretch.derive(make, *args, **kwargs)
+        return self._chunk.derive(make, *args, **kwargs)
 
     def spent(self) -> float:
         """Return the CPU seconds of the functions that have finished since the last call."""

@@ -267,7 +267,7 @@ class SecureTransport:
 
     def _compare(self, sender: str, greeting: SessionOffer) -> None:
         if greeting.format != FRAME_FORMAT or len(greeting.nonce) != 32:
-            raise ProtocolError(f"{sender}: format {FRAME_FORMAT} was expected, {greeting.format} came; update the older")
+            raise ProtocolError(f"{sender}: format {FRAME_FORMAT} was expected, {greeting.format} came; update it")
         if greeting.terms != self._terms:
             raise ConfigError(
                 f"{sender} and {self.me} differ in " + _difference(sender, greeting.terms, self.me, self._terms)
