@@ -22,7 +22,7 @@ from selfcheck.mutants.protocol_mutants import any_bits
 _join = join.join
 _numbers = edited(summed_bits, "statistics_disclosure", ("int(held / bits)", "int(held)"))
 _one = edited(group_counts, "send_group_counts", ('"columns", own.size', '"columns", 1'))
-_alone = (fairness_by_group, "tell_groups", _one)
+_alone = (fairness_by_group, "send_group_counts", _one)
 _cut = "ring.reduce((own + below) >> np.uint64(_SHIFT))"
 _coarse = "levels.cut(numbers, self._ring.reduce(h)) << finer"
 _share = ("((shares + below) >> ", "(shares >> ")
@@ -83,7 +83,7 @@ MUTANTS = [
         "a count of k bits weighs as one of the bits that groups hold",
         "counts by group",
         "count",
-        (fairness_by_group, "summed", _numbers),
+        (fairness_by_group, "statistics_disclosure", _numbers),
     ),
     _mutant(
         "counts by group: no end",
@@ -104,7 +104,7 @@ MUTANTS = [
         "a second look takes the place of the first in the ledger",
         "correlations of columns",
         "count",
-        edited(joint_statistics, "record_joint_statistics", (_session_id, 'JOINT_STATISTICS, ""')),
+        edited(correlate, "record_joint_statistics", (_session_id, 'JOINT_STATISTICS, ""')),
     ),
     _mutant(
         "correlations: numbers in place of bits",
