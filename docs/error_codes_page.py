@@ -7,8 +7,9 @@ from securevfl.error_codes import CATALOGUE
 INTRODUCTION = """# Error codes
 
 Every error of securevfl has a code. Messages may change from release to release; codes do not, so scripts should
-compare codes. In Python, `error.code` is the code, `error.problem` and `error.remedy` are the two sentences of the message, and
-`error.fields` holds facts such as the name of a column. No message, code or field contains a value of anybody's table.
+compare codes. In Python, `error.code` is the code, `error.problem` and `error.remedy` are the two sentences of the
+message, and `error.fields` holds facts such as the name of a column. No message, code or field contains a value of
+anybody's table.
 
 Each code below has its usual cause and what to do about it. The message of an error may name a remedy that fits the
 case better.
