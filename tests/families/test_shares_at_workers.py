@@ -327,7 +327,7 @@ def test_a_ledger_notes_rows_at_workers_as_those_of_a_table(tables: Path, tmp_pa
     rows, noted, outside = job().schedule(own.register).flow, list[Any](), cast(ExternalTable, placed.X)
     for name, X in ((b"1" * 16, own.X[rows]), (b"2" * 16, outside.tall(rows, Scaling.none(8)))):
         ledger = ScoreLedger(tmp_path / "scores")
-        ledger.trained(name, 20, [b"%d" % row for row in rows], X)
+        ledger.record_model(name, 20, [b"%d" % row for row in rows], X)
         with ledger._file.reading() as tables_:
             select = "SELECT content, count FROM contents JOIN names ON number = model WHERE name = ? ORDER BY content"
             noted.append(tables_.execute(select, (name.hex(),)).fetchall())

@@ -93,7 +93,7 @@ class Measurements:
         if labels is not None and classes is not None:
             own = MetricLabels.of(loss, labels, classes, levels.reach)
         met = self._player.met
-        held = loss.classifies and levels.has_ends(self._player.plan.numbers)
+        held = loss.classifies and levels.can_clip(self._player.plan.numbers)
         found = open_pairs(
             met.products,
             self._shuffle(len(rows)),
@@ -102,7 +102,7 @@ class Measurements:
             self._player.inputs_of(data, rows.rows),
             levels,
             None if own is None else PairInputs(own.marks, own.less),
-            met.tops if held else None,
+            met.top_transfers if held else None,
         )
         if found is None or own is None:
             return Measurement()
@@ -128,10 +128,10 @@ class Measurements:
         found = open_loss(met.products, met.transfers, self._player.terms, state, state.visits, own, targets)
         if found is None or targets is None:
             return Measurement()
-        none = float(targets.values(np.zeros_like(targets.least), targets.targets).mean())
+        none = float(targets.values(np.zeros_like(targets.minimizers), targets.targets).mean())
         self._watch(found.loss * self._context.outputs, none * self._context.outputs, rounds)
         if self._uncounted:
-            self._warn(found.far, MAX_NEAR_END_SHARE, _NEAR_RANGE_END)
+            self._warn(found.far_share, MAX_NEAR_END_SHARE, _NEAR_RANGE_END)
         counts = 1.0 if data.weights is None else float(data.weights[rows.rows].mean())
         return Measurement({"loss": found.loss * self._context.outputs / counts})
 
@@ -153,19 +153,19 @@ class Measurements:
         limited = not (self._context.resources.simulated or "small_metrics" in self._job.accepts)
         found = count_out_of_range(
             met.products,
-            met.tops,
+            met.top_transfers,
             self._player.terms,
             state,
             state.visits,
             X,
-            np.zeros(0) if rated is None else numbers.centres(self._job.loss.minimizer(rated)),
-            allowed=lambda: not limited or self._player.ledger.count(data.ids(rows)),
+            np.zeros(0) if rated is None else numbers.table_centres(self._job.loss.minimizer(rated)),
+            allowed=lambda: not limited or self._player.ledger.record_range_count(data.ids(rows)),
         )
         self._uncounted = found is None
         if found is not None:
             self._warn(
                 found / (len(rows) * self._context.outputs),
-                *((0.0, _OUT_OF_RANGE) if numbers.roomy else (MAX_NEAR_END_SHARE, _NEAR_RANGE_END)),
+                *((0.0, _OUT_OF_RANGE) if numbers.has_headroom else (MAX_NEAR_END_SHARE, _NEAR_RANGE_END)),
             )
 
     def _warn(self, far: float, most: float, why: str) -> None:
@@ -184,7 +184,7 @@ class Measurements:
         return ScaledRows(data, rows[spread])
 
     def _levels(self, loss: Loss) -> Quantizer:
-        return self._job.protocol.shares.metrics_levels(self._player.plan.numbers, classifies=loss.classifies)
+        return self._job.protocol.shares.metric_quantizer(self._player.plan.numbers, classifies=loss.classifies)
 
     def _shuffle(self, rows: int) -> Shuffle | None:
         """Take a shuffle of so many rows at a holder, made with the chunk or now."""
@@ -192,7 +192,7 @@ class Measurements:
         return made.popleft() if made else self._prepared(self._player.met, rows)
 
     def _prepared(self, met: SharesSession, rows: int) -> Shuffle | None:
-        ends, holders = met.switches, (self._context.active, self._context.roles.only(PARTNER))
+        ends, holders = met.switch_transfers, (self._context.active, self._context.roles.only(PARTNER))
         if ends is None:
             return None
         (peer,) = (name for name in holders if name != self._context.me)
@@ -222,7 +222,7 @@ class Measurements:
         context = self._context
         if not (context.me == context.active or context.resources.simulated or context.resources.evaluations_reserved):
             limited = "small_metrics" not in self._job.accepts
-            self._player.ledger.measure(context.active, data.ids(rows.rows), limited=limited, me=context.me)
+            self._player.ledger.record_evaluation(context.active, data.ids(rows.rows), limited=limited, me=context.me)
 
     def check(self, data: TrainingData, start: int) -> None:
         """Raise LeakageError if the evaluations of the run from round `start` on would be too many. A DataNotice says
@@ -243,4 +243,4 @@ class Measurements:
         total = len(data.schedule)
         measured_at_end = not every or total % every > 0 or (start > 0 and self._job.patience is not None)
         times = (total // every - start // every if every else 0) + measured_at_end
-        self._player.ledger.check_measures(context.active, data.ids(rows.rows), times)
+        self._player.ledger.check_evaluations(context.active, data.ids(rows.rows), times)
