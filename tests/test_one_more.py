@@ -234,7 +234,7 @@ def test_a_leak_that_nothing_looks_for_is_named(load: Load, monkeypatch: pytest.
     relayed, own = job(**options), [*parties(), vfl.Helper("hub", "server")]
     other = replace(module.SEEN_BY_SERVER, attacks=("eavesdropping",))
     monkeypatch.setattr(module.Relayed, "leak_kinds", (other,))
-    monkeypatch.setattr(module.Relayed, "protocols", lambda self, job, roles: [])
+    monkeypatch.setattr(module.Relayed, "message_protocols", lambda self, job, roles: [])
     assert unlooked(relayed, relayed.family.assign_roles(own)) == [
         "leak seen_by_server: attack eavesdropping was expected in ATTACKS, where it is not; add it",
         "method relayed: no simulator knows it; name its protocols, or let it be replayed",
