@@ -71,7 +71,7 @@ def made_up_residual(
         own @ np.linalg.lstsq(own.T @ own, own.T @ one, rcond=None)[0] for own, one in zip(J[receiver], g, strict=True)
     ]
     defence = defence_of(protocol)
-    bound = 1.0 if defence is None else defence.reach(1.0)
+    bound = 1.0 if defence is None else defence.output_bound(1.0)
     return [np.clip(one, -bound, bound) for one in shortest], blank | {receiver: list(J[receiver])}
 
 

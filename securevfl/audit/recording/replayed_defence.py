@@ -30,15 +30,15 @@ class ReplayedDefence(Defence):
         self._note(np.array(outcome))
         return outcome
 
-    def reach(self, bound: float) -> float:
-        return self.inner.reach(bound)
+    def output_bound(self, bound: float) -> float:
+        return self.inner.output_bound(bound)
 
     def check(self, outputs: int) -> None:
         self.inner.check(outputs)
 
     @property
-    def promise(self) -> str:
-        return self.inner.promise
+    def guarantee(self) -> str:
+        return self.inner.guarantee
 
 
 def defence_of(residual: ResidualProtocol | None) -> Defence | None:
