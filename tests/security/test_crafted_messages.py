@@ -193,7 +193,7 @@ def ends(name: str, monkeypatch: pytest.MonkeyPatch, ways: int | None) -> None:
     """Alter every field of every kind of message that an act sends, in so many ways or all."""
     warnings.simplefilter("ignore")
     if "many" in name:
-        monkeypatch.setattr(psi, "MANY", 100)
+        monkeypatch.setattr(psi, "MIN_ROWS_FOR_TRANSFERS", 100)
     liar, generator = Liar(monkeypatch), np.random.default_rng(len(name))
     act = ACTS[name](name.removeprefix("predict "), liar)
     assert outcome(act) == ""
