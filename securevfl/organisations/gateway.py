@@ -100,7 +100,7 @@ class Gateway:
         self._stopping = False
         self._connected = set[int]()
         self.blocks = 0
-        several = bool(scoring_settings(venue).conversation)
+        several = bool(scoring_settings(venue).session_id)
         self._threads = [
             threading.Thread(target=self._run, args=(number,), name=f"gateway {number}", daemon=True)
             for number in range(max_sessions if several else 1)

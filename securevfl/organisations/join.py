@@ -94,7 +94,7 @@ def join(
             partial(talk, train, told),
             ledger=own_ledger,
             resumes=before is not None,
-            kept=None if before is None else before.kept,
+            stored_result=None if before is None else before.kept,
         )
     if save is not None and (before is None or part is not before.saved):
         part.save(save)

@@ -109,7 +109,7 @@ def scoring_settings(venue: PeerSettings) -> PeerSettings:
     if peers.hub is not None or not all(name in peers.address for name in peers.passives):
         return venue
     called = {name: address for name, address in peers.address.items() if name != lead}
-    return replace(venue, peers=peers.model_copy(update={"address": called}), conversation=secrets.token_hex(16))
+    return replace(venue, peers=peers.model_copy(update={"address": called}), session_id=secrets.token_hex(16))
 
 
 def score_rows(

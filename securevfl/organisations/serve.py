@@ -129,7 +129,7 @@ class Server:
         if code_policy is not None:
             facts |= {"codes": code_policy.most, "bits_of_codes": round(code_policy.bits(self._part), 1)}
         eventlog.emit(self._part.name, "serving", facts)
-        if self._venue.conversation:
+        if self._venue.session_id:
             self._run_several()
             return
         while not stopping():
@@ -172,7 +172,7 @@ class Server:
 
     def _visited(self, name: str) -> None:
         patience = min(self._venue.patience, _PATIENCE)
-        self._hold(replace(self._venue, conversation=name, router=self._visitors, wait=_MEETS, patience=patience))
+        self._hold(replace(self._venue, session_id=name, router=self._visitors, wait=_MEETS, patience=patience))
 
     def _hold(self, venue: PeerSettings) -> RequestOutcome | None:
         """Hold a conversation and answer its requests; return how the one ended that was not answered, if any."""
