@@ -43,7 +43,7 @@ from pyarrow import parquet
 import securevfl as vfl
 from benchmarks.scale import megabytes
 from securevfl.base.arrays import Floats
-from securevfl.base.machine import one_heap
+from securevfl.base.machine import use_one_heap
 from securevfl.bench.result_file import file_content
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.data.id_keys import id_keys
@@ -124,7 +124,7 @@ def job(given: argparse.Namespace) -> vfl.Job:
 
 def train(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     """Play one party, as `securevfl join` does."""
-    one_heap()
+    use_one_heap()
     name, data, began = given.play, folder / f"{given.play}.parquet", time.perf_counter()
     spent = time.process_time()
     own, client = (

@@ -57,8 +57,8 @@ class StopDecision(DisclosingMessage, frozen=True):
     step."""
 
     stop: bool
-    best: bool
-    back: bool
+    is_best: bool
+    roll_back: bool
 
 
 def exchange_hellos(channel: Channel, parties: Iterable[str], own: RunHello) -> dict[str, RunHello]:

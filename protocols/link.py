@@ -77,7 +77,7 @@ class ActiveLink(Link):
 
     def ahead(self, batch: Batch) -> Floats:
         """Return the sum on the batch of a later round, whose parts are on their way."""
-        self._channel.clock.offloaded(Kind.LOCAL, batch.elsewhere)
+        self._channel.clock.offloaded(Kind.LOCAL, batch.worker_seconds)
         total: Floats = self._sums.collect((len(batch.X), self._outputs), self._space)
         self._channel.note(SumFinished(batch.index))
         return total
@@ -94,10 +94,10 @@ class ActiveLink(Link):
         return BackgroundTask(self._channel, lambda: self.sum(batch), "exchange")
 
     def publish(
-        self, g: Floats, batch: Batch, *, to: Collection[str] | None = None, again: Release | None = None
+        self, g: Floats, batch: Batch, *, to: Collection[str] | None = None, resend_of: Release | None = None
     ) -> None:
         """Send g (n x c) of a batch to all passive parties, unless told otherwise; `again` as for residuals."""
-        self._residual.publish(g, epoch=batch.epoch, to=self.passives if to is None else to, again=again)
+        self._residual.publish(g, epoch=batch.epoch, to=self.passives if to is None else to, resend_of=resend_of)
 
 
 class PassiveLink(Link):
@@ -125,7 +125,7 @@ class PassiveLink(Link):
     def contribute(self, H: Floats, batch: Batch) -> None:
         """Send this party's H_k (n x c) to the sum."""
         self.rounds += 1
-        self._context.channel.clock.offloaded(Kind.LOCAL, batch.elsewhere)
+        self._context.channel.clock.offloaded(Kind.LOCAL, batch.worker_seconds)
         self._sums.contribute(self._shown(H, batch), self._context.reals)
         self._context.channel.note(SumFinished(batch.index))
 

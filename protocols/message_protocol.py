@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import NamedTuple, Self
 
-from securevfl.base.config import Named
+from securevfl.base.config import NamedOption
 
 
-class MessageProtocol(Named, ABC):
+class MessageProtocol(NamedOption, ABC):
     """What a job can name and an audit can hold to its word, whatever it does."""
 
     @classmethod
@@ -17,7 +17,7 @@ class MessageProtocol(Named, ABC):
         return {cls.name: cls()}
 
     @property
-    def quick(self) -> Self:
+    def with_smallest_keys(self) -> Self:
         """The same with the smallest keys that are allowed, for tests."""
         return self
 

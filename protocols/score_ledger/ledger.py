@@ -47,7 +47,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats, RowSlices
-from securevfl.base.chunked_matrix import Tall
+from securevfl.base.chunked_matrix import ChunkedMatrix
 from securevfl.errors import LeakageError, ProtocolError
 from securevfl.protocols.score_ledger.database import LedgerDatabase
 from securevfl.protocols.score_ledger.limits import (
@@ -124,7 +124,9 @@ class ScoreLedger:
         self._claimed: set[str] = set()  # in this object
         self._file = LedgerDatabase.shared(path, SCHEMA)
 
-    def trained(self, model: bytes, visits: int, ids: Iterable[bytes], X: RowSlices | Tall | None = None) -> None:
+    def trained(
+        self, model: bytes, visits: int, ids: Iterable[bytes], X: RowSlices | ChunkedMatrix | None = None
+    ) -> None:
         """Note a model that is ready, with its rows and columns.
 
         It takes the model's name, how many visits it had, the rows it was trained on, and this party's columns X (n x
@@ -133,7 +135,7 @@ class ScoreLedger:
         left, count = iter(ids), 0 if X is None else len(X)
         starts = range(0, count, DIGEST_CHUNK_ROWS)
         rows = sorted_digests(iter(lambda: self._digests(islice(left, DIGEST_CHUNK_ROWS)), []))
-        if isinstance(X, Tall):
+        if isinstance(X, ChunkedMatrix):
             coming = [part.run(block_digests, self._key_of(b"columns")) for part in X.parts]
             contents = sorted_digests([[each.result()] for each in coming])
         else:

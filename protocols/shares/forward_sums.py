@@ -19,7 +19,7 @@ import numpy as np
 
 from securevfl.base.arrays import RowSlices
 from securevfl.crypto.prg import Prg
-from securevfl.crypto.share_ring import Factor, Integers, ShareRing, Words, narrow
+from securevfl.crypto.share_ring import IntegerFactor, Integers, ShareRing, Words, narrowest_integers
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.shares import share_products
 from securevfl.protocols.shares.iteration import SharedState
@@ -91,8 +91,8 @@ class ForwardSums:
             factors = [X.integers(piece)[0] for piece in pieces]
         else:
             stretches = (X[at : at + _READ] for at in range(0, len(X), _READ))
-            integers = np.concatenate([narrow(self._terms.numbers.columns(rows)) for rows in stretches])
-            h = Factor(ring, integers).times(self._own)
+            integers = np.concatenate([narrowest_integers(self._terms.numbers.columns(rows)) for rows in stretches])
+            h = IntegerFactor(ring, integers).times(self._own)
             factors = [integers[piece.start : piece.stop] for piece in pieces]
         h = h + self._shares(number, factors, apart=isinstance(X, RemoteColumns))
         for prg in self._kappas:

@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.crypto.prg import Prg
-from securevfl.crypto.share_ring import Packing, ShareRing, Words
+from securevfl.crypto.share_ring import IncrementalPacking, ShareRing, Words
 from securevfl.errors import ProtocolError
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.observations import SharedResidual
@@ -269,7 +269,7 @@ class LabelParty(TrainingRole):
     def _masked(self, piece: RowBlock, at: Places) -> bytes:
         """Return the entries of a block from these places on, less the masks, packed; the masks go."""
         masks, self._masks = self._masks, _NO_MASKS
-        tables, packing = self._tables(piece), Packing(self._ring, masks.shape)
+        tables, packing = self._tables(piece), IncrementalPacking(self._ring, masks.shape)
         for start in range(0, len(at), _TABLES):
             rows = slice(start, start + _TABLES)
             entries = tables.entries(at[rows], self._prg, start).view(np.uint64)

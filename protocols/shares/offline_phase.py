@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
-from securevfl.crypto.batch_cache import Shelf
+from securevfl.crypto.batch_cache import BatchCache
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import Integers, ShareRing, Words
 from securevfl.crypto.share_scheme import ShareHolder, ShareScheme
@@ -126,7 +126,7 @@ class OfflinePhase:
             -total * (len(context.parties) - 1) // len(context.parties)
         )  # of a factor that psi meets, about
         self._prg = Prg.fresh("masks of a training on shares")
-        self._shelves = Shelf(), Shelf()
+        self._shelves = BatchCache(), BatchCache()
         self._visits = 0
         self.holds = context.me in (context.active, terms.partner)
         others = [name for name in context.parties if name != context.me and self.holds]

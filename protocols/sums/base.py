@@ -76,7 +76,7 @@ class SumProtocol(MessageProtocol):
 
 
 def part_of_sum(
-    context: PartyContext, values: Floats | Phases, space: Space, about: Sequence[str] = (), *, octets: int = 0
+    context: PartyContext, values: Floats | Phases, space: Space, about: Sequence[str] = (), *, max_bytes: int = 0
 ) -> DisclosurePermit:
     """Enters this party's part of a sum as told to the collector. about: whose columns the sum is of, all
     contributors' by default, as where it hides who gave what. octets: of a message in which it is sealed.
@@ -89,7 +89,7 @@ def part_of_sum(
             values.size,
             space.bits,
             tuple(about) or context.contributors,
-            octets=octets,
+            max_bytes=max_bytes,
         )
     )
 

@@ -122,8 +122,8 @@ class CipherAdder(SumRole):
         self._adder: Adder = scheme.adder(self._channel.recv(context.collector, SumKey, context.subchannel).key)  # 0
 
     def contribute(self, values: Floats | Phases, space: Space) -> None:
-        octets = self._adder.size(values.size, terms=self._terms)
-        permit = part_of_sum(self._context, values, space, octets=octets)
+        max_bytes = self._adder.size(values.size, terms=self._terms)
+        permit = part_of_sum(self._context, values, space, max_bytes=max_bytes)
         if isinstance(space, Circle):
             steps = np.asarray(values).astype(np.int32 if space.bits == 32 else np.int16)  # wraps to [-pi, pi)
             v, bound = steps.astype(np.float64), 2.0 ** (space.bits - 1)

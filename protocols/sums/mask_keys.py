@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 
 from securevfl.base.roles import CONTRIBUTOR, READER
 from securevfl.crypto.key_agreement import KeyPair
-from securevfl.crypto.key_derivation import KEY_BYTES, derive_key
+from securevfl.crypto.key_derivation import SYMMETRIC_KEY_BYTES, derive_key
 from securevfl.crypto.wrapping import unwrap, wrap
 from securevfl.errors import PartiesError, ProtocolError
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
@@ -73,7 +73,7 @@ def exchange_mask_keys(context: PartyContext, readers: Collection[str], domain: 
     reads = context.me in readers
     among = [name for name in context.contributors if reads or name in readers or name == context.me]
     pairs = exchange_keys(context, KeyPair(), among, domain=domain)  # 0
-    keys = {context.me: os.urandom(KEY_BYTES)}
+    keys = {context.me: os.urandom(SYMMETRIC_KEY_BYTES)}
 
     def sealing(peer: str, sender: str) -> bytes:
         return derive_key(pairs[peer], "own key", sender)  # a pair's key serves both ways
@@ -81,13 +81,15 @@ def exchange_mask_keys(context: PartyContext, readers: Collection[str], domain: 
     for peer in pairs:
         if peer in readers:
             sealed = wrap(sealing(peer, context.me), keys[context.me], domain.encode())
-            permit = context.channel.permit(DisclosureRecord(peer, "keys", 1, 8 * KEY_BYTES))
+            permit = context.channel.permit(DisclosureRecord(peer, "keys", 1, 8 * SYMMETRIC_KEY_BYTES))
             context.channel.send(peer, OwnKey(sealed), context.subchannel, permit=permit)  # 1
     for peer in pairs if reads else ():
         sealed = context.channel.recv(peer, OwnKey, context.subchannel).sealed  # 1
         keys[peer] = unwrap(sealing(peer, peer), sealed, domain.encode())
-        if len(keys[peer]) != KEY_BYTES:
-            raise ProtocolError(f"{peer} was expected to send a key of {KEY_BYTES} bytes, {len(keys[peer])} came; stop")
+        if len(keys[peer]) != SYMMETRIC_KEY_BYTES:
+            raise ProtocolError(
+                f"{peer} was expected to send a key of {SYMMETRIC_KEY_BYTES} bytes, {len(keys[peer])} came; stop"
+            )
     return keys
 
 

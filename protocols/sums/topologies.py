@@ -19,7 +19,15 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Literal
 
-from securevfl.crypto.sum_trees import SumTree, balanced, build_trees, chain, learned_sums, star, totally_different
+from securevfl.crypto.sum_trees import (
+    SumTree,
+    are_totally_different,
+    balanced_tree,
+    build_trees,
+    chain_tree,
+    learned_sums,
+    star_tree,
+)
 from securevfl.errors import ConfigError
 
 Topology = Literal["tree", "star", "ring"]
@@ -31,11 +39,11 @@ def one_pass(topology: Topology, parties: int) -> SumTree:
     """Build the tree of this topology over parties 0..parties-1 with root 0."""
     match topology:
         case "tree":
-            return balanced(range(parties), 0)
+            return balanced_tree(range(parties), 0)
         case "star":
-            return star(range(parties), 0)
+            return star_tree(range(parties), 0)
         case "ring":
-            return chain([*range(1, parties), 0])
+            return chain_tree([*range(1, parties), 0])
 
 
 @lru_cache(maxsize=256)
@@ -52,7 +60,7 @@ def two_passes(topology: Topology, parties: int) -> tuple[SumTree, SumTree]:
             both = build_trees(parties, 0, b"tree sum")
             return both.T1, both.T2
         case "star":
-            others = balanced(range(1, parties), 1)
+            others = balanced_tree(range(1, parties), 1)
             return T1, SumTree((*others.levels, ((1, 0),)), 0)
         case "ring":
             for attempt in range(_TRIES):
@@ -64,7 +72,7 @@ def two_passes(topology: Topology, parties: int) -> tuple[SumTree, SumTree]:
 
 def protects(T1: SumTree, T2: SumTree) -> bool:
     """Totally different (Definition 2), and no party by itself learns a sum, except the root that over all others."""
-    if not totally_different(T1, T2):
+    if not are_totally_different(T1, T2):
         return False
     for party in T1.parties:
         allowed = [T1.parties - {party}] if party == T1.root else []

@@ -20,7 +20,7 @@ import numpy as np
 from pydantic import Field
 
 from securevfl.base.arrays import Floats
-from securevfl.base.config import Named
+from securevfl.base.config import NamedOption
 from securevfl.data.bin_edges import decimal
 
 OTHER = "(other)"  # the level that rare and unknown texts share
@@ -28,7 +28,7 @@ MISSING = "(missing)"
 THURSDAY = 3  # the weekday of 1970-01-01
 
 
-class ColumnTransform(Named, ABC):
+class ColumnTransform(NamedOption, ABC):
     """The step that turns one column, `column`, into k columns of numbers."""
 
     column: str

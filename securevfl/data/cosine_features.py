@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from securevfl.base.arrays import Floats, KeptFields
+from securevfl.base.arrays import Floats, SerializableFields
 from securevfl.base.normal_distribution import normal_quantile
 from securevfl.crypto.prg import Prg
 from securevfl.data.linear_features import LinearFeatures
@@ -27,7 +27,7 @@ REACH = 0.75  # gamma times how many columns vary: .15 at five of them
 
 
 @dataclass(frozen=True, repr=False)
-class CosineFeatures(KeptFields):
+class CosineFeatures(SerializableFields):
     """Features of a party, as they were drawn once.
 
     columns: how a column is scaled. directions (d x m): w of each feature; phases (m,): b. size: what a feature is

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.base.arrays import Floats, KeptFields
+from securevfl.base.arrays import Floats, SerializableFields
 from securevfl.crypto.prg import Prg
 from securevfl.data.preparation import SourceColumn
 
@@ -54,7 +54,7 @@ def asked(X: Floats, sources: Sequence[SourceColumn], orders: Sequence[Sequence[
 
 
 @dataclass(frozen=True, repr=False)
-class Forest(KeptFields):
+class Forest(SerializableFields):
     """Trees that are drawn: of the columns `sources` of one party, in prepared columns.
 
     columns (trees x depth): the source of each question; cuts, its number; sides, whether what is missing goes with

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.base.chunked_matrix import Stretch, Tall
+from securevfl.base.chunked_matrix import ChunkedMatrix, RowChunk
 from securevfl.data.external_table import ExternalTable, ScaledExternalRows
 from securevfl.data.scaling import GRID_BITS, Scaling
 from securevfl.data.schedule import Rows
@@ -65,7 +65,7 @@ def moments(X: Floats | ExternalTable, rows: Rows) -> LocationScale:
     """
     whole = Scaling.none(X.shape[1])
     tall = X.tall(rows, whole) if isinstance(X, ExternalTable) else None
-    matrix = Tall.here(ScaledExternalRows(X, rows, whole)) if tall is None else tall
+    matrix = ChunkedMatrix.local(ScaledExternalRows(X, rows, whole)) if tall is None else tall
     coming = [part.run(chunk_moments) for part in matrix.parts]
     count, mean, squares, low, high = reduce(together, [each.result() for each in coming])
     return _lie(mean, np.sqrt(squares / count), mean, squares / count, low, high)
@@ -89,7 +89,7 @@ class Moments(NamedTuple):
     high: Floats
 
 
-def chunk_moments(stretch: Stretch) -> Moments:
+def chunk_moments(stretch: RowChunk) -> Moments:
     """Return the moments of the rows of a stretch, reading few of them into memory at a time."""
     origin = stretch.rows[:1]
     zero = np.zeros(origin.shape[1])

@@ -23,7 +23,7 @@ from typing import cast
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.base.chunked_matrix import Stretch, Tall
+from securevfl.base.chunked_matrix import ChunkedMatrix, RowChunk
 from securevfl.data.external_table import ExternalTable, ScaledExternalRows, runs
 from securevfl.data.scaling import Scaling
 from securevfl.data.schedule import Rows
@@ -58,8 +58,8 @@ class Partition(ExternalTable):
     def __getitem__(self, rows: Rows | slice) -> Floats:
         return self._rows[rows].astype(np.float64)
 
-    def tall(self, rows: Rows, scaling: Scaling) -> Tall:
-        return Tall.here(ScaledExternalRows(self, rows, scaling))
+    def tall(self, rows: Rows, scaling: Scaling) -> ChunkedMatrix:
+        return ChunkedMatrix.local(ScaledExternalRows(self, rows, scaling))
 
 
 def _stamp(head: TableHeader) -> str:
@@ -80,7 +80,7 @@ class PartitionedTable(ExternalTable):
     def __getitem__(self, rows: Rows | slice) -> Floats:
         return self._table[rows]
 
-    def tall(self, rows: Rows, scaling: Scaling) -> Tall | None:
+    def tall(self, rows: Rows, scaling: Scaling) -> ChunkedMatrix | None:
         """None for rows in another order than that of the file."""
         rows = self._table.places(rows)
         if not len(rows) or not (np.diff(rows) > 0).all():
@@ -91,12 +91,12 @@ class PartitionedTable(ExternalTable):
             for start, stop, first, placed in zip(cuts, cuts[1:], self.edges, self._placed, strict=False)
             if stop > start
         ]
-        return Tall(parts, self.shape[1])
+        return ChunkedMatrix(parts, self.shape[1])
 
 
-def stretch_of(partition: Partition, rows: Rows | slice, scaling: Scaling) -> Stretch:
+def stretch_of(partition: Partition, rows: Rows | slice, scaling: Scaling) -> RowChunk:
     """Wrap these rows of a partition, scaled when they are read, as a stretch."""
-    return Stretch(ScaledExternalRows(partition, rows, scaling))
+    return RowChunk(ScaledExternalRows(partition, rows, scaling))
 
 
 class PartitionedParty(StoredParty):

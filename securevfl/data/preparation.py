@@ -13,7 +13,7 @@
 Nothing of it leaves a party but how many columns come out, which everyone learns in the meeting; for evidence a party
 without labels is told the classes in each of its bins. A table of numbers
 without gaps stays as it is. What comes out is what is counted, guarded and summed: 0/1 columns are easier to find than
-others (`securevfl.disclosure.exposure`).
+others (`securevfl.disclosure.column_recovery`).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
-from securevfl.base.arrays import Floats, KeptFields
-from securevfl.base.config import Config, Registry, plain, read_nested
+from securevfl.base.arrays import Floats, SerializableFields
+from securevfl.base.config import Config, Registry, read_nested, to_plain
 from securevfl.data.bin_edges import edges_of
 from securevfl.data.column_transforms import (
     MISSING,
@@ -97,7 +97,7 @@ class Preparation(Config):
 
 
 @dataclass(frozen=True)
-class SourceColumn(KeptFields):
+class SourceColumn(SerializableFields):
     """A column as it was, by the places of what was made of it: of its number, or of the 0/1 columns of its texts.
 
     missing: the place of the column that says where it was missing, if there is one. levels: its texts, the one without
@@ -206,11 +206,13 @@ class FittedPreparation:
 
     def plain(self) -> list[dict[str, Any]]:
         """Return the steps as values that JSON can hold."""
-        return [plain(step) for step in self.steps]
+        return [to_plain(step) for step in self.steps]
 
     @classmethod
     def read(cls, columns: list[str], steps: Sequence[Any]) -> FittedPreparation:
-        """Read a preparation of these columns from its steps as `plain` returned them. Raises ValueError or ConfigError
+        """Read a preparation of these columns from its steps as `to_plain` returned them.
+
+        Raises ValueError or ConfigError
         if they are not of that form."""
         return cls(columns, tuple(TRANSFORMS.read(step) for step in steps))
 

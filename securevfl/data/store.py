@@ -36,8 +36,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.base.chunked_matrix import Tall
-from securevfl.base.files import make_private
+from securevfl.base.chunked_matrix import ChunkedMatrix
+from securevfl.base.files import make_private_folder
 from securevfl.data.content_digest import ContentDigest, row_weights
 from securevfl.data.external_table import ExternalTable, ScaledExternalRows
 from securevfl.data.id_keys import ID_DIGEST, Keys, order_digest
@@ -85,11 +85,11 @@ class StoredTable(ExternalTable):
         """Read the rows (k x d) that lie from place `start` to `stop`, in the kind of number that the file holds."""
         return self._rising(np.arange(start, stop), np.empty((stop - start, self.shape[1]), self._kind), self._offset)
 
-    def tall(self, rows: Rows, scaling: Scaling) -> Tall | None:
+    def tall(self, rows: Rows, scaling: Scaling) -> ChunkedMatrix | None:
         """None for rows of at most `WHOLE` bytes."""
         if len(rows) * self.shape[1] * 8 <= WHOLE:
             return None
-        return Tall.here(ScaledExternalRows(self, rows, scaling))
+        return ChunkedMatrix.local(ScaledExternalRows(self, rows, scaling))
 
     def keys(self, rows: Rows, offset: int) -> Keys:
         """Read the digests (k x ID_DIGEST) of these rows from the file, where they begin `offset` bytes in."""
@@ -324,7 +324,7 @@ def _drafts(table: Path) -> Iterator[Path]:
     """Make a folder beside the table that is removed at the end; first remove those that killed processes left
     behind."""
     with _writing(table):
-        make_private(table.parent)
+        make_private_folder(table.parent)
         for left in table.parent.glob(f".{glob.escape(table.name)}.*.parts"):
             _remove_if_left(left)
         folder = Path(tempfile.mkdtemp(prefix=f".{table.name}.", suffix=".parts", dir=table.parent))

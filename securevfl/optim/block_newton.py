@@ -94,7 +94,7 @@ class BlockNewton(RoundsTraining):
     def declares(self) -> list[MessageDeclaration]:
         return pace.declares()
 
-    def remember(self, model: Block, state: Mapping[str, Any] | None) -> BlockMemory:
+    def init_state(self, model: Block, state: Mapping[str, Any] | None) -> BlockMemory:
         return BlockMemory(model, state)
 
     def active(self, party: Learner, link: ActiveLink) -> Iterator[None]:

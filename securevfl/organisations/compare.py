@@ -16,9 +16,9 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
-from securevfl.base.file_locks import alone as lock_file
-from securevfl.consent.booking import check_together
-from securevfl.consent.consent_sheet import Sheet
+from securevfl.base.file_locks import exclusive_lock
+from securevfl.consent.consent_sheet import ConsentSheet
+from securevfl.consent.forecast import check_together
 from securevfl.data.party import Party
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, TransportError
@@ -30,8 +30,8 @@ from securevfl.protocols.score_ledger.ledger import ScoreLedger
 from securevfl.protocols.shares.opened_loss import MAX_LOSS_ROWS
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import Stage
-from securevfl.training.comparison import Comparison, alone, compared_jobs, put_together, shared_row
-from securevfl.training.session import Foreseen, foreseen, take_part
+from securevfl.training.comparison import Comparison, alone, build_comparison, compared_jobs, joint_row
+from securevfl.training.session import PreConsentView, take_part, view_before_consent
 from securevfl.training.simulate import pool_for
 
 HEAD = (
@@ -46,7 +46,7 @@ def compare_with(
     settings: PeerSettings,
     *,
     ledger: DisclosureLedger | str | Path | None = None,
-    consent: Callable[[Sheet], None] | None = None,
+    consent: Callable[[ConsentSheet], None] | None = None,
     workers: int | None = None,
     on_model: Callable[[str], object] = lambda name: None,
     on_round: Callable[[int, int], None] | None = None,
@@ -73,7 +73,7 @@ def compare_with(
         ConfigError: the job cannot be compared; nothing about a table has been disclosed.
         LeakageError: the trainings together would disclose too much; nothing about a table has been disclosed.
     """
-    jobs, party_ledger, everyone = compared_jobs(job), DisclosureLedger.of(party.name, ledger), settings.peers.parties
+    jobs, party_ledger, everyone = compared_jobs(job), DisclosureLedger.open(party.name, ledger), settings.peers.parties
     for compared in jobs.values():
         check_role(compared, party, settings.peers)
     with _only_comparison(party_ledger):
@@ -84,10 +84,10 @@ def compare_with(
             "task": "compare",
         }
 
-        def agree(channel: Channel) -> list[Foreseen]:
+        def agree(channel: Channel) -> list[PreConsentView]:
             channel.clock.stage = Stage.SETUP
             views = [
-                foreseen(compared, party, channel, parties=everyone, ledger=party_ledger) for compared in jobs.values()
+                view_before_consent(compared, party, channel, parties=everyone, ledger=party_ledger) for compared in jobs.values()
             ]
             check_together([(view.job, view.sizes) for view in views], [party], {party.name: party_ledger})
             _count_measurements(views, party_ledger, settings.peers.active, reserve=False)
@@ -108,7 +108,7 @@ def compare_with(
                     parties=everyone,
                     executor=pool,
                     workers=size,
-                    ledger=party_ledger.holding_measurements(),
+                    ledger=party_ledger.with_reserved_measurements(),
                 )
                 talk = partial(train_over, train, on_round)
                 try:
@@ -122,8 +122,8 @@ def compare_with(
                         away=error.away,
                     ) from error
                 if party.active:
-                    lines.append(shared_row(names, name, part, float(part.path.sum())))
-        return put_together(lines, job, party) if party.active else None
+                    lines.append(joint_row(names, name, part, float(part.path.sum())))
+        return build_comparison(lines, job, party) if party.active else None
 
 
 @contextmanager
@@ -138,7 +138,7 @@ def _only_comparison(ledger: DisclosureLedger) -> Iterator[None]:
     lock.touch(0o600)
     with ExitStack() as stack:
         try:
-            stack.enter_context(lock_file(lock))
+            stack.enter_context(exclusive_lock(lock))
         except ConfigError:
             raise ConfigError(
                 f"another comparison with the ledger of {ledger.party} is running",
@@ -149,7 +149,7 @@ def _only_comparison(ledger: DisclosureLedger) -> Iterator[None]:
         yield
 
 
-def _count_measurements(views: list[Foreseen], ledger: DisclosureLedger, active: str, *, reserve: bool) -> None:
+def _count_measurements(views: list[PreConsentView], ledger: DisclosureLedger, active: str, *, reserve: bool) -> None:
     """Check that the held-out rows may be measured for all models, or record that they are.
 
     Raises:
@@ -159,18 +159,18 @@ def _count_measurements(views: list[Foreseen], ledger: DisclosureLedger, active:
     if first.party.name == active:
         return
     limited = "small_metrics" not in first.job.accepts
-    scores, ids = ScoreLedger(ledger.scores), first.party.keys_of(first.schedule.test[:MAX_LOSS_ROWS])
+    scores, ids = ScoreLedger(ledger.scores_path), first.party.keys_of(first.schedule.test[:MAX_LOSS_ROWS])
     if reserve:
         scores.measure(active, ids, limited=limited, me=first.party.name, times=len(views))
     elif limited:
         scores.check_measures(active, ids, len(views))
 
 
-def _one_sheet(names: list[str], views: list[Foreseen]) -> Sheet:
+def _one_sheet(names: list[str], views: list[PreConsentView]) -> ConsentSheet:
     """Combine the consent sheets of all trainings into one."""
     head = HEAD.format(count=len(views))
 
     def combine(texts: list[str]) -> str:
         return "\n\n".join([head, *(f"{name}:\n{text}" for name, text in zip(names, texts, strict=True))])
 
-    return Sheet(combine([str(view.sheet) for view in views]), combine([view.sheet.first for view in views]))
+    return ConsentSheet(combine([str(view.sheet) for view in views]), combine([view.sheet.first_screen for view in views]))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from typing import Any, TypeVar
 
-from securevfl.base.machine import one_heap
+from securevfl.base.machine import use_one_heap
 from securevfl.base.roles import Roles
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import (
@@ -98,7 +98,7 @@ def run_session(
                 "write it as in 0.0.0.0:7300",
                 code="SVFL-ADDRESS",
             ) from None
-    one_heap()
+    use_one_heap()
     peers, timeout, patience = settings.peers, settings.timeout, settings.patience
     credentials = Credentials(settings.certs, me)
     for warning in expiry_warnings(settings.certs, me):
@@ -106,7 +106,7 @@ def run_session(
     clock, counters = WallClock(), CostCounters()
     others = [name for name in peers.parties if name != me]
     if ledger is not None:
-        ledger.check_tries(others)
+        ledger.check_early_aborts(others)
     wait = timeout if settings.wait is None else settings.wait
     has_result = stored_result is not None and stored_result() is not None
     deadline = time.monotonic() + (min(timeout, patience) if has_result else wait)
@@ -190,7 +190,7 @@ def _reason(error: BaseException, resumes: bool) -> tuple[str, str | None]:
 def _record_abort(error: BaseException, ledger: DisclosureLedger, others: Sequence[str]) -> BaseException:
     """Record an abort in the ledger; return the error to report: this one, or the failure to record it."""
     try:
-        ledger.tried(others)
+        ledger.record_early_abort(others)
     except SecureVFLError as unwritten:
         return unwritten
     return error

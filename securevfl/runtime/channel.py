@@ -86,7 +86,7 @@ class Channel:
             raise ProtocolError(f"{self.me}: a {type(message).__name__} of {len(frame)} bytes is too large to send")
         self._sent[to, subchannel] = seq + 1
         self.clock.tick(Kind.LOCAL)
-        self.counters.sent(self.clock.stage, type(message).__name__, len(frame))
+        self.counters.add_message(self.clock.stage, type(message).__name__, len(frame))
         if self._observe is not None:
             self._observe(Event("send", self.me, to, subchannel, message, len(frame)))
         try:

@@ -47,11 +47,11 @@ class CostCounters:
     traffic: dict[tuple[Stage, str], Tally] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
-    def did(self, stage: Stage, op: str, seconds: float) -> None:
+    def add_seconds(self, stage: Stage, op: str, seconds: float) -> None:
         with self._lock:
             self.ops.setdefault((stage, op), Tally()).add(seconds)
 
-    def sent(self, stage: Stage, message: str, nbytes: int) -> None:
+    def add_message(self, stage: Stage, message: str, nbytes: int) -> None:
         with self._lock:
             self.traffic.setdefault((stage, message), Tally()).add(nbytes)
 

@@ -6,7 +6,8 @@
 A message that reveals more than random bits and ciphertexts is a `DisclosingMessage` one, and no channel sends it
 without what
 `permit` has handed out. So an entry is made before the first byte leaves: the party's account takes it, which may
-refuse (`securevfl.consent.booking` writes it to disk), then whoever observes the party in this process is given it,
+refuse (`securevfl.consent.ledger_session` writes it to disk), then whoever observes the party in this process is
+given it,
 and only then the message goes. It has no more bits than its entry: a receiver may have chosen what each row is
 multiplied by, so a number tells as much as it has bits. What is blinded, sealed or marked is longer than its numbers,
 and has as many octets as its layout says. A number that leaves in several messages, or goes round by others as sums
@@ -62,8 +63,8 @@ class DisclosureRecord:
     bits: int
     about: tuple[str, ...] = ()
     group: Group = "training"
-    visit: int = 0
-    octets: int = 0
+    iteration: int = 0
+    max_bytes: int = 0
 
 
 class DisclosurePermit:
@@ -79,10 +80,10 @@ class DisclosurePermit:
 class DisclosingMessage(Message, frozen=True):
     """A message that reveals, to anyone it may go to, more than random bits and ciphertexts: see `MessageDeclaration`.
 
-    beside: how many bits it has at most beside numbers that follow from data, such as marks and keyed digests.
+    extra_bits: how many bits it has at most beside numbers that follow from data, such as marks and keyed digests.
     """
 
-    beside: ClassVar[int] = 0
+    extra_bits: ClassVar[int] = 0
 
     @property
     def bits(self) -> int:
@@ -107,26 +108,26 @@ class DisclosureGate:
     def __init__(self, me: str, note: Callable[[DisclosureRecord], None] = lambda entry: None) -> None:
         """note: is given every entry once it is made."""
         self.me = me
-        self.visit = 0
+        self.iteration = 0
         self.totals: dict[tuple[Subject, str, tuple[str, ...], Group], int] = {}
         self._note = note
         self._account: DisclosureRecorder | None = None
         self._where = threading.local()
         self._one = threading.Lock()
 
-    def keep(self, account: DisclosureRecorder | None) -> None:
+    def record_with(self, account: DisclosureRecorder | None) -> None:
         """Has every entry from now on taken by an account first, with the number told so far of its like; by none any
         more if None.
         """
         with self._one:
             self._account = account
 
-    def began(self, visit: int) -> None:
+    def begin_iteration(self, iteration: int) -> None:
         """Note that this party goes on to a visit to a batch, numbered from 1."""
-        self.visit = max(self.visit, visit)
+        self.iteration = max(self.iteration, iteration)
 
     @contextmanager
-    def on(self, group: Group) -> Iterator[None]:
+    def about_rows(self, group: Group) -> Iterator[None]:
         """Mark what this thread tells inside the block as about these rows, unless its entry names others."""
         before = self.group
         self._where.group = group
@@ -143,7 +144,7 @@ class DisclosureGate:
     def permit(self, entry: DisclosureRecord) -> DisclosurePermit:
         """Enters it, and lets it be sent. What the account raises goes through: nothing may be sent then."""
         group = self.group if entry.group == "training" else entry.group
-        entry = replace(entry, group=group, visit=self.visit)
+        entry = replace(entry, group=group, iteration=self.iteration)
         key = (entry.kind, entry.to, entry.about, group)
         with self._one:
             total = self.totals.get(key, 0) + entry.numbers
@@ -165,8 +166,8 @@ class DisclosureGate:
         if permit is None or not isinstance(message, DisclosingMessage) or permit.record.kind not in NUMBERS:
             return
         entry = permit.record
-        octets = entry.octets or ShareRing(min(64, entry.bits)).size(entry.numbers)
-        if message.bits > message.beside + 8 * octets:
+        octets = entry.max_bytes or ShareRing(min(64, entry.bits)).size(entry.numbers)
+        if message.bits > message.extra_bits + 8 * octets:
             raise ProtocolError(
                 f"{self.me}: a {type(message).__name__} was to be sent of more bits than its entry has, which is "
                 f"{entry.numbers:,} numbers of {entry.bits} bits; enter what it tells"

@@ -38,13 +38,13 @@ class Meter:
         if self.executor is not None:
             self._clock.offloaded(Kind.ENCRYPTION, self.executor.makespan())
         after = self._clock.path()[self._clock.stage, Kind.ENCRYPTION]
-        self._counters.did(self._clock.stage, op, float(after - before))
+        self._counters.add_seconds(self._clock.stage, op, float(after - before))
         return result
 
-    def elsewhere(self, seconds: float) -> None:
+    def add_worker_seconds(self, seconds: float) -> None:
         """Books what processes of an engine have spent on the last call, where it has been waited for."""
         self._clock.offloaded(Kind.ENCRYPTION, seconds)
-        self._counters.did(self._clock.stage, "elsewhere", seconds)
+        self._counters.add_seconds(self._clock.stage, "elsewhere", seconds)
 
     def linear(self, scheme: LinearScheme) -> LinearScheme:
         """Return the same engine with its calls booked."""

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Concatenate, Generic, ParamSpec, TypeVar
 
-from securevfl.base.chunked_matrix import Stretch, TallPart
+from securevfl.base.chunked_matrix import MatrixPart, RowChunk
 from securevfl.errors import TransportError
 
 PATIENCE = 240.0  # seconds; a worker that is lost has its rows read again by another one within
@@ -73,12 +73,12 @@ class WorkerBackend(ABC):
         """Places what is made at this worker."""
 
 
-class RemotePart(TallPart):
+class RemotePart(MatrixPart):
     """A stretch of rows of a matrix that begins with row `start`, of `rows` rows, at a worker."""
 
-    least = 128
+    min_blocks = 128
 
-    def __init__(self, start: int, rows: int, stretch: RemoteObject[Stretch]) -> None:
+    def __init__(self, start: int, rows: int, stretch: RemoteObject[RowChunk]) -> None:
         self.start, self.stop = start, start + rows
         self._stretch = stretch
         self._seconds: list[float] = []
@@ -87,7 +87,7 @@ class RemotePart(TallPart):
     def place(self) -> str:
         return self._stretch.worker
 
-    def run(self, work: Callable[Concatenate[Stretch, P], T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    def run(self, work: Callable[Concatenate[RowChunk, P], T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         found: Future[T] = WorkerFuture(self.place)
 
         def came(inner: Future[tuple[T, float]]) -> None:
@@ -103,7 +103,7 @@ class RemotePart(TallPart):
         return found
 
     def derive(
-        self, make: Callable[Concatenate[Stretch, P], T], /, *args: P.args, **kwargs: P.kwargs
+        self, make: Callable[Concatenate[RowChunk, P], T], /, *args: P.args, **kwargs: P.kwargs
     ) -> RemoteObject[T]:
         """Place what is made of the stretch where it lies."""
         return self._stretch.derive(make, *args, **kwargs)

@@ -24,7 +24,7 @@ from pyarrow import parquet
 from selfcheck.whole_weights import whole_weights
 
 import securevfl as vfl
-from securevfl.base.chunked_matrix import Stretch
+from securevfl.base.chunked_matrix import RowChunk
 from securevfl.crypto import key_agreement
 from securevfl.crypto.kernel.shares import KernelShares
 from securevfl.crypto.share_ring import ShareRing
@@ -66,7 +66,7 @@ def client() -> Iterator[Any]:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several blocks, some of which lie at two workers, in several groups, and nothing drawn by threads of a pool."""
-    monkeypatch.setattr(shares_participant, "Terms", partial(SharesParams, block=BLOCK))
+    monkeypatch.setattr(shares_participant, "SharesParams", partial(SharesParams, block=BLOCK))
     monkeypatch.setattr(offline_phase, "_AT_ONCE", 10_000)
     monkeypatch.setattr(product_work, "_MIN_THREAD_SECONDS", np.inf)
 
@@ -299,8 +299,8 @@ def test_a_partition_travels_without_its_rows(tables: Path) -> None:
         data = pickle.dumps(room.thing)
         assert len(data) < 1000
         np.testing.assert_array_equal(pickle.loads(data)[:], room.thing[:])
-    kept = Stretch(shop._placed[0].thing)
-    kept.kept["rows"] = room.thing[:]
+    kept = RowChunk(shop._placed[0].thing)
+    kept.cache["rows"] = room.thing[:]
     assert len(pickle.dumps(kept)) < 1000
     store_table("shop", tables / "shop.y.parquet", path, job=job(test_fraction=0.5))
     with pytest.raises(TableError, match="stored anew; run again"):

@@ -70,7 +70,7 @@ def test_several_blocks_give_the_weights_of_one(name: str, count: int, monkeypat
     own = parties(name, count)
     whole, one = trained(MODELS[name], own)
     with monkeypatch.context() as patch:
-        patch.setattr(shares_participant, "Terms", partial(SharesParams, block=BLOCK))
+        patch.setattr(shares_participant, "SharesParams", partial(SharesParams, block=BLOCK))
         patch.setattr(offline_phase, "_AT_ONCE", 150)  # so that blocks come in several groups
         parted, several = trained(MODELS[name], own)
     slope = 2.0 if name in ("poisson", "gamma", "tweedie", "negative_binomial") else 1.0

@@ -52,7 +52,7 @@ def test_a_projected_table_has_no_bias(target: float, spread: float) -> None:
     g = loss.residual(f[:, None], np.full((len(f), 1), target))[:, 0]
 
     def bias(*, smooth: bool) -> float:
-        table = ResidualTables(numbers, loss.residual, np.array([[target]]), loss.least, smooth=smooth)
+        table = ResidualTables(numbers, loss.residual, np.array([[target]]), loss.minimizer, smooth=smooth)
         share = numbers.index(np.zeros(1, np.uint64))
         index = numbers.index(((np.floor(f).astype(np.int64) - 1) << numbers.shift).astype(np.uint64))
         entries = np.ldexp(table._tables.astype(float), -numbers.f_g - 16)

@@ -335,7 +335,7 @@ def test_tables_are_centred_where_sums_of_their_rows_lie(loss):
         "square": ([-3.0, 0.5, 30.0], [(-33, 30), (-31, 32), (-16, 47)]),
         "poisson": ([0.0, 0.5, 30.0], [(-33, 30), (-31, 32), (-29, 34)]),
     }[loss.name]
-    look = ResidualTables(numbers, loss.residual, np.array(y)[:, None], loss.least)
+    look = ResidualTables(numbers, loss.residual, np.array(y)[:, None], loss.minimizer)
     entry = numbers.index(np.zeros(1, np.uint64))  # of a share of 0, so that the other holder's is the sum
     for row, (low, high) in enumerate(span):
         f = np.arange(low, high + 1)

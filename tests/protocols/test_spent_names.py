@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from securevfl.base.files import write_whole
+from securevfl.base.files import write_atomic
 from securevfl.errors import ConfigError, ProtocolError, StorageError
 from securevfl.protocols.shares.spent_chunks import SpentChunks
 from tests.forked import run_forked
@@ -105,5 +105,5 @@ def test_what_is_read_back_as_something_else_is_not_written(path: Path, monkeypa
     with monkeypatch.context() as patched:
         patched.setattr(Path, "read_bytes", lambda path: b"")
         with pytest.raises(StorageError, match="read back as something else"):
-            write_whole(path, b"another")
+            write_atomic(path, b"another")
     assert path.read_bytes() == whole

@@ -162,7 +162,7 @@ MODES: dict[str, dict[str, Any]] = {
     "classes": {"protocol": vfl.Protocol(shares=vfl.Shares(chunk=2)), "model": vfl.GeneralLinear(loss="one_vs_rest")},
     "open": {"protocol": vfl.Protocol(residual="open")},
     "ckks": {"protocol": vfl.Protocol(residual=vfl.Ckks())},
-    "paillier": {"protocol": vfl.Protocol(residual=SMALL.quick)},
+    "paillier": {"protocol": vfl.Protocol(residual=SMALL.with_smallest_keys)},
     "pairwise": {"protocol": vfl.Protocol(sum="pairwise", residual="open")},
 }
 ASKED, PAIRS, LINKED = (

@@ -24,7 +24,7 @@ from securevfl.audit.transcript_checks import Outcome, check_transcript
 from securevfl.base.arrays import Floats
 from securevfl.errors import SecureVFLError
 from securevfl.families.fdml.masked_store import StoredMasks
-from securevfl.families.fdml.stored_sum import SPACE, StoredSum
+from securevfl.families.fdml.stored_sum import OUTPUT_SPACE, StoredSum
 from securevfl.families.fdml.stored_sums import STORED
 from securevfl.protocols.sums.mask_keys import OwnKey, SumPublic
 from securevfl.protocols.sums.residues import to_residues
@@ -91,7 +91,7 @@ def _payloads(run: StoredRun) -> dict[WorkerStep, bytes]:
 
 def _as_made(run: StoredRun, step: WorkerStep, payload: bytes, key: bytes) -> bool:
     H = run.outputs[step]
-    words = np.append(to_residues(H, SPACE, len(WORKERS)).ravel(), np.zeros(2, np.uint64))
+    words = np.append(to_residues(H, OUTPUT_SPACE, len(WORKERS)).ravel(), np.zeros(2, np.uint64))
     mask = np.frombuffer(slow_reference.keystream(key, "mask of a stored payload", 0, words.nbytes), "<u8")
     return bool((words + mask).astype("<u8").tobytes() == payload)
 
@@ -164,9 +164,9 @@ def stored_checks() -> dict[str, Callable[[], Outcome]]:
     found: dict[str, Callable[[], Outcome]] = {}
     for kind in STORED.values():
         for label, each in kind.variants().items():
-            found[f"stored {label}"] = partial(stored_check, each.quick, visits=2 if each.pooled else 3)
+            found[f"stored {label}"] = partial(stored_check, each.with_smallest_keys, visits=2 if each.pooled else 3)
             if each.hides_parts:
-                found[f"stored {label}: answers"] = partial(answered, each.quick)
+                found[f"stored {label}: answers"] = partial(answered, each.with_smallest_keys)
     return found
 
 
