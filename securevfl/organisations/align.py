@@ -76,7 +76,10 @@ def align_privately(
         canonical = plain if (plain := canonical_ids_in_bulk(ids)) is not None else canonical_ids(ids)
     except IdError as error:
         raise IdError(
-            f"party {party_name}: {error.problem}", error.remedy, code=error.code, **error.fields | {"party": party_name}
+            f"party {party_name}: {error.problem}",
+            error.remedy,
+            code=error.code,
+            **error.fields | {"party": party_name},
         ) from None
     if not len(canonical):
         raise IdError(

@@ -87,7 +87,8 @@ def compare_with(
         def agree(channel: Channel) -> list[PreConsentView]:
             channel.clock.stage = Stage.SETUP
             views = [
-                view_before_consent(compared, party, channel, parties=everyone, ledger=party_ledger) for compared in jobs.values()
+                view_before_consent(compared, party, channel, parties=everyone, ledger=party_ledger)
+                for compared in jobs.values()
             ]
             check_together([(view.job, view.sizes) for view in views], [party], {party.name: party_ledger})
             _count_measurements(views, party_ledger, settings.peers.active, reserve=False)
@@ -173,4 +174,6 @@ def _one_sheet(names: list[str], views: list[PreConsentView]) -> ConsentSheet:
     def combine(texts: list[str]) -> str:
         return "\n\n".join([head, *(f"{name}:\n{text}" for name, text in zip(names, texts, strict=True))])
 
-    return ConsentSheet(combine([str(view.sheet) for view in views]), combine([view.sheet.first_screen for view in views]))
+    return ConsentSheet(
+        combine([str(view.sheet) for view in views]), combine([view.sheet.first_screen for view in views])
+    )

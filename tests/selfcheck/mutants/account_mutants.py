@@ -30,11 +30,11 @@ _session_id = 'f"{JOINT_STATISTICS} {session.hex()}", session.hex()'
 
 
 def _never(*args: Any, again: bool, **keys: Any) -> Any:
-    return _join(*args, again=False, **keys)
+    return _join(*args, retrain=False, **keys)
 
 
 def _always(*args: Any, again: bool, **keys: Any) -> Any:
-    return _join(*args, again=True, **keys)
+    return _join(*args, retrain=True, **keys)
 
 
 def _mutant(name: str, what: str, caught_by: str, finding: str, *patches: Patch) -> Mutant:
