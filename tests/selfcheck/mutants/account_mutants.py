@@ -22,18 +22,18 @@ from selfcheck.mutants.protocol_mutants import any_bits
 _join = join.join
 _numbers = edited(summed_bits, "statistics_disclosure", ("int(held / bits)", "int(held)"))
 _one = edited(group_counts, "send_group_counts", ('"columns", own.size', '"columns", 1'))
-_alone = (fairness_by_group, "tell_groups", _one)
+_alone = (fairness_by_group, "send_group_counts", _one)
 _cut = "ring.reduce((own + below) >> np.uint64(_SHIFT))"
 _coarse = "levels.cut(numbers, self._ring.reduce(h)) << finer"
 _share = ("((shares + below) >> ", "(shares >> ")
 _session_id = 'f"{JOINT_STATISTICS} {session.hex()}", session.hex()'
 
 
-def _never(*args: Any, again: bool, **keys: Any) -> Any:
+def _never(*args: Any, retrain: bool, **keys: Any) -> Any:
     return _join(*args, retrain=False, **keys)
 
 
-def _always(*args: Any, again: bool, **keys: Any) -> Any:
+def _always(*args: Any, retrain: bool, **keys: Any) -> Any:
     return _join(*args, retrain=True, **keys)
 
 
