@@ -14,7 +14,7 @@ from securevfl.data.datasets import loans
 from securevfl.data.party import Party
 from securevfl.display.progress import progress
 from securevfl.errors import DataNotice, StorageError
-from securevfl.families.run_facts import known_run
+from securevfl.families.run_facts import pooled_run_facts
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.protocols.engines import Ckks, Paillier
@@ -99,8 +99,8 @@ def demo(out: Console, report: Path = Path(REPORT)) -> dict[str, Run]:
 
 def _learned(out: Console, job: Job, parties: list[Party], run: Run) -> None:
     """Print what each party learned, as the consent sheet counts it: three lines a party."""
-    known = known_run(job, parties)
-    bits, held = job.method.score_bits(job, known.sizes), known.sizes.information["shop"].bits
+    known = pooled_run_facts(job, parties)
+    bits, held = job.family.score_bits(job, known.sizes), known.sizes.information["shop"].bits
     measured = sum("auc" in record for record in run.history)
     counts = sum(
         tally.count for (_, kind), tally in run.parts["shop"].counters.traffic.items() if kind == "OutOfRangeCount"

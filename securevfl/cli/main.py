@@ -336,13 +336,13 @@ def _helped(job: Job, parties: list[Party]) -> list[Party]:
     """Return the parties, and where the job can't do without one those that have no table, as FDML's server."""
     from securevfl.data.party import Helper
     from securevfl.errors import PartiesError
-    from securevfl.families.declarations import roles_of
+    from securevfl.families.declarations import run_roles
 
     try:
-        roles_of(job.method, job, parties)
+        run_roles(job.family, job, parties)
     except PartiesError:
         names = {party.name for party in parties}
-        return parties + [Helper(name, role) for name, role in job.method.helpers if name not in names]
+        return parties + [Helper(name, role) for name, role in job.family.example_helpers if name not in names]
     return parties
 
 

@@ -182,9 +182,9 @@ def _is_count(text: str) -> bool:
 
 def sizes_line(job: Job, own: Party) -> str:
     """Say which columns --size counts, what the others give for this party, and where its own numbers come from."""
-    from securevfl.families.table_preparation import prepare
+    from securevfl.families.table_preparation import prepare_party
 
-    made, brought = len(prepare(job, own, own.register).columns), len(own.columns)
+    made, brought = len(prepare_party(job, own, own.register).columns), len(own.columns)
     differs = "" if made == brought else f", of {brought} in your file"
     return (
         f"sizes are of columns as the job prepares them, so a gap or a text in a file may add some: the others give "

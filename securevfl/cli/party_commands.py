@@ -245,9 +245,9 @@ def _helper(job: Job, party: str) -> Party:
     """Return the party without a table that this job has a place for. ConfigError if it has none."""
     from securevfl.data.party import Helper
 
-    if not job.method.helpers:
-        raise ConfigError(f"--data: a table was expected, as {job.method.name} has no place for {party} without one")
-    return Helper(party, job.method.helpers[0][1])
+    if not job.family.example_helpers:
+        raise ConfigError(f"--data: a table was expected, as {job.family.name} has no place for {party} without one")
+    return Helper(party, job.family.example_helpers[0][1])
 
 
 def predict(

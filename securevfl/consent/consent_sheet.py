@@ -16,9 +16,9 @@ from securevfl.disclosure.leaks import Leak
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.display.html import escape
 from securevfl.errors import ConfigError, LabelError
-from securevfl.families.declarations import declared_of, roles_of
-from securevfl.families.run_facts import Known, known_alone, known_run
-from securevfl.families.table_preparation import prepare
+from securevfl.families.declarations import run_declarations, run_roles
+from securevfl.families.run_facts import RunFacts, local_run_facts, pooled_run_facts
+from securevfl.families.table_preparation import prepare_party
 from securevfl.job import Job
 from securevfl.optim.defaults import why_sealed
 from securevfl.protocols.declarations import MessageDeclaration
@@ -74,20 +74,20 @@ def explain(
         check_settled(job, own.name)
         columns = dict(others) | {own.name: 0}
         lead = own.name if own.active else next(iter(columns))
-        idle = next((role for _, role in job.method.helpers), PASSIVE)  # of who has no columns
+        idle = next((role for _, role in job.family.example_helpers), PASSIVE)  # of who has no columns
         plays = {name: PASSIVE if size else idle for name, size in others.items()} | {own.name: own.role or PASSIVE}
         cast = Roles.of({lead: ACTIVE} | {name: role for name, role in plays.items() if name != lead})
         return sheet_for_party(job, own, cast, columns, outputs=outputs, ledgers=ledgers)
-    method = job.method
+    family = job.family
     if parties is None:
-        words = Roles.of((*Roles.labelled(ACTIVE, [PASSIVE]).cast, *method.helpers))
-        roles = method.assigned(job, words, {})
+        words = Roles.of((*Roles.labelled(ACTIVE, [PASSIVE]).cast, *family.example_helpers))
+        roles = family.complete_roles(job, words, {})
         return _sheet(job, roles, None, ["", f"accepted: {', '.join(job.accepts)}"] if job.accepts else [])
     lead_party, rest = check_parties(parties)
     job = settle_job(job, parties)
-    roles = roles_of(method, job, parties)
+    roles = run_roles(family, job, parties)
     try:
-        known = known_run(job, [lead_party, *rest])
+        known = pooled_run_facts(job, [lead_party, *rest])
     except LabelError as error:
         return _sheet(job, roles, None, ["", f"would be refused: {error}"])
     return _sheet(job, roles, known, _leaks(job, known, ledgers or {}))
@@ -105,39 +105,39 @@ def sheet_for_party(
     run: str = "",
 ) -> ConsentSheet:
     """Write the sheet of a party alone: who takes part in which role, d_k `columns` of each by name; more as
-    `known_alone`.
+    `local_run_facts`.
 
     run: the one that goes on, whose own entries in the ledgers are those that the party has agreed to. The same facts
     give the same text, in whatever order the other parties are named.
     """
-    own = prepare(job, own, own.register)
+    own = prepare_party(job, own, own.register)
     names = [cast.lead, *sorted(cast.others(cast.lead))]
     sizes = {name: columns[name] for name in names} | {own.name: len(own.columns)}
-    roles = job.method.assigned(job, Roles.of((name, cast.role(name)) for name in names), sizes)
+    roles = job.family.complete_roles(job, Roles.of((name, cast.role(name)) for name in names), sizes)
     whose = f"for {own.name}, by its own table ({len(own):,} x {len(own.columns)}), job {job.digest.hex()[:16]}"
     if not own.columns:
         return _sheet(job, roles, None, [], f"for {own.name}, without a table, job {job.digest.hex()[:16]}")
     try:
-        known = known_alone(job, own, sizes, outputs=outputs, brought=brought)
+        known = local_run_facts(job, own, sizes, outputs=outputs, brought=brought)
     except LabelError as error:
         return _sheet(job, roles, None, ["", f"would be refused: {error}"], whose)
     return _sheet(job, roles, known, _leaks(job, known, ledgers or {}, run), whose)
 
 
-def _sheet(job: Job, roles: Roles, known: Known | None, refused: Sequence[str], whose: str = "") -> ConsentSheet:
-    method = job.method
-    declared = declared_of(method, job, roles)
+def _sheet(job: Job, roles: Roles, known: RunFacts | None, refused: Sequence[str], whose: str = "") -> ConsentSheet:
+    family = job.family
+    declared = run_declarations(family, job, roles)
     lines = [
         *([whose] if whose else []),
-        f"{job.optimizer.label} on a {job.model.name} model, protocol {method.title(job, roles)}",
+        f"{job.optimizer.label} on a {job.model.name} model, protocol {family.title(job, roles)}",
         *(f"code: {line}" for line in _code(job)),
         *(f"model: {line}" for line in job.model.note.splitlines()),
         *([f"not on shares, as {why}"] if job.protocol.seals and (why := why_sealed(job.model, job.optimizer)) else []),
         *_weights(job),
         f"assumes: {ASSUMPTIONS}",
-        f"encryption: {method.strength(job)}",
-        *([] if known is None else [f"takes: {line}" for line in method.needs(job, known)]),
-        *([f"openings: {line}"] if known is not None and (line := method.openings(job, known.sizes)) else []),
+        f"encryption: {family.strength(job)}",
+        *([] if known is None else [f"takes: {line}" for line in family.resource_estimates(job, known)]),
+        *([f"openings: {line}"] if known is not None and (line := family.opened_values(job, known.sizes)) else []),
     ]
     first = [*([whose] if whose else []), *_subject(job, roles, known)]
     for name in roles.parties:
@@ -153,9 +153,9 @@ def _code(job: Job) -> list[str]:
     return [] if job.extension is None else [f"of {job.extension}: no part of securevfl, and the same at all parties"]
 
 
-def _subject(job: Job, roles: Roles, known: Known | None) -> list[str]:
+def _subject(job: Job, roles: Roles, known: RunFacts | None) -> list[str]:
     """Return which model is trained, how, on which rows, of whose columns."""
-    lines = [f"model     {job.model.name}, on {job.method.title(job, roles)}"]
+    lines = [f"model     {job.model.name}, on {job.family.title(job, roles)}"]
     lines += [f"code      {line}" for line in _code(job)]
     if known is None:
         return lines
@@ -165,17 +165,17 @@ def _subject(job: Job, roles: Roles, known: Known | None) -> list[str]:
     return [*lines, f"rows      {sizes.rows:,} train it{held}", f"columns   {columns}"]
 
 
-def _learns(job: Job, roles: Roles, known: Known | None, name: str) -> list[str]:
+def _learns(job: Job, roles: Roles, known: RunFacts | None, name: str) -> list[str]:
     """Return what a party learns and keeps, in words, and what it could learn together with another."""
-    method, lines, before = job.method, list[str](), ""
-    for word, text in method.tells(job, roles, name, known):
+    family, lines, before = job.family, list[str](), ""
+    for word, text in family.statements(job, roles, name, known):
         lines += _told_lines("also" if word == before else word, text)
         before = word
     lines += _codes(job, roles, known, name)
-    if known is not None and name == method.asker(job, roles.lead):
+    if known is not None and name == family.score_requester(job, roles.lead):
         lines += _scores(job, known, name)
     if name == roles.lead:
-        lines += _told_lines("pooling", method.pooling(job, roles))
+        lines += _told_lines("pooling", family.coalitions(job, roles))
     return lines
 
 
@@ -200,9 +200,9 @@ def _told_lines(word: str, text: str) -> list[str]:
     return [f"  {word:<9} {first}", *(f"            {line}" for line in rest)]
 
 
-def _scores(job: Job, known: Known, asker: str) -> list[str]:
+def _scores(job: Job, known: RunFacts, asker: str) -> list[str]:
     """Return what scores of a new row are against what each other party's row holds, as far as tables are at hand."""
-    bits, held = job.method.score_bits(job, known.sizes), known.sizes.information
+    bits, held = job.family.score_bits(job, known.sizes), known.sizes.information
     weighed = [
         f"{name}: {own.in_words(bits, known.sizes.outputs)}" for name, own in held.items() if name != asker and bits
     ]
@@ -211,9 +211,9 @@ def _scores(job: Job, known: Known, asker: str) -> list[str]:
     )
 
 
-def _codes(job: Job, roles: Roles, known: Known | None, name: str) -> list[str]:
+def _codes(job: Job, roles: Roles, known: RunFacts | None, name: str) -> list[str]:
     """Return what the reason codes are that a party may give of rows that are scored, or may be given."""
-    shares, asker, most = job.protocol.shares, job.method.asker(job, roles.lead), job.reason_codes
+    shares, asker, most = job.protocol.shares, job.family.score_requester(job, roles.lead), job.reason_codes
     giving = [party for party in roles.parties if party != asker and (shares is None or party in shares.open_weights)]
     if not most or name not in (asker, *giving):
         return []
@@ -258,7 +258,7 @@ def _refused(leak: Leak) -> str:
     return "would be refused between organisations" if leak.apart else "would be refused"
 
 
-def _leaks(job: Job, known: Known, ledgers: Mapping[str, DisclosureLedger], run: str = "") -> list[str]:
+def _leaks(job: Job, known: RunFacts, ledgers: Mapping[str, DisclosureLedger], run: str = "") -> list[str]:
     """List what the ledgers say, and then a line for each leak that is accepted or would be refused."""
     parties = {party.name: party for party in known.parties}
     kept = {name: each for name, each in ledgers.items() if name in parties and not _new(each, run)}

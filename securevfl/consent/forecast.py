@@ -13,7 +13,7 @@ from securevfl.disclosure.ledger import DisclosureLedger, total_to
 from securevfl.disclosure.ledger_contents import LedgerEntry
 from securevfl.disclosure.limits import sum_disclosures
 from securevfl.errors import LeakageError
-from securevfl.families.evaluations import verdicts
+from securevfl.families.evaluations import stop_decision_disclosures
 from securevfl.job import Job
 from securevfl.protocols.residuals.defences import zcdp_epsilon
 
@@ -69,7 +69,7 @@ def check_together(
         found = [leak for leak in leaks(job, sizes, earlier) if leak.name not in job.accepts]
         if refused := [leak for leak in found if ledgers or not leak.apart]:
             raise LeakageError("\n".join(map(str, refused)))
-        earlier += job.method.counts(job, sizes)
+        earlier += job.family.disclosures(job, sizes)
         for name in ledgers:
             told.setdefault(name, []).extend(disclosures_about(name, job, sizes))
     for party in parties:
@@ -80,5 +80,5 @@ def check_together(
 
 
 def disclosures_about(party: str, job: Job, sizes: RunShape) -> list[Disclosure]:
-    told = [*job.method.counts(job, sizes), *verdicts(job, sizes)]
+    told = [*job.family.disclosures(job, sizes), *stop_decision_disclosures(job, sizes)]
     return [item.sent_by(party) for item in told if party in item.about]

@@ -1,6 +1,6 @@
 """What a job gives away beyond its protocol's declaration, and the guard that refuses what it does not accept.
 
-A method lists the leaks of its jobs (`Method.leaks`), and their kinds, which jobs accept by name (`leak_kinds`).
+A method lists the leaks of its jobs (`Family.leaks`), and their kinds, which jobs accept by name (`leak_kinds`).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ def leaks(job: Job, sizes: RunShape, before: Sequence[Disclosure] = ()) -> list[
 
     `before` is what earlier jobs have disclosed about the same tables; it counts as if it were part of this job.
     """
-    method = job.method
-    found = method.leaks(job, sizes, before)
+    family = job.family
+    found = family.leaks(job, sizes, before)
     for leak in found:
-        if leak.kind not in method.leak_kinds:
-            raise ConfigError(f"leak {leak.name} is none of {method.name}; add it to its leak_kinds")
+        if leak.kind not in family.leak_kinds:
+            raise ConfigError(f"leak {leak.name} is none of {family.name}; add it to its leak_kinds")
     return found
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from securevfl.consent.leak_guard import leaks
 from securevfl.data.party import Party, check_parties, register_of
 from securevfl.errors import ConfigError, DataNotice
-from securevfl.families.run_facts import Known, known_run
+from securevfl.families.run_facts import RunFacts, pooled_run_facts
 from securevfl.job import Job
 from securevfl.models.class_labels import classes_of
 from securevfl.models.row_weights import Weights, room_for
@@ -38,7 +38,7 @@ def settle_job(job: Job, parties: Sequence[Party]) -> Job:
     whole = job.model_copy(update={"epochs": most_epochs(job)})
     if "columns" in job.accepts:
         return whole
-    return with_allowed_epochs(whole, known_run(whole, [lead, *others]))
+    return with_allowed_epochs(whole, pooled_run_facts(whole, [lead, *others]))
 
 
 def most_epochs(job: Job) -> int:
@@ -81,7 +81,7 @@ def _roomy(job: Job, weights: Weights) -> Job:
     return job.model_copy(update=update)
 
 
-def with_allowed_epochs(job: Job, known: Known) -> Job:
+def with_allowed_epochs(job: Job, known: RunFacts) -> Job:
     """Return the job with the most epochs, up to its own, whose columns no guard refuses by these sizes.
 
     The job is returned as it is if there is no such number of epochs.

@@ -10,7 +10,7 @@ class LeakKind:
     """What a job may give away beyond its protocol's declaration, once all parties accept it by `name`.
 
     formula: when a job has it. remedy: what takes it away. attacks: the names of the audit's attacks that carry it out.
-    A method lists its own beside those of all methods (`Method.leak_kinds`).
+    A method lists its own beside those of all methods (`Family.leak_kinds`).
     """
 
     name: str

@@ -21,7 +21,7 @@ from securevfl.models.loss import check_split
 from securevfl.options import JobOptions
 
 
-def sizes_of(
+def derive_run_shape(
     job: JobOptions,
     schedule: Schedule,
     *,
@@ -71,7 +71,7 @@ def sizes_of(
         if labels is not None and (woe is not None or opens)
         else 1.0,
         singled_out={
-            party.name: singled_out(party, schedule, woe)
+            party.name: count_singled_out_rows(party, schedule, woe)
             for party in here
             if woe is not None and party.columns and not party.active
         },
@@ -81,13 +81,13 @@ def sizes_of(
             for party in own
             if known or shares is not None
         },
-        rarest_label_rows=None if labels is None else _fewest(job, labels, schedule),
+        rarest_label_rows=None if labels is None else _count_rarest_label(job, labels, schedule),
         openings=job.optimizer.count_openings(job.model, [visit.index for visit in schedule.iterations()])
         / max(1, len(schedule)),
     )
 
 
-def _fewest(job: JobOptions, labels: NDArray[Any], schedule: Schedule) -> int | None:
+def _count_rarest_label(job: JobOptions, labels: NDArray[Any], schedule: Schedule) -> int | None:
     """How many rows that are evaluated have the rarest label."""
     if not job.model.loss.classifies:
         return None
@@ -103,6 +103,6 @@ def positive_rows(job: JobOptions, lead: str, labels: NDArray[Any], train: Rows)
     return np.asarray(labels[train] == classes[1])
 
 
-def singled_out(party: Party, schedule: Schedule, woe: Woe) -> int:
+def count_singled_out_rows(party: Party, schedule: Schedule, woe: Woe) -> int:
     """How many rows the counts in the bins of this party would single out."""
     return count_alone(BinIndicators(party.X[schedule.flow], woe.slots))

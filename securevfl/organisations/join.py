@@ -163,7 +163,7 @@ def check_role(job: Job, party: Party, peers: Peers) -> None:
     """PartiesError unless there is a place for this party among the peers; ConfigError for a job without epochs."""
     check_settled(job, party.name)
     check_among(peers, party.name)
-    if not job.method.admits(job.method.role(party), leads=party.name == peers.active):
+    if not job.family.accepts_role(job.family.role_of(party), leads=party.name == peers.active):
         has = "has labels" if party.active else "has no labels"
         raise PartiesError(f"{peers.active} was expected to hold the labels, {party.name} {has}; correct one of them")
 

@@ -5,7 +5,7 @@
 
 What a party learns is what it learns in the evaluation of a training, for these rows. Passive parties enter the scores
 that they tell in their disclosure ledgers before step 2; the same rows with the same columns count once, where a method
-tells the same of them again (`Method.repeats`).
+tells the same of them again (`Family.repeatable_scores`).
 """
 
 from __future__ import annotations

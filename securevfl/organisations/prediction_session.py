@@ -17,8 +17,8 @@ from securevfl.data.id_keys import id_digest
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, TableError
-from securevfl.families.participant import Player
-from securevfl.families.score_results import KnownRows
+from securevfl.families.participant import Participant
+from securevfl.families.score_results import RowHistory
 from securevfl.job import Job
 from securevfl.organisations import reason_codes
 from securevfl.organisations.joint_statistics import check_order, keyed_order
@@ -99,9 +99,9 @@ class PredictionSession:
         given = code_policy is not None and part.name != part.asker
         self._counted = ScoreLedger(ledger.scores_path) if given else None
 
-    def known(self, ids: Sequence[Any], X: Floats) -> KnownRows:
+    def known(self, ids: Sequence[Any], X: Floats) -> RowHistory:
         """Return what the party that asks knows of rows (m) before it asks about them."""
-        return self._player.known(RowsToScore([id_digest(self._part.name, each) for each in ids], X))
+        return self._player.row_history(RowsToScore([id_digest(self._part.name, each) for each in ids], X))
 
     @property
     def gives_codes(self) -> bool:
@@ -127,7 +127,7 @@ class PredictionSession:
     def score(self, ids: list[Any] | None, X: Floats) -> ScoreBatch:
         """Score one block of rows (m x d)."""
         part, code_policy, channel, scaled = self._part, self._giving, self._channel, self._part.scaling(X)
-        asked, accounts = None, self._job.method.accounts
+        asked, accounts = None, self._job.family.admits_rows_itself
         if ids is not None:
             asked = RowsToScore([id_digest(part.name, each) for each in ids], np.asarray(X, np.float64))
         if not accounts:
@@ -136,11 +136,11 @@ class PredictionSession:
                 self._enter(self._told)
         with channel.gate.about_rows("new"):
             if code_policy is not None and self._counted is not None:
-                most = self._player.row_bits
+                most = self._player.max_bits_per_row
                 barred = ~reason_codes.admit(part, code_policy, self._counted, ids, X, most)
                 asked = None if asked is None else replace(asked, barred=barred)
-            f = self._player.decision(scaled, asked)  # 2
-            answered = self._player.answered(len(X))
+            answered = self._player.score(scaled, asked)  # 2
+            f = answered.outputs
             if code_policy is not None and self._counted is not None:
                 if accounts:
                     self._told += int(answered.fresh.sum())
@@ -184,7 +184,7 @@ class PredictionSession:
             told = Disclosure("ids", part.asker, (part.name,), self._refused, 0)
             self._ledger.record_answer(part.run, self._channel.session.hex(), told)
 
-    def _meet(self) -> tuple[Player, dict[str, int]]:
+    def _meet(self) -> tuple[Participant, dict[str, int]]:
         """Meet the others, enter the scores that another party is told, and take this party's place.
 
         The player, and how many codes a row each other party says it gives.
@@ -206,19 +206,19 @@ class PredictionSession:
             _compare(part.name, own, name, heard[name])
         job = self._job
         if part.name != part.asker:
-            bits = job.method.score_bits(job) * part.outputs + (
+            bits = job.family.score_bits(job) * part.outputs + (
                 0 if code_policy is None else math.ceil(code_policy.bits(part))
             )
             eventlog.emit(part.name, "scores", {"to": part.asker, "rows": own.rows, "bits_of_a_row": bits})
-            if rows is not None and not job.method.accounts:
-                self._basis = _question(part, rows, ledger, code_policy) if job.method.repeats else ""
+            if rows is not None and not job.family.admits_rows_itself:
+                self._basis = _question(part, rows, ledger, code_policy) if job.family.repeatable_scores else ""
                 self._enter(self.count * self._numbers_of_row)
         roles = Roles.of((name, heard[name].role) for name in part.parties)
         resources = LocalResources(part.run, score_ledger=ledger.scores_path, charge_scores=self._account)
         meter = Meter(channel.clock, channel.counters)
         context = PartyContext(channel, roles, meter, outputs=part.outputs, resources=resources, model=part.model)
         givers = {name: heard[name].codes for name in others if heard[name].codes}
-        return job.method.player(job, context, len(part.features), part.state), givers
+        return job.family.participant(job, context, len(part.features), part.state), givers
 
 
 def _question(part: ModelPart, rows: NewRows, ledger: DisclosureLedger, code_policy: ReasonCodePolicy | None) -> str:

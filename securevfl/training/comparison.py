@@ -21,7 +21,7 @@ from securevfl.data.party import Party, check_parties, register_of
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.display import html
 from securevfl.errors import ConfigError
-from securevfl.families.run_facts import known_run
+from securevfl.families.run_facts import pooled_run_facts
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.models.trees import Trees
@@ -177,14 +177,14 @@ def compared_jobs(job: Job) -> dict[str, Job]:
 def _check(jobs: Sequence[Job], parties: Sequence[Party], ledgers: Mapping[str, DisclosureLedger]) -> None:
     """LeakageError unless the guards and the ledgers let all jobs through, one after the other, with one measurement of
     the same rows for each."""
-    check_together([(job, known_run(job, parties).sizes) for job in jobs], parties, ledgers)
+    check_together([(job, pooled_run_facts(job, parties).sizes) for job in jobs], parties, ledgers)
     lead, *others = parties
     rows = jobs[0].schedule(register_of(parties)).test[:MAX_LOSS_ROWS]
     if any("small_metrics" in job.accepts for job in jobs):
         return
     for party in others:
         if party.name in ledgers and party.named:
-            ScoreLedger(ledgers[party.name].scores_path).check_measures(lead.name, party.keys_of(rows), len(jobs))
+            ScoreLedger(ledgers[party.name].scores_path).check_evaluations(lead.name, party.keys_of(rows), len(jobs))
 
 
 def alone(jobs: Mapping[str, Job], lead: Party, on_model: Callable[[str], object]) -> Iterator[ComparedModel]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.data.party import Party
-from securevfl.families.table_preparation import prepare
+from securevfl.families.table_preparation import prepare_party
 from securevfl.families.training_data import TrainingData
 from securevfl.models import metrics
 from securevfl.models.inputs import FittingData, InputShape, private_stream
@@ -37,7 +37,7 @@ def local_metrics(job: JobOptions, party: Party) -> dict[str, float]:
     The columns are prepared and the steps are those of a training on shares, in floats; nothing is sent. The party has
     the labels, the model is linear in inputs of the columns (`models.base`), as logistic regression and trees are.
     """
-    party, model, options = prepare(job, party, party.register), job.model, job.protocol.shares
+    party, model, options = prepare_party(job, party, party.register), job.model, job.protocol.shares
     assert isinstance(model, LinearModel), "shares train no other"
     assert options is not None, "compared jobs are on shares"
     loss, schedule = model.loss, job.schedule(party.register)

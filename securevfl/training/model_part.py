@@ -123,7 +123,7 @@ class ModelPart:
     def asker(self) -> str:
         """Who is told the scores of new rows."""
         job = Job.from_dict(self.job)
-        return job.method.asker(job, self.parties[0])
+        return job.family.score_requester(job, self.parties[0])
 
     @property
     def label_classes(self) -> NDArray[Any]:
@@ -292,7 +292,7 @@ class ModelPart:
             return cls(
                 **state,
                 preparation=preparation,
-                scaling=Scaling(mean, deviation, job.method.clip(job)),
+                scaling=Scaling(mean, deviation, job.family.column_clip(job)),
                 state=own,
                 classes=None if classes is None else np.array(classes),
                 baseline=baseline,

@@ -190,11 +190,11 @@ def lifts(tenths: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
 
 def learned(job: Job, parts: Mapping[str, ModelPart]) -> str:
     """Return what each party learns of such a run, in the words of its consent sheet; sizes as letters."""
-    roles = job.method.assigned(job, Roles.of((part.name, part.role) for part in parts.values()), {})
+    roles = job.family.complete_roles(job, Roles.of((part.name, part.role) for part in parts.values()), {})
     rows: list[list[html.Cell]] = [
         [name, word, " ".join(text.split())]
         for name in roles.parties
-        for word, text in job.method.tells(job, roles, name, None)
+        for word, text in job.family.statements(job, roles, name, None)
     ]
     used = [words for letter, words in LETTERS.items() if any(re.search(rf"\b{letter}\b", str(row[2])) for row in rows)]
     words = [*([f"{', '.join(used)}."] if used else []), "explain(job, parties) has the sheet with all figures."]

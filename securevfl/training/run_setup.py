@@ -19,8 +19,8 @@ from securevfl.errors import (
     ProtocolError,
     TableError,
 )
-from securevfl.families.run_shape import sizes_of
-from securevfl.families.table_preparation import prepare
+from securevfl.families.run_shape import derive_run_shape
+from securevfl.families.table_preparation import prepare_party
 from securevfl.job import Job
 from securevfl.protocols.handshake import RunHello, exchange_hellos
 from securevfl.runtime.channel import Channel
@@ -53,10 +53,10 @@ def set_up_run(
     ledger: DisclosureLedger | None,
 ) -> RunSetup:
     """Meets the others, and checks that all fit together. key: that of this run, see `run_key`."""
-    party, loss = prepare(job, raw, raw.register), job.model.loss
+    party, loss = prepare_party(job, raw, raw.register), job.model.loss
     own = RunHello(
         job=job.digest,
-        role=job.method.role(party),
+        role=job.family.role_of(party),
         rows=len(party),
         columns=party.X.shape[1],
         parameters=job.model.module_parameters(party.name, party.model),
@@ -68,21 +68,21 @@ def set_up_run(
     )
     heard = exchange_hellos(channel, parties, own)
     columns = {name: other.columns for name, other in heard.items()}
-    roles = job.method.assigned(
+    roles = job.family.complete_roles(
         job, _check_meetings(job, channel.me, heard), {name: d for name, d in columns.items() if d}
     )
     lead, tables = heard[roles.lead], [other for other in heard.values() if other.rows]
     by_ids = len(party) > 0 and all(other.order for other in tables)
     schedule = job.schedule(party.register if by_ids else lead.rows)
     if party.order and not by_ids:  # it has ids, others have none: rows are drawn by their numbers
-        said, party = party, prepare(job, raw, Register.of_numbers(len(raw)))
+        said, party = party, prepare_party(job, raw, Register.of_numbers(len(raw)))
         if party.columns != said.columns:
             raise IdError(
                 f"ids at every party or at none were expected, {raw.name} has some and others have none; name the id "
                 "column"
             )
     trusts = () if ledger is None else ledger.read().trusts  # whose columns it believes to be those of earlier jobs
-    sizes = sizes_of(
+    sizes = derive_run_shape(
         job,
         schedule,
         active=roles.lead,
@@ -120,7 +120,7 @@ def _check_meetings(job: Job, me: str, heard: Mapping[str, RunHello]) -> Roles:
             raise IdError(f"{peer} and {me} hold their rows in different order; align the tables first")
         _check_size_limits(job, peer, other)
         fits = bool(other.rows) == bool(other.columns) and (other.outputs > 0 or place > 0)
-        if not fits or not job.method.admits(other.role, leads=place == 0):
+        if not fits or not job.family.accepts_role(other.role, leads=place == 0):
             what = "lead" if place == 0 else "take part"
             raise ProtocolError(f"{peer} was expected to {what}, and says that it is {other.role}; check roles")
     return Roles.of((name, other.role) for name, other in heard.items())

@@ -33,7 +33,7 @@ from securevfl.errors import (
     TransportError,
 )
 from securevfl.families.training_data import TrainingData
-from securevfl.families.weights_of_evidence import weigh
+from securevfl.families.weights_of_evidence import encode_evidence
 from securevfl.job import Job
 from securevfl.models.log_link_losses import LogLinkLoss
 from securevfl.models.rounding_error import coefficient_error, report_coefficient_error
@@ -153,7 +153,7 @@ def _data(job: Job, party: Party, schedule: Schedule) -> TrainingData:
         schedule,
         job.model.loss,
         scale=job.scaling,
-        clip=job.method.clip(job),
+        clip=job.family.column_clip(job),
         weights=job.weights,
         exposure=job.exposure,
         positive=job.positive,
@@ -162,7 +162,7 @@ def _data(job: Job, party: Party, schedule: Schedule) -> TrainingData:
 
 def _check_rounding(job: Job, who: str, data: TrainingData, parties: int) -> None:
     """Say, or refuse, how far coefficients of counts and amounts lie off by sums that are rounded at random."""
-    loss, rounding = job.model.loss, job.method.rounding(job, len(data.schedule.train), parties)
+    loss, rounding = job.model.loss, job.family.sum_rounding(job, len(data.schedule.train), parties)
     if not isinstance(loss, LogLinkLoss) or rounding is None or data.targets is None or data.counted is None:
         return
     rows = data.schedule.sample(MAX_ROUNDING_ROWS)
@@ -190,9 +190,9 @@ def run_offline_phase(
     met = set_up_run(job, party, channel, parties, key, None, None)
     resources = LocalResources(channel.session.hex(), _own_folder(folder, party, key))
     context = _party_context(job, channel, met, Meter(channel.clock, channel.counters), resources)
-    player = job.method.player(job, context, met.party.X.shape[1], None)
+    player = job.family.participant(job, context, met.party.X.shape[1], None)
     data = _data(job, met.party, met.schedule)
-    for done in player.prepare(data):
+    for done in player.precompute(data):
         if on_round is not None:
             on_round(done.number, done.of)
 
@@ -239,7 +239,7 @@ def _weighed(
         return met.party
     if saved is not None:
         return met.party.weighed(FittedPreparation.read(met.raw.columns, saved.preparation))
-    party = weigh(job, met.party, met.schedule.flow, context)
+    party = encode_evidence(job, met.party, met.schedule.flow, context)
     ledger_session.check(
         replace(
             met.sizes,

@@ -22,6 +22,7 @@ from securevfl.errors import (
     RangeError,
 )
 from securevfl.families.participant import Round
+from securevfl.families.score_results import Measurement
 from securevfl.families.training_data import TrainingData
 from securevfl.job import Job
 from securevfl.models import metrics
@@ -66,7 +67,7 @@ class TrainingLoop:
         self._best = None if saved is None else saved.best
         self._leads = self.party.name == self.context.roles.lead
         state = None if saved is None else saved.state
-        self._player = self.job.method.player(self.job, self.context, self.data.columns, state)
+        self._player = self.job.family.participant(self.job, self.context, self.data.columns, state)
 
     def train(self) -> None:
         """Plays until the rounds are over or the target is reached."""
@@ -96,10 +97,10 @@ class TrainingLoop:
         context, data = self.context, self.data
         exchanges = self._player.exchanges or self.rounds
         if self._best is not None and self.job.patience is not None:
-            make = partial(self.job.method.player, self.job, context, data.columns)
-            self._player = self._player.going_back(self._best, make)
-        measured = self._evaluate(last=True)
-        self._tell_far(measured)
+            make = partial(self.job.family.participant, self.job, context, data.columns)
+            self._player = self._player.resume_from(self._best, make)
+        measurement = self._evaluate(last=True)
+        self._tell_far(measurement.metrics)
         context.channel.clock.tick(Kind.LOCAL)
         return ModelPart(
             name=self.party.name,
@@ -108,13 +109,13 @@ class TrainingLoop:
             parties=list(context.parties),
             preparation=self.party.preparation or FittedPreparation(self.party.columns),
             scaling=data.scaling,
-            state=self._player.outcome(),
+            state=self._player.model_state(),
             outputs=context.outputs,
             classes=data.classes,
-            metrics=measured,
-            calibration=self._player.calibration,
-            metric_std_errors=dict(self._player.spread),
-            baseline=[] if self._player.scored is None else [self._player.scored],
+            metrics=measurement.metrics,
+            calibration=measurement.calibration,
+            metric_std_errors=dict(measurement.standard_errors),
+            baseline=[] if measurement.score_baseline is None else [measurement.score_baseline],
             history=self._history,
             rounds=exchanges,
             counters=context.channel.counters,
@@ -149,7 +150,7 @@ class TrainingLoop:
             return
         if measured.get("auc") == 1.0:
             self._notice(f"the model ranks all rows that were measured right: classes may be separated; {GROW}")
-        theta, rows = self._player.outcome().get("theta"), self.data.schedule.sample(MAX_SEPARATION_ROWS)
+        theta, rows = self._player.model_state().get("theta"), self.data.schedule.sample(MAX_SEPARATION_ROWS)
         names = np.array((self.party.preparation or FittedPreparation(self.party.columns)).features)
         if not isinstance(theta, np.ndarray) or theta.ndim != 2 or len(theta) < len(names):
             return
@@ -191,10 +192,10 @@ class TrainingLoop:
     def _saved(self, rounds: int, *, over: bool) -> Checkpoint:
         player, channel, prepared = self._player, self.context.channel, self.party.preparation
         steps = [] if prepared is None else prepared.plain()
-        kept = player.state(), player.constant, steps, self._best
+        kept = player.state(), player.state_fits_any_round, steps, self._best
         return Checkpoint(rounds, self.run, self._history, dict(channel.keys), *kept, channel.session.hex(), over)
 
-    def _evaluate(self, *, last: bool = False) -> dict[str, float]:
+    def _evaluate(self, *, last: bool = False) -> Measurement:
         """Metrics on the held-out rows, or without any on the training rows; empty where not for this party."""
         rows: Group = "held out" if len(self.data.schedule.test) else "training"
         with self.context.channel.gate.about_rows(rows):
@@ -214,7 +215,7 @@ class TrainingLoop:
         """Whether the loss says that the steps are too long; also where none is measured, so that nobody would see it
         rise."""
         losses = [record["loss"] for record in self._history if "loss" in record]
-        return self._player.is_lost([*losses, measured.get("loss", math.inf)])
+        return self._player.should_roll_back([*losses, measured.get("loss", math.inf)])
 
     def _improves(self, measured: dict[str, float]) -> bool:
         """Whether the model is better than at every evaluation before, by the metric that patience watches, or else by
@@ -235,19 +236,19 @@ class TrainingLoop:
         channel, roles = self.context.channel, self.context.roles
         channel.clock.tick(Kind.LOCAL)
         channel.clock.stage = Stage.EVALUATE
-        measured, verdict = self._evaluate(), StopDecision(stop=False, is_best=False, roll_back=False)
-        watched = self.job.stops_early or self._player.turns_back
+        measured, verdict = self._evaluate().metrics, StopDecision(stop=False, is_best=False, roll_back=False)
+        watched = self.job.stops_early or self._player.can_roll_back
         if watched and self._leads:
-            back = self._player.turns_back and self._is_lost(measured)
+            back = self._player.can_roll_back and self._is_lost(measured)
             verdict = StopDecision(not back and self._enough(measured), not back and self._improves(measured), back)
             for name in roles.others(roles.lead):
                 channel.send(name, verdict, permit=tell_verdict(channel, name))
         elif watched:
             verdict = channel.recv(roles.lead, StopDecision)
         if verdict.roll_back:
-            self._player.turn_back(self._best)
+            self._player.roll_back(self._best)
         if watched and verdict.is_best:
-            self._best = self._player.outcome()
+            self._best = self._player.model_state()
         channel.clock.tick(Kind.LOCAL)
         channel.clock.stage = Stage.TRAIN
         return measured, verdict.stop

@@ -22,9 +22,9 @@ from securevfl.consent.consent_sheet import ConsentSheet
 from securevfl.data.load import read_aligned
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, ConsentError
-from securevfl.families import METHODS
-from securevfl.families.declarations import declared_of
-from securevfl.families.table_preparation import prepare
+from securevfl.families import FAMILIES
+from securevfl.families.declarations import run_declarations
+from securevfl.families.table_preparation import prepare_party
 from securevfl.protocols.handshake import RunHello
 from securevfl.runtime.clock import VirtualClock
 from securevfl.runtime.network import Network
@@ -86,7 +86,7 @@ def test_a_party_alone_sees_the_sheet_that_the_run_shows_it(kits: Path, name: st
     with pytest.raises(ConsentError):
         run_threads({each.name: play(each) for each in vfl.datasets.breast_cancer(3)}, lambda: VirtualClock(Network()))
     assert f"digest: {seen[name].digest} " in done.stdout
-    assert seen[name].first in done.stdout
+    assert seen[name].first_screen in done.stdout
     assert "sends" not in done.stdout
     whole = run("explain", kits / name / "job.toml", data, *sizes(*others), "--details")
     assert str(seen[name]) in whole.stdout
@@ -94,15 +94,15 @@ def test_a_party_alone_sees_the_sheet_that_the_run_shows_it(kits: Path, name: st
     assert "telco" in done.stdout
 
 
-EXAMPLES = [(method, name) for method in METHODS.values() for name in method().examples() if "neural" not in name]
+EXAMPLES = [(family, name) for family in FAMILIES.values() for name in family().example_jobs() if "neural" not in name]
 
 
-@pytest.mark.parametrize(("method", "name"), EXAMPLES, ids=lambda each: getattr(each, "name", each))
-def test_the_first_screen_has_all_that_is_learned_and_refused_and_no_message(method: Any, name: str) -> None:
+@pytest.mark.parametrize(("family", "name"), EXAMPLES, ids=lambda each: getattr(each, "name", each))
+def test_the_first_screen_has_all_that_is_learned_and_refused_and_no_message(family: Any, name: str) -> None:
     """Of every family: what is learned, pooled and refused stands on it as on the whole sheet, names of messages do
     not; whoever agrees to it agrees to the details as well."""
-    job = vfl.Job(**({"batch_size": 64, "epochs": 1} | method().examples()[name]))
-    own = [*vfl.datasets.breast_cancer(2), *(vfl.Helper(*each) for each in method.helpers)]
+    job = vfl.Job(**({"batch_size": 64, "epochs": 1} | family().example_jobs()[name]))
+    own = [*vfl.datasets.breast_cancer(2), *(vfl.Helper(*each) for each in family.example_helpers)]
     sheet = vfl.explain(job, own)
     first, whole = sheet.first_screen.splitlines(), sheet.splitlines()
     learned = [line for line in whole if line.startswith(("  learns", "  opens", "  keeps", "  scores", "  pooling"))]
@@ -110,8 +110,8 @@ def test_the_first_screen_has_all_that_is_learned_and_refused_and_no_message(met
     assert learned
     assert set(learned) | set(refused) <= set(first)
     words = set(re.findall(r"[A-Z]\w+", sheet.first_screen))
-    roles = job.method.assigned(job, job.method.cast(own), {each.name: len(each.columns) for each in own})
-    assert not words & {each.message.__name__ for each in declared_of(job.method, job, roles)}
+    roles = job.family.complete_roles(job, job.family.assign_roles(own), {each.name: len(each.columns) for each in own})
+    assert not words & {each.message.__name__ for each in run_declarations(job.family, job, roles)}
     assert len(first) < len(whole)
     assert (
         ConsentSheet(str(sheet) + " ", sheet.first_screen).digest
@@ -256,7 +256,7 @@ def test_a_party_audits_its_own_columns_alone(kits: Path, monkeypatch: pytest.Mo
 
 def prepared(job: vfl.Job, path: Path) -> vfl.Party:
     own = read_aligned("shop", path, job, id_column="id", label_column="y")
-    return prepare(job, own, own.register)
+    return prepare_party(job, own, own.register)
 
 
 def test_explain_says_which_columns_a_size_counts(tmp_path: Path) -> None:

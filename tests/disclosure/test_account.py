@@ -16,20 +16,20 @@ from securevfl.data.party import Helper, register_of
 from securevfl.disclosure.ledger import DisclosureLedger, total_to
 from securevfl.disclosure.limits import Limit
 from securevfl.errors import ConfigError, LeakageError
-from securevfl.families import METHODS, leak_kinds
-from securevfl.families.evaluations import verdicts
-from securevfl.families.fdml.label_sharing import Labels
-from securevfl.families.run_facts import known_run
+from securevfl.families import FAMILIES, leak_kinds
+from securevfl.families.evaluations import stop_decision_disclosures
+from securevfl.families.fdml.label_sharing import TrainingLabels
+from securevfl.families.run_facts import pooled_run_facts
 from securevfl.protocols.residuals.exchanges import Exchanges
 from securevfl.protocols.residuals.open_residual import Residual
 from securevfl.protocols.residuals.sealed_residual import OpenedProduct
-from securevfl.protocols.sums.direct_sum import Part
+from securevfl.protocols.sums.direct_sum import Summand
 from securevfl.runtime.observer import Event
 from securevfl.training.checkpoint import Checkpoints
 from tests.disclosure.door_watch import watched
 from tests.small_keys import SMALL
 
-EXAMPLES = {name: options for kind in METHODS.values() for name, options in kind().examples().items()}
+EXAMPLES = {name: options for kind in FAMILIES.values() for name, options in kind().example_jobs().items()}
 ROWS = 120
 WIDEST = 16  # bits that a level and its label have at most, in these jobs
 
@@ -53,8 +53,8 @@ def tables(names: int = 3, classes: int = 2, rows: int = ROWS) -> list[vfl.Party
 def example(name: str, **keys: Any) -> tuple[vfl.Job, list[vfl.Party | Helper]]:
     own = {"batch_size": 40, "epochs": 2, "test_fraction": 0.25} | EXAMPLES[name] | {"accepts": [*leak_kinds()]} | keys
     job = vfl.Job(**own)
-    helpers = [Helper(each, role) for each, role in job.method.helpers]
-    return job, [*tables()[: job.method.most or 3], *helpers]
+    helpers = [Helper(each, role) for each, role in job.family.example_helpers]
+    return job, [*tables()[: job.family.max_parties or 3], *helpers]
 
 
 def kept(folder: Path, parties: list[Any]) -> dict[str, DisclosureLedger]:
@@ -80,11 +80,11 @@ class Transcript:
         if event.direction != "send":
             return
         match event.message:
-            case Part(values):
+            case Summand(values):
                 self.numbers[event.me, event.peer, "columns"] += values.size
             case Residual(_, g):
                 self.numbers[event.me, event.peer, "labels"] += g.size
-            case Labels(targets):
+            case TrainingLabels(targets):
                 self.numbers[event.me, event.peer, "labels"] += targets.size
             case OpenedProduct():
                 self.numbers[event.me, event.peer, "labels"] += self._parameters[event.peer]
@@ -96,7 +96,10 @@ def of_classes(name: str) -> tuple[vfl.Job, list[vfl.Party | Helper]] | None:
         job, parties = example(name, model=vfl.Softmax())
     except ConfigError:
         return None
-    return job, [*tables(classes=3)[: job.method.most or 3], *(each for each in parties if isinstance(each, Helper))]
+    return job, [
+        *tables(classes=3)[: job.family.max_parties or 3],
+        *(each for each in parties if isinstance(each, Helper)),
+    ]
 
 
 WHOLE = [*((name, 1) for name in sorted(EXAMPLES)), *((name, 3) for name in sorted(EXAMPLES) if of_classes(name))]
@@ -113,7 +116,7 @@ def test_what_is_foreseen_is_debited_by_a_run_to_its_planned_end(
     own = kept(tmp_path, parties)
     vfl.simulate(job, parties, ledgers=own)
     assert not [each for each in left if each.short]
-    foreseen = job.method.counts(job, known_run(job, parties).sizes)
+    foreseen = job.family.disclosures(job, pooled_run_facts(job, parties).sizes)
     for party, ledger in own.items():
         plan: Counter[Any] = Counter()
         counts: Counter[Any] = Counter()
@@ -320,8 +323,8 @@ def test_a_run_that_patience_ends_has_debited_what_it_told(mode: str, tmp_path: 
             with suppress(Cut):
                 vfl.simulate(job, parties, ledgers=own, checkpoints=states, on_round=on_round, observe=transcript)
         assert rounds < len(job.schedule(register_of(parties)))  # it did end early
-        sizes = known_run(job, parties).sizes
-        foreseen = [*job.method.counts(job, sizes), *verdicts(job, sizes)]
+        sizes = pooled_run_facts(job, parties).sizes
+        foreseen = [*job.family.disclosures(job, sizes), *stop_decision_disclosures(job, sizes)]
         for party, ledger in own.items():
             plan: Counter[Any] = Counter()
             for item in foreseen:

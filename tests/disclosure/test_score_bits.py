@@ -10,9 +10,9 @@ import pytest
 import securevfl as vfl
 from securevfl.data.party import Helper
 from securevfl.disclosure.information_content import InformationContent
-from securevfl.families import METHODS, leak_kinds
+from securevfl.families import FAMILIES, leak_kinds
 
-EXAMPLES = {name: options for kind in METHODS.values() for name, options in kind().examples().items()}
+EXAMPLES = {name: options for kind in FAMILIES.values() for name, options in kind().example_jobs().items()}
 
 
 def tables(names: int = 3, classes: int = 2) -> list[vfl.Party]:
@@ -26,8 +26,8 @@ def tables(names: int = 3, classes: int = 2) -> list[vfl.Party]:
 
 def sheet(options: dict[str, Any], classes: int = 2) -> str:
     job = vfl.Job(**{"batch_size": 60, "epochs": 2} | options | {"accepts": [*leak_kinds()]})
-    helpers = [Helper(name, role) for name, role in job.method.helpers]
-    return str(vfl.explain(job, [*tables(job.method.most or 3, classes), *helpers]))
+    helpers = [Helper(name, role) for name, role in job.family.example_helpers]
+    return str(vfl.explain(job, [*tables(job.family.max_parties or 3, classes), *helpers]))
 
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))

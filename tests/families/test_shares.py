@@ -17,8 +17,8 @@ import securevfl as vfl
 from securevfl.crypto.transfers.ot_extension import BASE_TRANSFERS, OtReceiver
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, PartiesError
-from securevfl.families.run_facts import known_run
-from securevfl.families.shares.shares_disclosures import measures, weights_told
+from securevfl.families.run_facts import pooled_run_facts
+from securevfl.families.shares.shares_disclosures import count_measurements, weight_disclosures
 from securevfl.models import metrics
 from securevfl.optim.rules import Updater
 from securevfl.protocols.shares.opened_scores import RoundedScores
@@ -162,7 +162,7 @@ def test_metrics_are_taken_as_often_as_is_counted(every: int) -> None:
     made, own, events = job(evaluate_every=every), parties(), list[Event]()
     vfl.simulate(made, own, observe=events.append)
     told = [each for each in events if each.direction == "recv" and isinstance(each.message, ShuffledWords)]
-    assert len(told) == measures(made, known_run(made, own).sizes)
+    assert len(told) == count_measurements(made, pooled_run_facts(made, own).sizes)
 
 
 @pytest.mark.parametrize("classes", [3, 4, 10])
@@ -171,8 +171,8 @@ def test_a_label_of_many_classes_holds_the_logarithm_of_their_number(classes: in
     made = job(
         model=vfl.GeneralLinear(loss="one_vs_rest"), protocol=vfl.Protocol(shares=vfl.Shares(open_weights=["shop"]))
     )
-    sizes = replace(known_run(made, own).sizes, outputs=classes)
-    assert {told.capacity for told in weights_told(made, sizes) if told.kind == "labels"} == {
+    sizes = replace(pooled_run_facts(made, own).sizes, outputs=classes)
+    assert {told.capacity for told in weight_disclosures(made, sizes) if told.kind == "labels"} == {
         int(280 * np.log2(classes))
     }
 
@@ -240,7 +240,7 @@ def test_work_ahead_is_booked_apart() -> None:
     assert run.costs.row()["protocol"] == "shares"
     per_visit = run.costs.seconds(Kind.COMMUNICATION) / run.costs.rounds
     assert 0.02 < per_visit < 0.025  # one round trip
-    assert run.active.path[Stage.AHEAD, Kind.ENCRYPTION] > 0
+    assert run.active.path[Stage.OFFLINE, Kind.ENCRYPTION] > 0
 
 
 def test_the_sheet_says_sizes_and_scores_and_nothing_else() -> None:

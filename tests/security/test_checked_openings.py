@@ -20,11 +20,11 @@ from securevfl.crypto.paillier.paillier_checks import PAILLIER_CHECKS, PaillierC
 from securevfl.crypto.paillier.paillier_product import PaillierHolder
 from securevfl.crypto.scheme import OpeningShape
 from securevfl.errors import ProtocolError
-from securevfl.families.rounds.rounds_family import Rounds
-from securevfl.families.transfer.transfer_family import TransferLearning
+from securevfl.families.rounds.rounds_family import RoundsFamily
+from securevfl.families.transfer.transfer_family import TransferFamily
 from securevfl.protocols.engines import Engine
 from securevfl.protocols.residuals.sealed_residual import SealedActive
-from securevfl.protocols.sums.direct_sum import Part
+from securevfl.protocols.sums.direct_sum import Summand
 from securevfl.runtime.observer import Event
 from tests.small_keys import SMALL
 
@@ -95,7 +95,7 @@ def column_read(protocol: vfl.Protocol) -> float:
 
 def outputs(seen: list[Event]) -> list[np.ndarray]:
     """What shop's outputs are, exchange by exchange."""
-    sent = [event.message for event in seen if isinstance(event.message, Part) and event.direction == "send"]
+    sent = [event.message for event in seen if isinstance(event.message, Summand) and event.direction == "send"]
     return [np.asarray(each.values).ravel() for each in sent]
 
 
@@ -122,8 +122,8 @@ def test_every_way_to_train_by_rounds_is_checked(deviating: None, family: str) -
 
 EXAMPLES = {
     name: example
-    for method in (Rounds(), TransferLearning())
-    for name, example in method.examples().items()
+    for family in (RoundsFamily(), TransferFamily())
+    for name, example in family.example_jobs().items()
     if example["protocol"].residual.seals and "neural" not in name
 }
 

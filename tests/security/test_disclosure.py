@@ -11,11 +11,11 @@ from securevfl.data.schedule import Schedule
 from securevfl.disclosure.column_recovery import MAX_NUMBERS_PER_COLUMN, numbers_for_recovery, variance_share
 from securevfl.disclosure.counts import Disclosure, RunShape, earlier_share
 from securevfl.errors import LeakageError
-from securevfl.families.run_shape import sizes_of
+from securevfl.families.run_shape import derive_run_shape
 
 
 def counts(own: vfl.Job, known: RunShape) -> list[Disclosure]:
-    return own.method.counts(own, known)
+    return own.family.disclosures(own, known)
 
 
 def job(**keys: object) -> vfl.Job:
@@ -34,7 +34,7 @@ def sizes(own: vfl.Job, columns: Mapping[str, int], *, outputs: int = 1, rows: i
         reshuffle=own.reshuffle,
     )
     columns = {"bank": 9} | dict(columns)
-    return sizes_of(own, schedule, active="bank", columns=columns, outputs=outputs, **more)  # type: ignore[arg-type]
+    return derive_run_shape(own, schedule, active="bank", columns=columns, outputs=outputs, **more)  # type: ignore[arg-type]
 
 
 TWO, THREE = {"shop": 20}, {"shop": 20, "post": 30}
@@ -118,7 +118,7 @@ def test_the_first_exchange_on_all_rows_tells_nothing() -> None:
 
 
 def is_part(event: object) -> bool:
-    return type(event.message).__name__ == "Part" and event.direction == "recv"  # type: ignore[attr-defined]
+    return type(event.message).__name__ == "Summand" and event.direction == "recv"  # type: ignore[attr-defined]
 
 
 def test_equations_about_labels() -> None:

@@ -21,7 +21,7 @@ from securevfl.data.woe import BinIndicators, Woe
 from securevfl.disclosure.label_bits import count_singled_out, label_entropy
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import LeakageError, LimitError, OpeningMismatch, ProtocolError
-from securevfl.families.run_facts import known_run
+from securevfl.families.run_facts import pooled_run_facts
 from securevfl.protocols import bin_classes
 from securevfl.protocols.differentiable import FixedJacobian
 from securevfl.protocols.residuals.base import Agreement, Batch
@@ -46,7 +46,7 @@ def noise(rows: int, columns: int, seed: int = 0, positive: float = 0.5) -> list
 def told(parties: list[vfl.Party], woe: Woe) -> tuple[np.ndarray, np.ndarray]:
     """What the shop holds of a whole run: the matrix of its bins (k x n) and the counts (k,) that were opened."""
     kept: list[Any] = []
-    ask = bin_classes.ask
+    ask = bin_classes.receive_counts
 
     def watched(context: Any, residual: Any, bins: BinIndicators, rows: Any) -> Any:
         found = ask(context, residual, bins, rows)
@@ -54,7 +54,7 @@ def told(parties: list[vfl.Party], woe: Woe) -> tuple[np.ndarray, np.ndarray]:
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bin_classes, "ask", watched)
+        patch.setattr(bin_classes, "receive_counts", watched)
         vfl.simulate(job(woe, accepts=["columns", "rank"]), parties)
     return kept[0], kept[1]
 
@@ -66,8 +66,8 @@ def guess(A: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 def shares(parties: list[vfl.Party], woe: Woe) -> float:
     """What the guard counts the bins as, of all that labels hold."""
-    known = known_run(job(woe), parties)
-    return next(each.share for each in job(woe).method.counts(job(woe), known.sizes) if each.group == "bins")
+    known = pooled_run_facts(job(woe), parties)
+    return next(each.share for each in job(woe).family.disclosures(job(woe), known.sizes) if each.group == "bins")
 
 
 def test_bins_that_are_refused_give_all_labels_and_those_that_are_let_do_not() -> None:
@@ -86,7 +86,7 @@ def test_bins_that_are_refused_give_all_labels_and_those_that_are_let_do_not() -
     least = Woe(bins=2, rows=20)
     A, counts = told(few, least)
     assert shares(few, least) == (3 + 3) * 7 / 60  # three counts and three checks, words of 7 bits
-    assert {leak.name for leak in leaks(job(least), known_run(job(least), few).sizes)} <= {"columns"}
+    assert {leak.name for leak in leaks(job(least), pooled_run_facts(job(least), few).sizes)} <= {"columns"}
     found = subset(A, counts.astype(float))
     assert found is None or not np.array_equal(found, few[0].y)  # many labels fit the counts
 
@@ -125,8 +125,8 @@ def test_nobody_is_told_more_counts_than_all_know_of(monkeypatch: pytest.MonkeyP
     def rows_apart(context: Any, residual: Any, bins: BinIndicators, rows: Any) -> Any:
         return ask(context, residual, np.eye(len(bins)), np.ones(len(bins), int))
 
-    ask = bin_classes.ask
-    monkeypatch.setattr(bin_classes, "ask", rows_apart)
+    ask = bin_classes.receive_counts
+    monkeypatch.setattr(bin_classes, "receive_counts", rows_apart)
     with pytest.raises((ProtocolError, LimitError), match="shop asks for another product"):
         vfl.simulate(job(Woe(bins=2, rows=20)), noise(60, 1))
 
@@ -210,12 +210,14 @@ def test_weights_in_place_of_bins_read_no_more_labels_than_are_counted(
     right = dict[int, int]()
     fits = word - 1 if engine.exact else word - 4  # a lattice scales columns by their norm, and these are of few rows
     for each in (fits, 14):
-        monkeypatch.setattr(bin_classes, "ask", ask(each))
+        monkeypatch.setattr(bin_classes, "receive_counts", ask(each))
         with pytest.raises((Stopped, OpeningMismatch, ProtocolError)):
             vfl.simulate(chosen, parties)
         guesses = np.array(read.get(each, []), bool)
         right[each] = int((guesses == labels[: len(guesses)]).sum()) if len(guesses) else 0
-    counted = next(e.count for e in chosen.method.counts(chosen, known_run(chosen, parties).sizes) if e.group == "bins")
+    counted = next(
+        e.count for e in chosen.family.disclosures(chosen, pooled_run_facts(chosen, parties).sizes) if e.group == "bins"
+    )
     assert right[fits] == 7 * fits < counted  # what a word holds can be read
     assert 2 * right[14] - 7 * 14 <= 7 * word  # and no more: half of those beyond come right by guessing
     assert counted == engine.scheme().opened_bits(600, 7, word)

@@ -19,7 +19,7 @@ import securevfl as vfl
 from securevfl.consent.settle_job import MAX_EPOCHS, settle_job
 from securevfl.data.location_scale import QUARTILES
 from securevfl.errors import ConfigError, DataNotice, LeakageError
-from securevfl.families.table_preparation import prepare_all
+from securevfl.families.table_preparation import prepare_parties
 from securevfl.optim.defaults import EVALUATE_EVERY, HELD_OUT, LONG_VISITS, why_sealed
 from securevfl.organisations.join import check_role
 from securevfl.transport.peers import Peers
@@ -173,12 +173,12 @@ def test_columns_with_values_far_out_are_squashed_and_named() -> None:
     far = vfl.Party("bank", np.column_stack([heavy, usual]), np.arange(400) % 2, aligned=True, columns=["sum", "age"])
     job = vfl.Job(model="logistic", test_fraction=0)
     with pytest.warns(DataNotice, match=r'bank: .*squashed by asinh: sum; prepare\.tails = "keep"'):
-        made = prepare_all(job, [far])[0]
+        made = prepare_parties(job, [far])[0]
     assert np.array_equal(made.X[:, 1], usual)
     first, median, last = np.quantile(heavy, [0.25, 0.5, 0.75])
     assert np.allclose(made.X[:, 0], np.arcsinh((heavy - median) / (last - first) * QUARTILES), rtol=1e-12)
     for other in ({"prepare": KEPT}, {"scale": "none"}, {"prepare": {"clip": 0.01}}):
-        kept = prepare_all(vfl.Job(model="logistic", test_fraction=0, **other), [far])[0]
+        kept = prepare_parties(vfl.Job(model="logistic", test_fraction=0, **other), [far])[0]
         assert kept.X[-1, 0] == (1e6 if "clip" not in str(other) else np.quantile(heavy, 0.99))
 
 

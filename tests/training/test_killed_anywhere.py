@@ -17,7 +17,7 @@ from securevfl.consent.ledger_session import LedgerSession
 from securevfl.data.party import Helper
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import DataError
-from securevfl.families import METHODS, leak_kinds
+from securevfl.families import FAMILIES, leak_kinds
 from securevfl.runtime.abort import Abort
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
@@ -37,7 +37,7 @@ WOE = {
     "accepts": ("columns",),
 }
 FAMILIES: dict[str, dict[str, Any]] = {
-    name: options for kind in METHODS.values() for name, options in kind().examples().items()
+    name: options for kind in FAMILIES.values() for name, options in kind().example_jobs().items()
 }
 
 
@@ -119,7 +119,10 @@ def test_every_family_goes_on_wherever_it_was_killed(
     own = {"batch_size": 100, "epochs": 2} | FAMILIES[name]
     accepts = {*leak_kinds()} - {"fresh_equations"} | {*own.get("accepts", ())}  # other jobs' equations are refused
     job = vfl.Job(**own | {"accepts": sorted(accepts)})
-    parties = [*tables()[: job.method.most or 3], *(Helper(name, role) for name, role in job.method.helpers)]
+    parties = [
+        *tables()[: job.family.max_parties or 3],
+        *(Helper(name, role) for name, role in job.family.example_helpers),
+    ]
     assert killed_everywhere(job, parties, tmp_path, monkeypatch) > 2
 
 

@@ -18,7 +18,7 @@ from securevfl.errors import (
     TableError,
     TransportError,
 )
-from securevfl.families import METHODS
+from securevfl.families import FAMILIES
 from securevfl.organisations.predict import answer_rows, predict_with
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.party_threads import run_threads
@@ -152,5 +152,5 @@ def test_the_same_rows_again_count_once_where_they_tell_the_same(tmp_path: Path)
     DisclosureLedger(tmp_path / "shop", "shop").set_limit("scores", None)
     assert told(tmp_path, parts, X, ids) == 40
     assert told(tmp_path, parts, {name: own[::-1] for name, own in X.items()}, ids[::-1]) == 60
-    assert {name for name, kind in METHODS.items() if kind.repeats} == {"rounds"}
-    assert {name for name, kind in METHODS.items() if kind.accounts} == {"shares"}
+    assert {name for name, kind in FAMILIES.items() if kind.repeatable_scores} == {"rounds"}
+    assert {name for name, kind in FAMILIES.items() if kind.admits_rows_itself} == {"shares"}

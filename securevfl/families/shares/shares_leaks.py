@@ -24,15 +24,21 @@ from securevfl.disclosure.column_recovery import MAX_NUMBERS_PER_COLUMN
 from securevfl.disclosure.counts import Disclosure, RunShape, earlier_share
 from securevfl.disclosure.gradient_leaks import RANK
 from securevfl.disclosure.leaks import Leak, LeakKind
-from securevfl.families.shares.shares_disclosures import SCORES, measured, measures, told_bits, weights_of
+from securevfl.families.shares.shares_disclosures import (
+    LARGE_SCORES,
+    count_measurements,
+    count_weights,
+    disclosed_score_bits,
+    measured_rows,
+)
 from securevfl.families.shares.shares_job import SharesJob
-from securevfl.families.shares.shares_plan import bits_of_codes, weight_levels
+from securevfl.families.shares.shares_plan import reason_code_bits, weight_levels
 from securevfl.models import pair_metrics
 from securevfl.options import JobOptions
 from securevfl.protocols.score_ledger.limits import ROWS_PER_EVALUATION, SCORE_BIT_BUDGET
 from securevfl.protocols.shares.score_label_pairs import MIN_PAIR_ROWS, MIN_ROWS_PER_LABEL
 
-HEAVY = 0.5  # of what columns hold
+MAX_COLUMN_SHARE = 0.5  # of what columns hold
 
 SMALL_METRICS = LeakKind(
     "small_metrics",
@@ -64,7 +70,7 @@ def weight_leaks(
     bits, remedy = weight_levels(job, sizes.rows).bits, "leave it out of open_weights, or train fewer weights "
     remedy += "(fewer trees, a smaller depth, fewer columns) or on more rows"
     for name in sorted(sizes.columns.keys() & set(job.protocol.shares.open_weights)):
-        count, of, told = weights_of(job, sizes, name), sizes.rows * sizes.outputs, list[str]()
+        count, of, told = count_weights(job, sizes, name), sizes.rows * sizes.outputs, list[str]()
         own = [each for each in counts if (each.group, each.learner) == ("weights", name) and each.capacity]
         labels = [earlier_share(each, before) for each in own if each.kind == "labels"]
         total = count + ceil(sum(labels) * of)
@@ -97,7 +103,7 @@ def weight_leaks(
 
 
 def metric_leaks(job: JobOptions, sizes: RunShape) -> Iterator[Leak]:
-    rows, times = measured(sizes), measures(job, sizes)
+    rows, times = measured_rows(sizes), count_measurements(job, sizes)
     if not rows:
         return
     few, pairs = [], pair_metrics.fits(job.model.loss)  # where not, one sum of losses is told
@@ -137,10 +143,10 @@ def score_leaks(job: SharesJob, sizes: RunShape, rounds: str) -> Iterator[Leak]:
         what = "scores of new rows are exact, from which it reads columns of few values, and one column from few rows"
         yield Leak(EXACT_SCORES, asker, what, 'use scores = "levels"', apart=True)
         return
-    levels = options.score_levels(job.model.loss.spacing)
+    levels = options.score_quantizer(job.model.loss.spacing)
     if c > 1:
         yield Leak(
-            SCORES,
+            LARGE_SCORES,
             asker,
             f"{c} scores of a new row come together, from which the others' columns follow",
             'add scores = "none" to protocol.shares',
@@ -149,14 +155,14 @@ def score_leaks(job: SharesJob, sizes: RunShape, rounds: str) -> Iterator[Leak]:
     for name, own in sizes.information.items():
         if name == asker:
             continue
-        bits = (told_bits(job, sizes, rounds) if name == rounds else levels.bits) * c
-        codes = bits_of_codes(job, name, sizes.columns[name])
+        bits = (disclosed_score_bits(job, sizes, rounds) if name == rounds else levels.bits) * c
+        codes = reason_code_bits(job, name, sizes.columns[name])
         if bits + codes > SCORE_BIT_BUDGET * own.bits:
             most = int((SCORE_BIT_BUDGET * own.bits - codes) / c)
             beside = f" and {job.reason_codes} reason codes {codes:.1f} more" if codes else ""
             fewer = "use fewer reason_codes, or " if codes else ""
             yield Leak(
-                SCORES,
+                LARGE_SCORES,
                 asker,
                 f"scores of a new row tell up to {bits} bits{beside}, a row of {name} holds {own.bits:.1f}, a "
                 f"fourth of which are {SCORE_BIT_BUDGET * own.bits:.1f}",
@@ -165,9 +171,9 @@ def score_leaks(job: SharesJob, sizes: RunShape, rounds: str) -> Iterator[Leak]:
                 else f'{fewer}add scores = "none" to protocol.shares',
                 apart=True,
             )
-        if own.max_share > HEAVY:
+        if own.max_share > MAX_COLUMN_SHARE:
             yield Leak(
-                SCORES,
+                LARGE_SCORES,
                 asker,
                 f"a single column holds {own.max_share:.0%} of what a row of {name} does, and is read from scores",
                 'add scores = "none" to protocol.shares, or bring more columns',

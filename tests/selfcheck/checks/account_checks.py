@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from securevfl.audit.transcript_checks import Outcome
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PARTNER, Roles
-from securevfl.consent import consent_sheet
+from securevfl.consent import joint_statistics
 from securevfl.consent.agreed_sheets import AgreedSheets
 from securevfl.consent.consent_sheet import ConsentSheet
 from securevfl.data import datasets
@@ -33,7 +33,7 @@ from securevfl.data.party import Party
 from securevfl.disclosure.information_content import code_bits
 from securevfl.disclosure.ledger import MAX_EARLY_ABORTS, DisclosureLedger
 from securevfl.errors import LeakageError
-from securevfl.families.shares.shares_participant import SharesPlayer
+from securevfl.families.shares.shares_participant import SharesParticipant
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedBCD
@@ -141,7 +141,7 @@ def groups() -> Outcome:
         }
         run_threads(sides, WallClock, observe=seen)
 
-    with mock.patch.object(consent_sheet, "check_looks", return_value=None):
+    with mock.patch.object(joint_statistics, "check_statistics", return_value=None):
         _looks(outcome, look, _N)
     try:  # where each look is 2.8% of the bits, a second is one too many
         with tempfile.TemporaryDirectory() as folder:
@@ -252,7 +252,7 @@ def _scored(c: int, held: float, codes: int) -> tuple[ScoringSession, _Kept]:
         ledger=ledger,
         row_bits=held / 4,
     )
-    return SharesPlayer._begin_scores(player, 1), ledger
+    return SharesParticipant._begin_scores(player, 1), ledger
 
 
 def scores() -> Outcome:

@@ -20,7 +20,7 @@ from securevfl.crypto.paillier import paillier_messages, paillier_product, paill
 from securevfl.crypto.transfers import ot_extension
 from securevfl.crypto.transfers.ot_extension import OtSender
 from securevfl.data.register import Register
-from securevfl.families.fdml.local_noise import Blur
+from securevfl.families.fdml.local_noise import LocalNoiseSampler
 from securevfl.protocols.alignment import psi_many
 from securevfl.protocols.residuals.defences import Gaussian, Noise
 from securevfl.protocols.score_ledger.ledger import ScoreLedger
@@ -51,7 +51,7 @@ _few = Stand(hmac, compare_digest=lambda one, other: hmac.compare_digest(one[:4]
 
 
 _LOST: list[tuple[str, str, Patch]] = [
-    ("commitments", "the row", edited(ScoreLedger, "commitments", (", salt=_salt(each)", ""))),
+    ("commitments", "the row", edited(ScoreLedger, "commitments", (", salt=id_salt(each)", ""))),
     ("commitments", "the key", edited(ScoreLedger, "commitments", ("key=self._file.key, ", ""))),
     ("commitments", "the columns", edited(ScoreLedger, "commitments", ("row.tobytes()", "b''"))),
     ("challenges", "the columns", edited(ot_extension._Endpoint, "_tags", ("hashed.update(corrections)", "pass"))),
@@ -167,7 +167,7 @@ MUTANTS = [
         "all outputs of a row are blurred by one number",
         "noise of several outputs",
         "related",
-        patched(edited(Blur, "__call__", ("H.shape", "(len(H), 1)"))),
+        patched(edited(LocalNoiseSampler, "__call__", ("H.shape", "(len(H), 1)"))),
     ),
     Mutant(
         "gaussian: one draw a row",
@@ -250,6 +250,6 @@ MUTANTS = [
         "a row with the same columns has another commitment when it comes again",
         _DERIVED,
         "fresh",
-        patched(edited(ScoreLedger, "commitments", ("salt=_salt(each)", "salt=np.random.bytes(16)"))),
+        patched(edited(ScoreLedger, "commitments", ("salt=id_salt(each)", "salt=np.random.bytes(16)"))),
     ),
 ]
