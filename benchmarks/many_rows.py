@@ -284,7 +284,7 @@ def opened(folder: Path, given: argparse.Namespace) -> Floats:
         rule = plan.rule.sparing() if name == names[0] else plan.rule
         held = [part.state["own"], *(each.state["others"][name] for each in parts.values() if each is not part)]
         words = np.stack([rule.theta(each, visits) for each in held]).sum(axis=0)
-        theta = plan.numbers.weights(ShareRing(plan.numbers.bits).reduce(words))
+        theta = plan.numbers.decode_weights(ShareRing(plan.numbers.bits).reduce(words))
         start = 0
         for X, _ in columns(folder, name, given.columns):
             total[start : start + len(X)] += part.scaling(X) @ theta[: given.columns, 0]

@@ -162,9 +162,9 @@ def _count_measurements(views: list[PreConsentView], ledger: DisclosureLedger, a
     limited = "small_metrics" not in first.job.accepts
     scores, ids = ScoreLedger(ledger.scores_path), first.party.keys_of(first.schedule.test[:MAX_LOSS_ROWS])
     if reserve:
-        scores.measure(active, ids, limited=limited, me=first.party.name, times=len(views))
+        scores.record_evaluation(active, ids, limited=limited, me=first.party.name, times=len(views))
     elif limited:
-        scores.check_measures(active, ids, len(views))
+        scores.check_evaluations(active, ids, len(views))
 
 
 def _one_sheet(names: list[str], views: list[PreConsentView]) -> ConsentSheet:

@@ -190,8 +190,8 @@ class PredictionSession:
                 max_bits = self._participant.max_bits_per_row
                 barred = ~reason_codes.admit(part, policy, score_ledger, ids, X, max_bits)
                 requested = None if requested is None else replace(requested, barred=barred)
-            f = self._participant.score(scaled, requested)  # 2
-            answered = self._participant.answered(len(X))
+            answered = self._participant.score(scaled, requested)  # 2
+            f = answered.outputs
             if policy is not None and score_ledger is not None:
                 if admits_rows_itself:
                     self._disclosed_numbers += int(answered.fresh.sum())

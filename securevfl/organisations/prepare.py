@@ -46,7 +46,7 @@ def prepare(
     check_role(job, party, settings.peers)
 
     def talk(channel: Channel) -> None:
-        channel.clock.stage = Stage.AHEAD
+        channel.clock.stage = Stage.OFFLINE
         run_offline_phase(job, party, channel, parties=parties, folder=Path(preprocessing), on_round=on_round)
 
     handshake = {"job": job.to_dict(), "parties": list(parties), "task": "prepare"}

@@ -37,7 +37,7 @@ from securevfl.errors import (
 from securevfl.runtime import eventlog
 from securevfl.runtime.abort import Abort
 from securevfl.runtime.clock import Stamp
-from securevfl.runtime.codec import FORMAT, SESSION_BYTES, Frame, Message, encode_message
+from securevfl.runtime.codec import FRAME_FORMAT, SESSION_BYTES, Frame, Message, encode_message
 from securevfl.runtime.inbox import Inbox
 from securevfl.transport.certificate_checks import check_peer
 from securevfl.transport.end_to_end import EndToEndSession
@@ -172,7 +172,7 @@ class SecureTransport:
         self._endpoint.abandon()
 
     def _agree(self, deadline: float, timeout: float) -> Inbox:
-        offer = SessionOffer(FORMAT, secrets.token_bytes(32), self._handshake, self._done)
+        offer = SessionOffer(FRAME_FORMAT, secrets.token_bytes(32), self._handshake, self._done)
         for encrypted in self._encrypted.values():
             encrypted.start()
         for name in self._others:
@@ -321,9 +321,9 @@ class SecureTransport:
         return FrameError(problem, code="SVFL-FRAME", party=self.me, peer=sender)
 
     def _compare(self, sender: str, offer: SessionOffer) -> None:
-        if offer.format != FORMAT or len(offer.nonce) != 32:
+        if offer.format != FRAME_FORMAT or len(offer.nonce) != 32:
             raise ProtocolError(
-                f"{sender} uses message format {offer.format}, and {self.me} uses format {FORMAT}",
+                f"{sender} uses message format {offer.format}, and {self.me} uses format {FRAME_FORMAT}",
                 "update the older side",
                 code="SVFL-PROTOCOL-VERSION",
                 party=self.me,

@@ -145,7 +145,7 @@ KEPT = [
         "copy|use that",
     ),
     Kept("rows of a ledger", _write_row_set, _read_row_set, "put a copy"),
-    Kept("spent names", _write_names, lambda path: SpentChunks(path).holds(bytes(16)), "put a copy back"),
+    Kept("spent names", _write_names, lambda path: SpentChunks(path).contains(bytes(16)), "put a copy back"),
 ]
 
 

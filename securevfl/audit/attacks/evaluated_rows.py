@@ -82,5 +82,5 @@ def _of(pair: RealIdealPair, rows: Rows) -> EvaluatedRows:
     most = max(len(part) for part in schedule.partition(0))
     numbers = make_plan(job, rows=most, batches=schedule.batches, parties=len(run.parts)).numbers
     return EvaluatedRows(
-        f - less, own - less, label, job.protocol.shares.metrics_levels(numbers, classifies=loss.classifies)
+        f - less, own - less, label, job.protocol.shares.metric_quantizer(numbers, classifies=loss.classifies)
     )
