@@ -51,7 +51,8 @@ PUBLIC = {
 # adds a message that tells something names it in one of these; what is weighed by the receiver belongs to the first.
 IN_BITS = {  # no message has more bits than its entry, whatever was multiplied (tests/disclosure/door_watch.py)
     "IntersectionSize", "OutOfRangeCount", "GroupCounts", "LossSum", "RoundedScores", "OpenedWeights", "ReasonCodes",
-    "EvaluatedPoints", "NamedRows", "RoundedProducts", "RowStates", "ShuffledWords", "StoreSlots", "IntersectionTags", "PrfValues",
+    "EvaluatedPoints", "NamedRows", "RoundedProducts", "RowStates", "ShuffledWords", "StoreSlots",
+    "IntersectionTags", "PrfValues",
 }  # fmt: skip
 IN_NUMBERS = {  # counted one by one, of 64 bits at most: some 14 labels each; see threat-model.md
     "Labels", "MaskPartial", "OpenedProduct", "MaskedSummand", "Summand", "PartialSum", "PhaseSummand", "Pulled",

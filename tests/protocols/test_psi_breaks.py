@@ -117,7 +117,8 @@ def test_transfers_that_were_done_are_not_done_again(
     assert sorted(sets[0][row] for row in rows[0]) == list(range(2, 40))
     assert len(sent(first, MaskedStore)) == 2 * -(-okvs.table_rows(40) // 8)
     assert all(
-        sent(first, kind) and not sent(again, kind) for kind in (BaseOtOffer, VoleRows, VoleTrees, VoleSums, MaskedStore, StoreSlots)
+        sent(first, kind) and not sent(again, kind)
+        for kind in (BaseOtOffer, VoleRows, VoleTrees, VoleSums, MaskedStore, StoreSlots)
     )
     assert {m.seed for m in sent(again, VoleRequest)} == {m.seed for m in sent(first, VoleRequest)}  # type: ignore[attr-defined]
 

@@ -155,7 +155,17 @@ def expired_authorities(folder: Path) -> None:
                 certificate_checks.check_peer(bank, ca, "bank", now + timedelta(days=when))
 
 
-ORDERED = (Points, 2, "bank", False), (Points, 3, "bank", False), (IntersectionTags, 3, "bank", False), (IntersectionTags, 2, "bank", True)
+ORDERED = (
+    (Points, 2, "bank", False),
+    (Points, 3, "bank", False),
+    (IntersectionTags, 3, "bank", False),
+    (IntersectionTags, 2, "bank", True),
+)
+    (Points, 2, "bank", False),
+    (Points, 3, "bank", False),
+    (IntersectionTags, 3, "bank", False),
+    (IntersectionTags, 2, "bank", True),
+)
 
 
 def order_over_chunks() -> None:

@@ -74,7 +74,9 @@ def names_all(work: AlignmentWork, passive_rows: dict[str, int], done: dict[str,
         (psi_many._store_of if len(passive_rows) > 1 else psi_many._values_of)(work, passive, rows)
         permit = work.permit_ids(passive, work.rows)
         work.channel.send(passive, IntersectionSize(work.rows), permit=permit)
-        work.channel.send(passive, IntersectionTags(values[ascending_order(values[:, 2:]), 2:].tobytes()), permit=permit)
+        work.channel.send(
+            passive, IntersectionTags(values[ascending_order(values[:, 2:]), 2:].tobytes()), permit=permit
+        )
     return np.arange(work.rows)
 
 

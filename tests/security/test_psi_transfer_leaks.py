@@ -204,6 +204,8 @@ def test_names_of_steps_are_those_of_the_protocol() -> None:
     large = PartyView(SETS[:3], transfers=True).work
     assert all(two.count(stream) for stream in ("secrets", "mine", "back-0", "store-0"))
     assert all(many.count(stream) for stream in ("mine", "back-0", "back-1", "store-0", "store-1"))
-    assert all(large["bank"].journal.count(stream) for stream in ("request", "pairs-0", "pairs-1", "store-0", "store-1"))
+    assert all(
+        large["bank"].journal.count(stream) for stream in ("request", "pairs-0", "pairs-1", "store-0", "store-1")
+    )
     assert all(large["shop"].journal.count(stream) for stream in ("chosen", "theirs", "store"))
     assert psi_many.ITEMS_PER_MESSAGE == psi_work.ITEMS_PER_MESSAGE
