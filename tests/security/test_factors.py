@@ -161,11 +161,6 @@ ORDERED = (
     (IntersectionTags, 3, "bank", False),
     (IntersectionTags, 2, "bank", True),
 )
-    (Points, 2, "bank", False),
-    (Points, 3, "bank", False),
-    (IntersectionTags, 3, "bank", False),
-    (IntersectionTags, 2, "bank", True),
-)
 
 
 def order_over_chunks() -> None:
