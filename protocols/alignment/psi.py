@@ -7,19 +7,18 @@
               evaluated by oblivious transfer (psi_transfers.py), which avoids curve operations for each id; these take
               most of the time (docs/benchmarks.md).
 
-Two parties learn the ids that both have, and each other's number of rows. They do not learn the position of a common
-id in the other's table, nor anything about ids that they do not share. With more parties, nobody learns the common ids
-of two others.
+Two parties learn the ids that both have, and each other's number of rows. They do not learn the position of a common id
+in the other's table, nor anything about ids that they do not share. With more parties, nobody learns the common ids of
+two others.
 
 The common order is ascending by AES of the id under the nonce. It depends only on the common ids and the nonce.
 
 A party can only ask about ids that are in its set, and the other parties see the size of the set. Nothing prevents it
-from
-adding ids that it does not have: each guess costs one entry. With oblivious transfer a malicious party can add as many
-ids as its store has slots, a third more than its stated number of rows. The others record this number (docs/proof.md).
-If the others have granted it a number of ids, they check this number before any of their points is sent, and the party
-must use points. It can only name ids as common that it has asked about, and at most its stated number, because a name
-is a digest of the PRF.
+from adding ids that it does not have: each guess costs one entry. With oblivious transfer a malicious party can add as
+many ids as its store has slots, a third more than its stated number of rows. The others record this number
+(docs/proof.md). If the others have granted it a number of ids, they check this number before any of their points is
+sent, and the party must use points. It can only name ids as common that it has asked about, and at most its stated
+number, because a name is a digest of the PRF.
 
 An interrupted alignment resumes after the last complete chunk if every party has kept its journal. It uses the same
 secrets and stores for the same ids, so the others see nothing new. If a party has lost its journal, all parties start

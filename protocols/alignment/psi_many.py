@@ -21,9 +21,9 @@ With K = 2, P_1 learns which of its ids are common, and |X_2|; F_2' of other ids
 With K >= 3, for x in X_1, v_i(x) is s_i(x) if P_i has x, and pseudorandom otherwise. s_i(x) contains PRF(k_ij, x) of
 another passive party P_j, whose key P_1 does not have. So each single v_i(x) is pseudorandom to P_1, and so is every
 XOR that omits a passive party or includes one without x. P_1 learns which of its ids all parties have, and the sizes
-|X_i|. P_i learns which of its ids all parties have, and |X_1|, and nothing about other passive parties. Coalitions:
-P_1 with all passive parties except P_i learns the intersection of X_1 and X_i. P_1 with fewer passive parties learns
-which of its ids are common to all others. Passive parties together learn what each of them learns.
+|X_i|. P_i learns which of its ids all parties have, and |X_1|, and nothing about other passive parties. Coalitions: P_1
+with all passive parties except P_i learns the intersection of X_1 and X_i. P_1 with fewer passive parties learns which
+of its ids are common to all others. Passive parties together learn what each of them learns.
 
 A name of step 3 is half of F_i(x), which P_1 has only for ids that it has asked P_i about. A malicious P_1 therefore
 cannot name an id that it has not asked about, and not more ids than its stated number. P_i raises the same error for

@@ -6,9 +6,9 @@ Marvell     adds noise of a different size for each class, so that the residuals
 MaxNorm     adds noise along g, so that every row has the norm of the largest on average (Li et al. 2022, section 4.1)
 Rounding    rounds to a grid, up or down at random, so that the mean is unchanged (stochastic rounding)
 
-The noise must be secret, because a party that can reproduce it can subtract it. It is drawn from ChaCha20 streams
-under a key that is created for each training and stored in the party's checkpoint (`securevfl.training.checkpoint`).
-Each release of g has its own stream, so rounds that are repeated after an interruption release the same g with the same
+The noise must be secret, because a party that can reproduce it can subtract it. It is drawn from ChaCha20 streams under
+a key that is created for each training and stored in the party's checkpoint (`securevfl.training.checkpoint`). Each
+release of g has its own stream, so rounds that are repeated after an interruption release the same g with the same
 noise. Fresh noise would allow others to average it out.
 
 The guarantee of `Gaussian`: neighbouring tables differ in the label of one row. One release of g for a batch is a

@@ -3,10 +3,10 @@
 1. active -> passive   g      in the clear
    passive             J^T g
 
-A passive party learns g (n x c). The sign of g is the label, and the label and g determine f. Without its
-contribution, f is the sum of all other parties' outputs, the active party's among them, and over a run these sums span
-the columns of those parties (the leak `columns`). This protocol hides very little; it is the baseline for sealed
-residuals. A `defence` (see `securevfl.protocols.residuals.defences`) adds noise to g before it is sent.
+A passive party learns g (n x c). The sign of g is the label, and the label and g determine f. Without its contribution,
+f is the sum of all other parties' outputs, the active party's among them, and over a run these sums span the columns of
+those parties (the leak `columns`). This protocol hides very little; it is the baseline for sealed residuals. A
+`defence` (see `securevfl.protocols.residuals.defences`) adds noise to g before it is sent.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ Generalises the encrypted gradients of Hardy et al. 2017 and FedBCD 2019 section
 
 The active party decrypts uniform noise. A passive party learns its gradient: p linear equations about the n c numbers
 of g, the same equations in every epoch as long as J and the partition into batches are the same (assumption A2 of
-FedBCD). Steps 2 and 3 are repeated in every local step if J depends on the weights, otherwise they run once (FedBCD
-eq. 57). If local steps weigh rows, steps 2 and 3 run in every local step, so that their number reveals nothing. When
-the weights have not changed, the passive party sends the previous product with fresh blinding.
+FedBCD). Steps 2 and 3 are repeated in every local step if J depends on the weights, otherwise they run once (FedBCD eq.
+57). If local steps weigh rows, steps 2 and 3 run in every local step, so that their number reveals nothing. When the
+weights have not changed, the passive party sends the previous product with fresh blinding.
 
 The active party serves step 2 in a background thread, for exchanges in any order. A passive party may store a reply and
 use it later, repeatedly, or in another thread, while later exchanges continue. A key exists as long as an exchange
@@ -29,8 +29,8 @@ A malicious passive party obtains at most the agreed number of openings per resi
 declared columns and their check values. With the identity for J it would otherwise learn g of every row. It can choose
 the equations, for example the residuals of some rows. Under CKKS, a ciphertext that is not a product makes the key
 holder reveal parts of the secret key, 12 of its 4,096 ternary coefficients per value. The key of an epoch, and with it
-every [[g]] of the epoch, is then known after about 350 values. Under Paillier such a ciphertext reveals numbers about
-g and not the key.
+every [[g]] of the epoch, is then known after about 350 values. Under Paillier such a ciphertext reveals numbers about g
+and not the key.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from securevfl.families.declarations import run_declarations, run_roles
 from securevfl.families.run_facts import RunFacts, local_run_facts, pooled_run_facts
 from securevfl.families.table_preparation import prepare_party
 from securevfl.job import Job
-from securevfl.optim.defaults import why_sealed
+from securevfl.optim.defaults import why_not_on_shares
 from securevfl.protocols.declarations import MessageDeclaration
 
 ASSUMPTIONS = (
@@ -132,7 +132,11 @@ def _sheet(job: Job, roles: Roles, known: RunFacts | None, refused: Sequence[str
         f"{job.optimizer.label} on a {job.model.name} model, protocol {family.title(job, roles)}",
         *(f"code: {line}" for line in _code(job)),
         *(f"model: {line}" for line in job.model.note.splitlines()),
-        *([f"not on shares, as {why}"] if job.protocol.seals and (why := why_sealed(job.model, job.optimizer)) else []),
+        *(
+            [f"not on shares, as {why}"]
+            if job.protocol.seals and (why := why_not_on_shares(job.model, job.optimizer))
+            else []
+        ),
         *_weights(job),
         f"assumes: {ASSUMPTIONS}",
         f"encryption: {family.strength(job)}",

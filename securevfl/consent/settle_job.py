@@ -19,7 +19,7 @@ from securevfl.models.class_labels import classes_of
 from securevfl.models.row_weights import Weights, room_for
 from securevfl.models.trees import Trees
 from securevfl.optim.block_descent import BlockDescent
-from securevfl.optim.defaults import EVALUATE_EVERY, LONG_VISITS, VISITS, longer
+from securevfl.optim.defaults import EVALUATE_EVERY, LONG_STEP_ITERATIONS, MAX_ITERATIONS, iteration_factor
 
 MAX_EPOCHS = 10  # epochs
 
@@ -47,7 +47,7 @@ def most_epochs(job: Job) -> int:
     room = 1.0 if job.weights is None else job.weights.room
     if job.model.loss.reports_standard_errors:
         return math.ceil(3 * MAX_EPOCHS * math.sqrt(room))
-    return math.ceil(MAX_EPOCHS * longer(room))
+    return math.ceil(MAX_EPOCHS * iteration_factor(room))
 
 
 def _classified(job: Job, parties: Sequence[Party]) -> Job:
@@ -72,9 +72,9 @@ def _roomy(job: Job, weights: Weights) -> Job:
     """Return a job that left the room of its weights open with these weights, and with visits as many times as many as
     the room makes steps smaller, as far as the job left these open too."""
     update: dict[str, Any] = {"weights": weights}
-    more = 1.0 if job.weights is None or job.weights.most is not None else longer(weights.room)
+    more = 1.0 if job.weights is None or job.weights.most is not None else iteration_factor(weights.room)
     if isinstance(job.optimizer, BlockDescent) and more > 1:
-        if job.epochs in (VISITS, LONG_VISITS, job.model.defaults.get("epochs")):
+        if job.epochs in (MAX_ITERATIONS, LONG_STEP_ITERATIONS, job.model.defaults.get("epochs")):
             update["epochs"] = math.ceil(more * job.epochs)
         if job.evaluate_every == EVALUATE_EVERY:
             update["evaluate_every"] = math.ceil(more * EVALUATE_EVERY)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from securevfl.disclosure.counts import SUM_GROUPS, Disclosure, RunShape, earlier_share
 from securevfl.disclosure.leaks import Leak, LeakKind
-from securevfl.optim.defaults import why_sealed
+from securevfl.optim.defaults import why_not_on_shares
 from securevfl.options import JobOptions
 
 COLUMNS = LeakKind(
@@ -50,7 +50,7 @@ def _fewer(job: JobOptions, sizes: RunShape, own: Disclosure) -> str:
     """Say what would make the numbers too few, of what there is."""
     if own.learner in sizes.helpers:
         return 'let it store payloads that are masked (stored = "masks")'
-    choices = ['protocol = "shares", which tells nobody columns'] if not why_sealed(job.model) else []
+    choices = ['protocol = "shares", which tells nobody columns'] if not why_not_on_shares(job.model) else []
     if own.learner != sizes.active:
         choices += ["fewer epochs"] if sizes.epochs > 1 else []
         use = f"use {', or '.join(choices or ['larger tables of columns'])}"
