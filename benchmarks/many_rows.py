@@ -47,7 +47,7 @@ from securevfl.base.machine import one_heap
 from securevfl.bench.result_file import file_content
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.data.id_keys import id_keys
-from securevfl.data.load import forget, read_aligned
+from securevfl.data.load import delete_table_copy, read_aligned
 from securevfl.data.readers import read_ids
 from securevfl.data.register import Register
 from securevfl.data.row_order import read_rows, write_rows
@@ -144,7 +144,7 @@ def train(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
         checkpoints=Checkpoints(folder / f"{name}.states", name, every=10),
     )
     if client is None:
-        forget(own, data)
+        delete_table_copy(own, data)
     found = {"seconds": time.perf_counter() - began, "of these reading": read, "cpu_s": time.process_time() - spent}
     found |= {"reading_mb": base, "peak_mb": megabytes(), "sent_mb": part.counters.bytes_sent() / 1e6}
     found |= {"rounds": part.rounds, **part.metrics} | at_workers(client)

@@ -50,7 +50,7 @@ from benchmarks.papers.study import (
     spread,
     toll,
 )
-from securevfl.data.datasets import clicks
+from benchmarks.papers.clicks import clicks
 from securevfl.data.party import Party
 from securevfl.data.preparation import Preparation
 from securevfl.job import Job

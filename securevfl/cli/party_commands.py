@@ -139,7 +139,7 @@ def join(
     from securevfl.cli.live import live, step_of
     from securevfl.cli.show import figures, run_time_line
     from securevfl.consent.consent_sheet import AgreedSheets
-    from securevfl.data.load import forget
+    from securevfl.data.load import delete_table_copy
     from securevfl.job import Job
     from securevfl.organisations.join import join as run
     from securevfl.training.checkpoint import FINISHED, Checkpoints
@@ -192,7 +192,7 @@ def join(
     if html is not None:
         write_report(html, part, alone=metrics_alone(job, own), sheet="".join(sheet.first for sheet in sheets))
     if data is not None:
-        forget(own, data)
+        delete_table_copy(own, data)
     if part.standing is Standing.NEW:
         typer.echo(run_time_line(part.path))
     else:

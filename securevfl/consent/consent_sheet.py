@@ -28,8 +28,8 @@ from securevfl.families.declarations import declared_of, roles_of
 from securevfl.families.run_facts import Known, known_alone, known_run
 from securevfl.families.table_preparation import prepare
 from securevfl.job import Job
-from securevfl.models.class_labels import classes_of
-from securevfl.models.row_weights import Weights, room_for
+from securevfl.models.class_labels import find_classes
+from securevfl.models.row_weights import Weights, with_max_weight
 from securevfl.models.trees import Trees
 from securevfl.optim.block_descent import BlockDescent
 from securevfl.optim.defaults import EVALUATE_EVERY, LONG_VISITS, VISITS, longer, why_sealed
@@ -80,9 +80,9 @@ def _classified(job: Job, parties: Sequence[Party]) -> Job:
         job = job.model_copy(update={"model": rest})
     if job.weights is None or not job.model.loss.classifies:
         return job
-    classes = classes_of(lead.name, job.model.loss, lead.y, job.positive)
+    classes = find_classes(lead.name, job.model.loss, lead.y, job.positive)
     train = job.schedule(register_of(parties)).flow
-    return _roomy(job, room_for(lead.name, job.weights, job.model.loss, lead.y, classes, train))
+    return _roomy(job, with_max_weight(lead.name, job.weights, job.model.loss, lead.y, classes, train))
 
 
 def _roomy(job: Job, weights: Weights) -> Job:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from securevfl.base.arrays import Floats, RowSlices
-from securevfl.data.baseline import SCORE, Baseline, of_numbers
+from securevfl.data.baseline import SCORE, Baseline, numeric_baseline
 from securevfl.errors import ConfigError
 from securevfl.families.divergence import check_outcome
 from securevfl.families.score_results import AnsweredRows, KnownRows
@@ -39,7 +39,7 @@ class Player(ABC):
     """One party at work under one method."""
 
     calibration: Sequence[list[float]] = ()  # as of the last measurement (`metrics.calibration`)
-    spread: Mapping[str, float] = {}  # of the metrics of the last measurement (`metrics.spread`)
+    spread: Mapping[str, float] = {}  # of the metrics of the last measurement (`metrics.standard_errors`)
     scored: Baseline | None = None  # of the scores of the last measurement, where these are told
 
     @abstractmethod
@@ -82,9 +82,9 @@ class Player(ABC):
             said = loss.proba(f)[:, 1] if loss.classifies else loss.mean(f, data.counted)
             found = labels == data.counted[1] if loss.classifies else labels
             self.calibration = metrics.calibration(found, said, weights=counts).tolist()
-            self.scored = of_numbers(SCORE, said)
+            self.scored = numeric_baseline(SCORE, said)
         if last:
-            self.spread = metrics.spread(loss, f, labels, data.counted, counts)
+            self.spread = metrics.standard_errors(loss, f, labels, data.counted, counts)
         return metrics.evaluate(loss, f, labels, data.counted, counts)
 
     def prepare(self, data: TrainingData) -> Generator[Round]:

@@ -119,9 +119,9 @@ def _talk(
                 tables[other].count,
                 joint_statistics.context(channel, one, two, f"correlations {one} {two}"),
             )
-            R, K = rounded_correlations(context, [own.standard, own.white], [width, width])  # 3
+            R, K = rounded_correlations(context, [own.Z, own.Q], [width, width])  # 3
             correlations.append(
-                Correlations(party.name, other, own.names, R, own.alone, own.inflation(K, CORRELATION_NOISE))
+                Correlations(party.name, other, own.names, R, own.local_inflation, own.joint_inflation(K, CORRELATION_NOISE))
             )
     return correlations
 
@@ -144,14 +144,14 @@ def _tables(party: Party, own: OwnColumns, names: Sequence[str], channel: Channe
 
 def _some(own: OwnColumns) -> Floats:
     """Return the rows of the columns that bits are counted in."""
-    return own.standard[:: -(-len(own.standard) // SAMPLE)]
+    return own.Z[:: -(-len(own.Z) // SAMPLE)]
 
 
 def _held(own: OwnColumns) -> float:
     """Return how many bits all rows of the columns hold together, where the one that holds least counts for all if that
     is less: as many numbers are told of it as of any other."""
     some = _some(own)
-    return len(own.standard) * min(Holds.of(some).bits, len(own.names) * float(entropies(some).min()))
+    return len(own.Z) * min(Holds.of(some).bits, len(own.names) * float(entropies(some).min()))
 
 
 def _disclosure(me: str, own: OwnColumns, held: float, other: str, columns: int) -> Disclosure:

@@ -30,8 +30,8 @@ from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry
 from securevfl.disclosure.summed_bits import MOST, summed, told_before
 from securevfl.errors import LabelError, PartiesError, TableError
-from securevfl.models.class_labels import class_name, classes_of
-from securevfl.models.group_metrics import rates_of_counts
+from securevfl.models.class_labels import class_name, find_classes
+from securevfl.models.group_metrics import rates_from_counts
 from securevfl.models.standard_losses import LogisticLoss
 from securevfl.organisations import joint_statistics
 from securevfl.organisations.joint_statistics import TableShape
@@ -127,7 +127,7 @@ def local_group_rates(
     as `request_group_rates`."""
     names, marks = _groups(party, groups)
     counts = marks.T @ _outcomes(party, said, positive)
-    return {name: rates_of_counts(*own) for name, own in zip(names, counts.tolist(), strict=True)}
+    return {name: rates_from_counts(*own) for name, own in zip(names, counts.tolist(), strict=True)}
 
 
 def simulate_group_rates(
@@ -157,7 +157,7 @@ def _outcomes(party: Party, said: ArrayLike, positive: str | None) -> NDArray[np
             f"party {party.name}: labels of two classes and a prediction for each of {len(party):,} rows were "
             "expected; bring the table with labels, and predictions of all its rows"
         )
-    name = classes_of(party.name, LogisticLoss(), party.y, positive)[1]
+    name = find_classes(party.name, LogisticLoss(), party.y, positive)[1]
     of_it, selected = party.y == name, classes == class_name(name)
     cells = selected & of_it, selected & ~of_it, ~selected & of_it, ~selected & ~of_it
     return np.stack(cells, axis=1).astype(np.int64)
@@ -201,7 +201,7 @@ def _ask(party: Party, marks: NDArray[np.int64], channel: Channel, peer: str) ->
     names, counts = receive_group_counts(
         joint_statistics.context(channel, party.name, peer, "groups"), marks, table.count
     )  # 3
-    return {name: rates_of_counts(*own) for name, own in zip(names, np.maximum(counts, 0.0).tolist(), strict=True)}
+    return {name: rates_from_counts(*own) for name, own in zip(names, np.maximum(counts, 0.0).tolist(), strict=True)}
 
 
 def _give(

@@ -27,12 +27,12 @@ from securevfl.base.config import plain
 from securevfl.base.roles import Roles
 from securevfl.consent.booking import Booking, Sitting
 from securevfl.consent.consent_sheet import Sheet, own_sheet
-from securevfl.data.baseline import baselines, most
+from securevfl.data.baseline import baselines, max_baseline_rows
 from securevfl.data.party import Party
 from securevfl.data.preparation import FittedPreparation
 from securevfl.data.register import Register
 from securevfl.data.schedule import Schedule
-from securevfl.data.validation import some
+from securevfl.data.validation import name_list
 from securevfl.disclosure.counts import Sizes
 from securevfl.disclosure.exposure import ROWS, enough
 from securevfl.disclosure.ledger import DisclosureLedger
@@ -56,7 +56,12 @@ from securevfl.models import metrics
 from securevfl.models.linear import LinearModel
 from securevfl.models.log_link_losses import LogLinkLoss
 from securevfl.models.rounding_error import coefficient_error, report_coefficient_error
-from securevfl.models.separation import FAR, GROW, columns_with_large_effect, separating_columns
+from securevfl.models.separation import (
+    GROWING_COEFFICIENTS,
+    MAX_COLUMN_EFFECT,
+    columns_with_large_effect,
+    separating_columns,
+)
 from securevfl.models.standard_losses import LogisticLoss, SoftmaxLoss
 from securevfl.optim.block_descent import BlockDescent
 from securevfl.protocols.handshake import RunHello, StopDecision, exchange_hellos
@@ -153,7 +158,7 @@ class Trainee:
             counters=context.channel.counters,
             path=context.channel.clock.path(),
             run=self.run,
-            trained=len(data.schedule.flow),
+            trained=len(data.schedule.batch_order),
             held_out=len(data.schedule.test),
             model=self.party.model,
         )
@@ -173,7 +178,9 @@ class Trainee:
             return
         names = np.array((self.party.preparation or FittedPreparation(self.party.columns)).features)
         if (found := separating_columns(self.data.raw(rows), targets[rows] > 0)).any():
-            self._notice(f"columns that separate the labels: {some(names[found].tolist())}; {GROW}")
+            self._notice(
+                f"columns that separate the labels: {name_list(names[found].tolist())}; {GROWING_COEFFICIENTS}"
+            )
 
     def _tell_far(self, measured: dict[str, float]) -> None:
         """Say in a DataNotice that the model separates classes, as far as this party knows by metrics or by weights of
@@ -181,14 +188,16 @@ class Trainee:
         if not self._unbounded:
             return
         if measured.get("auc") == 1.0:
-            self._notice(f"the model ranks all rows that were measured right: classes may be separated; {GROW}")
+            self._notice(
+                f"the model ranks all rows that were measured right: classes may be separated; {GROWING_COEFFICIENTS}"
+            )
         theta, rows = self._player.outcome().get("theta"), self.data.schedule.sample(MAX_FITTING_ROWS)
         names = np.array((self.party.preparation or FittedPreparation(self.party.columns)).features)
         if not isinstance(theta, np.ndarray) or theta.ndim != 2 or len(theta) < len(names):
             return
         if (found := columns_with_large_effect(theta[: len(names)], self.data.scaled(rows))).any():
-            what = f"columns that by themselves move f by more than {FAR:g}: {some(names[found].tolist())}"
-            self._notice(f"{what}; where they separate classes {GROW}")
+            what = f"columns that by themselves move f by more than {MAX_COLUMN_EFFECT:g}: {name_list(names[found].tolist())}"
+            self._notice(f"{what}; where they separate classes {GROWING_COEFFICIENTS}")
 
     def _notice(self, what: str) -> None:
         descends = isinstance(self.job.optimizer, BlockDescent)
@@ -238,7 +247,7 @@ class Trainee:
         target, patience = self.job.target, self.job.patience
         if target is not None and metrics.reached(target.metric, measured[target.metric], target.value):
             return True
-        if patience is None or patience.metric not in measured or self.rounds <= self.data.schedule.settled:
+        if patience is None or patience.metric not in measured or self.rounds <= self.data.schedule.subset_iterations:
             return False
         now = [*self._past(patience.metric), measured[patience.metric]]
         return metrics.stale(patience.metric, now, patience.evaluations, patience.tolerance)
@@ -253,14 +262,14 @@ class Trainee:
         """Whether the model is better than at every evaluation before, by the metric that patience watches, or else by
         the loss."""
         metric = "loss" if self.job.patience is None else self.job.patience.metric
-        if metric not in measured or self.rounds <= self.data.schedule.settled:
+        if metric not in measured or self.rounds <= self.data.schedule.subset_iterations:
             return False
         return metrics.improves(metric, measured[metric], self._past(metric))
 
     def _past(self, metric: str) -> list[float]:
         """Return the values of this metric in the evaluations so far, of models whose last visit was to all rows or to
         the largest part of them: of models of fewer rows none is kept, nor does it end a training."""
-        settled = self.data.schedule.settled
+        settled = self.data.schedule.subset_iterations
         return [record[metric] for record in self._history if metric in record and record["round"] > settled]
 
     def _evaluate_and_decide(self) -> tuple[dict[str, float], bool]:
@@ -380,7 +389,7 @@ def take_part(
         booking.settle(silent=channel.counters.messages_sent() == before)
     part.data = table.hex()
     raw = met.raw.table  # what the training rows looked like, as they came
-    looked = baselines(raw, schedule.sample(most(raw.X)))
+    looked = baselines(raw, schedule.sample(max_baseline_rows(raw.X)))
     part.baseline = [*(each for each in looked if each.column in part.columns), *part.baseline]
     if checkpoints is not None:
         checkpoints.finish(key, part)
@@ -536,8 +545,8 @@ def _weighed(job: Job, met: _Met, context: PartyContext, booking: Booking, saved
     if job.prepare.woe is None:
         return met.party
     if saved is not None:
-        return met.party.weighed(FittedPreparation.read(met.raw.columns, saved.preparation))
-    party = weigh(job, met.party, met.schedule.flow, context)
+        return met.party.with_woe_weights(FittedPreparation.read(met.raw.columns, saved.preparation))
+    party = weigh(job, met.party, met.schedule.batch_order, context)
     booking.check(replace(met.sizes, enough={party.name: enough(party.X[met.schedule.sample(ROWS)])}))
     return party
 

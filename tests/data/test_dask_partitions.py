@@ -90,7 +90,7 @@ def test_two_processes_learn_the_weights_of_one(client: Any, parties: Any, alone
 def test_no_process_holds_all_rows(client: Any, parties: Any) -> None:
     _, table = parties
     shop: Any = partition_party("shop", table, DaskBackend(client)).X
-    matrix = shop.tall(np.arange(ROWS), Scaling.none(12))
+    matrix = shop.scaled_matrix(np.arange(ROWS), Scaling.none(12))
     held = dict(part.run(WHO).result() for part in matrix.parts)
     assert len(held) == 2
     assert os.getpid() not in held
@@ -116,7 +116,7 @@ def test_a_worker_that_is_killed_costs_time_alone(client: Any, parties: Any, alo
 def test_what_a_worker_raises_is_told_without_its_values(client: Any, parties: Any) -> None:
     _, table = parties
     shop: Any = partition_party("shop", table, DaskBackend(client)).X
-    matrix = shop.tall(np.arange(ROWS), Scaling.none(12))
+    matrix = shop.scaled_matrix(np.arange(ROWS), Scaling.none(12))
     with pytest.raises(TransportError, match=r"worker .* ValueError came"):
         matrix @ np.full((7, 1), 987654.321)
 

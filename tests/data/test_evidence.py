@@ -8,8 +8,8 @@ import pytest
 
 import securevfl as vfl
 from securevfl.data.columns import columns_of
-from securevfl.data.preparation import FittedPreparation, Preparation, fit
-from securevfl.data.woe import BinIndicators, Woe, WoeTransform, weighed
+from securevfl.data.preparation import FittedPreparation, Preparation, fit_preparation
+from securevfl.data.woe import BinIndicators, Woe, WoeTransform, apply_class_counts
 from securevfl.errors import ConfigError
 
 N = 600
@@ -25,14 +25,14 @@ WOE = Woe(bins=4, rows=30)
 
 def bins_of(woe: Woe = WOE) -> tuple[FittedPreparation, np.ndarray]:
     own = columns_of("shop", TABLE)
-    made = fit("shop", own, TRAIN, Preparation(woe=woe))
+    made = fit_preparation("shop", own, TRAIN, Preparation(woe=woe))
     return made, made.apply(own)
 
 
 def weights_of(woe: Woe = WOE) -> FittedPreparation:
     made, places = bins_of(woe)
     rows = BinIndicators(places[TRAIN], woe.slots)
-    return FittedPreparation(made.columns, weighed(made.steps, rows, rows.positives(LATER[TRAIN]), woe))
+    return FittedPreparation(made.columns, apply_class_counts(made.steps, rows, rows.positives(LATER[TRAIN]), woe))
 
 
 def test_no_bin_has_fewer_rows_than_the_job_says() -> None:

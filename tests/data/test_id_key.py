@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 
 import securevfl as vfl
-from securevfl.data.composite_ids import _letters, composed, normal
+from securevfl.data.composite_ids import _letters, compose_ids, normalise
 from securevfl.data.load import read_parties
 from securevfl.data.parquet_source import ParquetSource
 from securevfl.data.readers import id_rule_version, read_ids, read_party, read_table
@@ -79,15 +79,15 @@ def test_the_tables_are_the_same_under_every_python() -> None:
     ],
 )
 def test_what_is_written_in_several_ways_has_one_form(values: list[str], form: str) -> None:
-    assert {normal(value) for value in values} == {form}
-    assert normal(form) == form
+    assert {normalise(value) for value in values} == {form}
+    assert normalise(form) == form
 
 
 def test_values_are_parted_and_gaps_counted() -> None:
-    assert composed([["An na", "Ann"], ["B", "ab"], [7, 7.0]]) == ["1|anna|b|7", "1|ann|ab|7"]
+    assert compose_ids([["An na", "Ann"], ["B", "ab"], [7, 7.0]]) == ["1|anna|b|7", "1|ann|ab|7"]
     for gap in (None, float("nan"), " ", "--"):
         with pytest.raises(IdError, match="2 rows lack them in one"):
-            composed([["a", gap, "c"], [gap, 2, 3]])
+            compose_ids([["a", gap, "c"], [gap, 2, 3]])
 
 
 def tables(folder: Path, kind: str) -> dict[str, Path]:
@@ -116,7 +116,7 @@ def test_files_are_read_by_several_columns_which_are_no_features(kind: str, tmp_
     assert bank.columns == ["a"]
     assert set(bank.ids.tolist()) >= {"1|zoeu|19800102", "1|annohara|19900304"}
     table = read_table(paths["shop"], id_column="who,day", chosen=["b"])
-    np.testing.assert_array_equal(table.held.X[:, 0], [1, 0, 3])
+    np.testing.assert_array_equal(table.columns.X[:, 0], [1, 0, 3])
     shop = read_party("shop", paths["shop"], id_column="who,day")
     both = vfl.align([bank, shop])
     assert [party.X[:, 0].tolist() for party in both] == [[1, 4], [0, 1]]

@@ -14,7 +14,7 @@ from pyarrow import csv, parquet
 import securevfl as vfl
 from securevfl import errors
 from securevfl.data import load, store
-from securevfl.data.load import forget, read_aligned, read_parties
+from securevfl.data.load import delete_table_copy, read_aligned, read_parties
 from securevfl.data.party import Party
 from securevfl.data.readers import read_ids, read_party
 from securevfl.data.row_order import write_rows
@@ -115,14 +115,14 @@ def test_a_copy_serves_again_while_it_fits(files: dict[str, Path]) -> None:
     write_rows(data, np.arange(50))
     changed, _ = read(job())
     assert len(changed) == 50
-    forget(changed, data)
+    delete_table_copy(changed, data)
     assert not copy.exists()
 
 
 def test_what_is_not_ours_stays(files: dict[str, Path]) -> None:
     own = read_aligned("shop", files["shop"], job(), id_column="id", label_column="y")
     table_path(files["shop"]).write_text("a user's own")
-    forget(own, files["shop"])
+    delete_table_copy(own, files["shop"])
     assert table_path(files["shop"]).exists()
 
 

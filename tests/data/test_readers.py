@@ -146,11 +146,11 @@ def test_a_csv_is_read_as_the_standard_library_reads_it(rows: list[tuple[str, fl
     assert table.ids.tolist() == expected["id"]
     for j, name in enumerate(("a", "b")):
         numbers = [np.nan if text is None else float(text) for text in expected[name]]
-        np.testing.assert_array_equal(table.held.X[:, j], numbers)
+        np.testing.assert_array_equal(table.columns.X[:, j], numbers)
 
 
 def test_a_csv_is_read_in_blocks_with_values_of_two_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "BLOCK", 40)
+    monkeypatch.setattr(readers, "CSV_BLOCK_BYTES", 40)
     lines = [f'"{row}",{row / 8},{row % 3}' for row in range(20)]
     lines[10] = '"two\nlines",1.25,1'
     (tmp_path / "t.csv").write_text("\n".join(["id,a,y", *lines, ""]) + "\n" * 9 + "20,2.5,2\n")
@@ -228,7 +228,7 @@ def test_texts_and_gaps_are_read_as_they_are(tmp_path: Path, suffix: str) -> Non
         parquet.write_table(table, path)
     party = read_party("shop", path)
     assert party.columns == ["n", "t"]
-    assert party.levels == {"t": ("3", "a", "b")}
+    assert party.categories == {"t": ("3", "a", "b")}
     np.testing.assert_array_equal(party.X, [[1.5, 2], [np.nan, 0], [2, np.nan], [3, 1], [4, 0]])
 
 

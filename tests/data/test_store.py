@@ -53,8 +53,8 @@ def write(path: Path, X: np.ndarray = X, *, labels: bool = False, kind: str = "f
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of 7 rows and buckets of 11."""
-    monkeypatch.setattr(parquet_source, "BATCH", 8 * D * 7)
-    monkeypatch.setattr(store, "BUCKET", (8 + 8 * D) * 11)
+    monkeypatch.setattr(parquet_source, "BATCH_BYTES", 8 * D * 7)
+    monkeypatch.setattr(store, "BUCKET_BYTES", (8 + 8 * D) * 11)
 
 
 @pytest.mark.usefixtures("small_pieces")
@@ -67,7 +67,7 @@ def test_rows_are_those_of_the_table_in_memory(tmp_path: Path, kind: str, order:
     assert (len(stored), stored.columns, stored.active) == (len(kept), kept.columns, True)
     assert stored.X.shape == kept.X.shape
     assert stored.order == kept.order != b""
-    assert stored.named
+    assert stored.has_ids
     assert stored.register == kept.register
     np.testing.assert_array_equal(stored.register.order, kept.register.order)
     assert stored.content == kept.content
@@ -288,13 +288,13 @@ def test_moments_are_numpy_s(rows: int, columns: int, chunk: int, scale: float, 
 PROGRAM = """
 import sys
 from pathlib import Path
-from securevfl.base import tall
+from securevfl.base import chunked_matrix
 from securevfl.data import location_scale, parquet_source, store
 
 def peak():
     return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
 
-parquet_source.BATCH, store.BUCKET, tall.BLOCK = 4 << 20, 8 << 20, 1 << 18
+parquet_source.BATCH_BYTES, store.BUCKET_BYTES, chunked_matrix.BLOCK = 4 << 20, 8 << 20, 1 << 18
 before = peak()
 party = store.store_table("shop", sys.argv[1], sys.argv[2])
 location_scale.moments(party.X, store.np.random.default_rng(0).permutation(len(party)))

@@ -10,9 +10,9 @@ import pytest
 
 import securevfl as vfl
 from securevfl.data.columns import columns_of
-from securevfl.data.preparation import Preparation, fit
+from securevfl.data.preparation import Preparation, fit_preparation
 from securevfl.data.readers import read_table
-from securevfl.data.text_values import meant, parse_dates, parse_numbers
+from securevfl.data.text_values import parse_dates, parse_numbers, unreadable_format
 from securevfl.errors import TableError
 from securevfl.families.table_preparation import prepare
 
@@ -91,7 +91,7 @@ def test_what_cannot_be_read_is_named_and_no_text(tmp_path: Path, what: str, tex
     "texts", [["A-12", "B-7"], ["EUR", "USD"], ["3 rooms", "4 rooms"], ["ABC 12 x"], ["1/2", "3/4"], []]
 )
 def test_other_texts_mean_nothing(texts: list[str]) -> None:
-    assert not meant(texts)
+    assert not unreadable_format(texts)
 
 
 def files(folder: Path) -> list[Path]:
@@ -108,12 +108,12 @@ def files(folder: Path) -> list[Path]:
 
 def test_every_reader_reads_them_alike(tmp_path: Path) -> None:
     for path in files(tmp_path):
-        table = read_table(path).held
+        table = read_table(path).columns
         assert table.X.tolist() == [[1000.5 + k, 3.0 * k, EXPECTED[k]] for k in range(3)], path
         assert table.dates == {"since"}
-        assert not table.levels
-        held = read_table(path, chosen=["since", "sum"], texts=["sum"]).held
-        assert held.levels["sum"] == ("1,000.50", "1,001.50", "1,002.50"), path
+        assert not table.categories
+        held = read_table(path, chosen=["since", "sum"], texts=["sum"]).columns
+        assert held.categories["sum"] == ("1,000.50", "1,001.50", "1,002.50"), path
 
 
 @pytest.mark.parametrize("kind", ["datetime64[s]", "datetime64[ns]", object])
@@ -136,7 +136,7 @@ def test_a_date_becomes_days_and_the_parts_that_vary() -> None:
     own = columns_of(
         "shop", pa.table({"since": [*DAYS, None], "in_may": [f"2024-05-{day:02}" for day in (1, 2, 3, 6)]})
     )
-    made = fit("shop", own, np.arange(4), Preparation())
+    made = fit_preparation("shop", own, np.arange(4), Preparation())
     assert made.features == ["since", "since=month", "since=weekday", "in_may", "in_may=weekday"]
     X = made.apply(own)
     assert X[:3, 1].tolist() == [2, 1, 12]

@@ -128,11 +128,11 @@ def alarms_of_looks() -> None:
         levels = {name: value for name, value in before.levels.items() if name in names}
         kept = baselines(Columns(before.X[:, at], names, levels), np.arange(n))
         fresh = Columns(new.X[:, at], names, levels)
-        for each in drift.drifts(kept, fresh):
+        for each in drift.measure_drift(kept, fresh):
             for factor, beyond in ((1.05, True), (0.95, False)):
                 (same,) = (
                     one
-                    for one in drift.drifts(kept, fresh, alarms=factor * each.p * 2 * len(names))
+                    for one in drift.measure_drift(kept, fresh, alarms=factor * each.p * 2 * len(names))
                     if one.column == each.column
                 )
                 assert same.shifted == beyond, (names, each.column)
@@ -210,7 +210,7 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
         names_of_questions,
     ),
     "alarms shared among half of the looks": (
-        lambda: edited(drift, "drifts", ("looks = 2 * len(kept)", "looks = len(kept)")),
+        lambda: edited(drift, "measure_drift", ("tests = 2 * len(baselines)", "tests = len(baselines)")),
         alarms_of_looks,
     ),
     "an authority that has expired": (

@@ -79,15 +79,15 @@ def received(job: vfl.Job, tables: Sequence[vfl.Party]) -> Received:
     assert isinstance(model, Transfer)
 
     def scaled(X: Floats) -> Floats:
-        own = X[schedule.flow]
+        own = X[schedule.batch_order]
         return np.asarray((X - own.mean(axis=0)) / own.std(axis=0))
 
     U = model.build(COLUMNS, run.parts["shop"].state["theta"]).forward(scaled(shop.X))
-    whole = taylor.length(len(schedule.flow), model.units)
+    whole = taylor.length(len(schedule.batch_order), model.units)
     gradients = [fact for fact in observer.learned if fact.J.matrix.shape[0] == whole]
     scores = [fact for fact in observer.learned if fact.J.matrix.shape[0] != whole]
-    own = np.column_stack([scaled(bank.X), np.ones(len(bank))])[schedule.flow]
-    return Received(gradients, scores, U[schedule.flow], U[schedule.test], own)
+    own = np.column_stack([scaled(bank.X), np.ones(len(bank))])[schedule.batch_order]
+    return Received(gradients, scores, U[schedule.batch_order], U[schedule.test], own)
 
 
 def job(units: int, optimizer: Any, rounds: int, residual: Any, gamma: float, **keys: Any) -> vfl.Job:
@@ -199,7 +199,7 @@ def test_one_opening_and_moments_tell_labels_less_than_an_opening_a_step() -> No
     bank = parties(400)[0]
     schedule = job(6, vfl.FedSGD(lr=4.0), 1, "open", 0.005, test_fraction=0.0).schedule(register_of(parties(400)))
     assert bank.y is not None
-    positive, found = bank.y[schedule.flow] == 1, {}
+    positive, found = bank.y[schedule.batch_order] == 1, {}
     for openings, linearised in ((8, False), (1, True), (1, False)):
         vector, moments = of_one_exchange("shop", openings, linearised)
         units, _, rows = np.linalg.svd(vector, full_matrices=False)

@@ -30,7 +30,7 @@ class BinCounts(LabelAttack):
     remedy = fixed_remedy("fewer bins of more rows (prepare.woe), or columns as they are")
 
     def guess(self, view: PartyView, pair: RealIdealPair) -> Floats:
-        seen, rows = pair.bins_recording[view.name], pair.schedule.flow
+        seen, rows = pair.bins_recording[view.name], pair.schedule.batch_order
         labels = np.full((len(pair.labels), 1), np.nan)
         for opened in seen.bin_counts:
             labels[rows] = np.linalg.lstsq(opened.J.T, opened.gradient)[0]

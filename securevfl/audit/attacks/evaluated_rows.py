@@ -47,7 +47,7 @@ class EvaluatedRows:
 
 MEASURED: tuple[Requirement, ...] = (
     (lambda job: job.protocol.shares is not None, "no pairs of a level and a label are told but on shares"),
-    (lambda job: pair_metrics.fits(job.model.loss), "one sum of losses is told, and no pairs"),
+    (lambda job: pair_metrics.supports_pairs(job.model.loss), "one sum of losses is told, and no pairs"),
     WEIGHT_PER_COLUMN,
 )
 
@@ -62,8 +62,8 @@ class PairsAttack(Attack):
 def measured(pair: RealIdealPair) -> tuple[EvaluatedRows, EvaluatedRows]:
     """Return the rows that are evaluated, as far as there is room, and others that were not: those trained on."""
     schedule = pair.schedule
-    held = schedule.test if len(schedule.test) else schedule.flow
-    return _of(pair, held[:MAX_LOSS_ROWS]), _of(pair, schedule.flow)
+    held = schedule.test if len(schedule.test) else schedule.batch_order
+    return _of(pair, held[:MAX_LOSS_ROWS]), _of(pair, schedule.batch_order)
 
 
 def _of(pair: RealIdealPair, rows: Rows) -> EvaluatedRows:

@@ -37,7 +37,7 @@ class QueriedScores:
 def query_scores(pair: RealIdealPair) -> QueriedScores:
     """Rows that were held out, or if there are none, as good as new ones, scored by the finished model."""
     run, schedule = pair.real_run[0], pair.schedule
-    rows = (schedule.test if len(schedule.test) else schedule.flow)[:ROWS]
+    rows = (schedule.test if len(schedule.test) else schedule.batch_order)[:ROWS]
     tables = {party.name: party.X[rows] for party in pair.parties if party.columns}
     learner = run.active.asker
     scores = run.decision(tables)

@@ -93,7 +93,7 @@ def received(pair: RealIdealPair, tape: Recording) -> list[ColumnNumbers]:
 def _sums(pair: RealIdealPair, tape: Recording, source: str) -> Numbers:
     """Yield what this party collected, or gave in the clear: by batch, and of the held-out rows."""
     schedule = pair.schedule
-    asked = schedule.test if len(schedule.test) else schedule.flow
+    asked = schedule.test if len(schedule.test) else schedule.batch_order
     told = tape.evaluated(source).reshape(-1, len(asked), pair.real_run[0].parts[source].outputs)
     if len(schedule.test):
         yield schedule.test, list(told)

@@ -105,7 +105,7 @@ class SharesMethod(Method[SharesJob]):
             )
         if job.reshuffle:
             raise ValueError("shares prepare batches ahead, which stay the same; set reshuffle = false")
-        told = pair_metrics.level_names(job.model.loss)
+        told = pair_metrics.pair_metric_names(job.model.loss)
         for key, stop in (("target", job.target), ("patience", job.patience)):
             if stop is not None and stop.metric not in told:
                 raise ValueError(
@@ -170,7 +170,7 @@ class SharesMethod(Method[SharesJob]):
             *chunk_agreement.declares(),
             *offline_phase.declares(),
             *iteration.declares(),
-            *(score_label_pairs.declares if pair_metrics.fits(job.model.loss) else opened_loss.declares)(),
+            *(score_label_pairs.declares if pair_metrics.supports_pairs(job.model.loss) else opened_loss.declares)(),
             *range_count.declares_counts(),
             *opened_scores.declares(roles.role(asks) if asks in roles.parties else PASSIVE),
             *(opened_weights.declares() if job.protocol.shares.open_weights else ()),
@@ -181,7 +181,7 @@ class SharesMethod(Method[SharesJob]):
         """Count what a whole run discloses: a level of each output of each row, from the partner, or one sum of losses,
         whenever metrics are taken, and one count a chunk; and the bits of weights that are told, about labels and
         about the columns of each other party."""
-        fits, times, opened = pair_metrics.fits(job.model.loss), measures(job, sizes), chunks(job, sizes)
+        fits, times, opened = pair_metrics.supports_pairs(job.model.loss), measures(job, sizes), chunks(job, sizes)
         found = [Disclosure("scores", sizes.active, sizes.passives, opened if fits else opened + 2 * times, 0)]
         if fits and (told := times * measured(sizes) * sizes.outputs):
             rows, giver = evaluated(job, sizes)[0], _partner(job, sizes.passives, sizes.columns)
@@ -215,7 +215,7 @@ class SharesMethod(Method[SharesJob]):
     def openings(self, job: SharesJob, sizes: Sizes) -> str:
         rows, times = measured(sizes), measures(job, sizes)
         each = " of each class" if sizes.outputs > 1 else ""
-        if not pair_metrics.fits(job.model.loss):
+        if not pair_metrics.supports_pairs(job.model.loss):
             return f"{times} sums of losses; {chunks(job, sizes)} counts of rows near the table's end, one a chunk"
         return (
             f"(level, label) pairs{each} of {rows} rows in a hidden order, {times} times; "

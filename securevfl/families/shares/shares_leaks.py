@@ -99,7 +99,7 @@ def metric_leaks(job: JobOptions, sizes: Sizes) -> Iterator[Leak]:
     rows, times = measured(sizes), measures(job, sizes)
     if not rows:
         return
-    few, pairs = [], pair_metrics.fits(job.model.loss)  # where not, one sum of losses is told
+    few, pairs = [], pair_metrics.supports_pairs(job.model.loss)  # where not, one sum of losses is told
     if pairs and rows < MIN_PAIR_ROWS:
         few.append(f"metrics are of {rows} rows, fewer than {MIN_PAIR_ROWS}")
     if pairs and sizes.alike is not None and sizes.alike < MIN_ROWS_PER_LABEL:

@@ -93,7 +93,7 @@ class Measures:
                 )
             return {}
         self._note_measure(data, rows)
-        if not pair_metrics.fits(loss):
+        if not pair_metrics.supports_pairs(loss):
             return self._sum_of_losses(data, rows, state, rounds)
         labels, classes = data.labels(rows.rows), data.classes
         own, levels = None, self._levels(loss)
@@ -214,7 +214,9 @@ class Measures:
         every, rows, last = self._job.evaluation_interval, len(self._evaluated(data)), first + visits
         due = {number for number in range(first + 1, last + 1) if every and number % every == 0}
         due |= {last} if last == total else set()
-        count = min(len(due), AHEAD) if rows >= MIN_LOSS_ROWS and pair_metrics.fits(self._job.model.loss) else 0
+        count = (
+            min(len(due), AHEAD) if rows >= MIN_LOSS_ROWS and pair_metrics.supports_pairs(self._job.model.loss) else 0
+        )
         made = (self._prepared(met, rows) for _ in range(count))
         self._shuffles[first] = deque(shuffle for shuffle in made if shuffle is not None)
 
@@ -228,7 +230,7 @@ class Measures:
     def check(self, data: TrainingData, start: int) -> None:
         """Raise LeakageError if the evaluations of the run from round `start` on would be too many. A DataNotice says
         where rows that count more or less than others are measured alike."""
-        if data.counts(data.evaluated.rows) is not None and pair_metrics.fits(self._job.model.loss):
+        if data.counts(data.evaluated.rows) is not None and pair_metrics.supports_pairs(self._job.model.loss):
             what = "on shares metrics count every row alike, as nobody knows which row a score is of"
             why = "weights.column counts in the training alone"
             warnings.warn(f"party {self._context.me}: {what}; {why}", DataNotice, stacklevel=2)
