@@ -25,7 +25,7 @@ import numpy as np
 from benchmarks import product_costs, shares
 from benchmarks.memory import MemoryHeld
 from securevfl.bench import he
-from securevfl.crypto.scheme import Shape
+from securevfl.crypto.scheme import OpeningShape
 from securevfl.data.party import Party
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
@@ -134,7 +134,7 @@ def _ends(engine: Engine, n: int, d: int, c: int) -> Callable[[], int]:
     def once() -> int:
         sealed = holder.encrypt(g, bound=1.0)
         blinded, mask = evaluator.blind(evaluator.transpose_product(prepared, sealed))
-        opened = holder.open(blinded, Shape(n, c, d))
+        opened = holder.open(blinded, OpeningShape(n, c, d))
         evaluator.unblind(opened, mask)
         return len(sealed) + len(blinded) + len(opened)
 

@@ -43,7 +43,7 @@ from pyarrow import parquet
 import securevfl as vfl
 from benchmarks.scale import megabytes
 from securevfl.base.arrays import Floats
-from securevfl.base.machine import one_heap
+from securevfl.base.machine import use_one_heap
 from securevfl.bench.result_file import file_content
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.data.id_keys import id_keys
@@ -124,7 +124,7 @@ def job(given: argparse.Namespace) -> vfl.Job:
 
 def train(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     """Play one party, as `securevfl join` does."""
-    one_heap()
+    use_one_heap()
     name, data, began = given.play, folder / f"{given.play}.parquet", time.perf_counter()
     spent = time.process_time()
     own, client = (
@@ -284,7 +284,7 @@ def opened(folder: Path, given: argparse.Namespace) -> Floats:
         rule = plan.rule.sparing() if name == names[0] else plan.rule
         held = [part.state["own"], *(each.state["others"][name] for each in parts.values() if each is not part)]
         words = np.stack([rule.theta(each, visits) for each in held]).sum(axis=0)
-        theta = plan.numbers.weights(ShareRing(plan.numbers.bits).reduce(words))
+        theta = plan.numbers.decode_weights(ShareRing(plan.numbers.bits).reduce(words))
         start = 0
         for X, _ in columns(folder, name, given.columns):
             total[start : start + len(X)] += part.scaling(X) @ theta[: given.columns, 0]

@@ -20,11 +20,11 @@ import torch
 from torch import nn
 
 import securevfl as vfl
-from securevfl.base.chunked_matrix import Tall
-from securevfl.crypto.scheme import Shape
+from securevfl.base.chunked_matrix import ChunkedMatrix
+from securevfl.crypto.scheme import OpeningShape
 from securevfl.models.torch_block import LazyJacobian, TorchBlock
 from securevfl.protocols.residuals.sealed_residual import product_of
-from securevfl.training.run_page import format_table
+from securevfl.training.text_table import format_table
 
 
 def step(part: TorchBlock, rows: int, columns: int) -> dict[str, str | int | float]:
@@ -36,10 +36,10 @@ def step(part: TorchBlock, rows: int, columns: int) -> dict[str, str | int | flo
     evaluator = scheme.evaluator(holder.public)
     J = LazyJacobian(part, X, 1)
     start = time.process_time()
-    prepared = evaluator.prepare(Tall.here(J), room=0)
+    prepared = evaluator.prepare(ChunkedMatrix.local(J), max_bytes=0)
     product = product_of(evaluator, prepared, (piece for piece, _ in holder.encrypt_pieces(g, bound=1.0)))
     blinded, mask = evaluator.blind(product)
-    opened = holder.open(blinded, Shape(rows, 1, part.parameters))
+    opened = holder.open(blinded, OpeningShape(rows, 1, part.parameters))
     gradient = evaluator.unblind(opened, mask)
     whole = time.process_time() - start
     start = time.process_time()

@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks.tables import READERS
 from securevfl.base.arrays import Floats
-from securevfl.base.extras import extra
+from securevfl.base.extras import import_extra
 from securevfl.data.party import Party
 from securevfl.data.preparation import Preparation
 from securevfl.errors import ConfigError
@@ -118,7 +118,7 @@ def run(
 
 def reference(parties: Sequence[Party]) -> tuple[float, float]:
     """Return the held-out AUC of scikit-learn on the pooled columns, and the least value of the objective."""
-    regression = extra("sklearn.linear_model", "sklearn", "the pooled reference").LogisticRegression
+    regression = import_extra("sklearn.linear_model", "sklearn", "the pooled reference").LogisticRegression
     X, y, split = _pooled(parties)
     fitted = regression(C=1 / (L2 * len(split.train)), tol=1e-8, max_iter=10_000).fit(X[split.train], y[split.train])
     auc = area_under_curve(y[split.test], fitted.decision_function(X[split.test]))

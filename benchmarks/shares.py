@@ -49,7 +49,7 @@ from securevfl.runtime.observer import Event, Observer
 from securevfl.runtime.party_threads import run_threads
 from securevfl.training.model_part import ModelPart
 from securevfl.training.run import Run
-from securevfl.training.session import make_ahead, take_part
+from securevfl.training.session import run_offline_phase, take_part
 from securevfl.training.simulate import simulate
 
 SCHEMA = "securevfl.bench.shares/1"
@@ -183,9 +183,9 @@ def _apart(job: Job, parties: Sequence[Party]) -> Measured:
     with tempfile.TemporaryDirectory() as folder:
 
         def prepare(party: Party, channel: Any) -> None:
-            channel.clock.stage = Stage.AHEAD
-            make_ahead(job, party, channel, parties=names, folder=Path(folder) / party.name)
-            sent.append(channel.counters.bytes_sent(Stage.AHEAD))
+            channel.clock.stage = Stage.OFFLINE
+            run_offline_phase(job, party, channel, parties=names, folder=Path(folder) / party.name)
+            sent.append(channel.counters.bytes_sent(Stage.OFFLINE))
 
         def clock() -> VirtualClock:
             return VirtualClock(Network())

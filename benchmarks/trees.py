@@ -32,9 +32,9 @@ from numpy.typing import NDArray
 from benchmarks import tables as bench_tables
 from benchmarks.shares import read
 from securevfl.base.arrays import Floats
-from securevfl.base.extras import extra, installed
+from securevfl.base.extras import import_extra, is_installed
 from securevfl.data.party import Party
-from securevfl.families.table_preparation import prepare_all
+from securevfl.families.table_preparation import prepare_parties
 from securevfl.job import Job
 from securevfl.models.forest_inputs import ForestInputs
 from securevfl.models.inputs import FittingData, InputShape
@@ -132,7 +132,7 @@ def made_up(rows: int, own: int, other: int, *, tails: bool = True) -> list[Part
 
 def in_floats(job: Job, own: Sequence[Party], new: dict[str, Any], labels: NDArray[Any], found: Run | None) -> float:
     """Return the AUC of steps in floats, on the trees of a run, or on trees drawn for it where there is none."""
-    model, prepared = job.model, prepare_all(job, own)
+    model, prepared = job.model, prepare_parties(job, own)
     assert isinstance(model, Trees), "the job is of trees"
     y, blocks, later = np.where(own[0].y == np.max(labels), 1.0, -1.0)[:, None], list[Floats](), list[Floats]()
     for place, party in enumerate(prepared):
@@ -170,13 +170,13 @@ def beside(
     job: Job, own: Sequence[Party], new: dict[str, Any], y: NDArray[Any], labels: NDArray[Any]
 ) -> dict[str, float | None]:
     """AUCs of models of all columns in one place."""
-    extra("sklearn", "sklearn", "the models beside trees")
+    import_extra("sklearn", "sklearn", "the models beside trees")
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    prepared = prepare_all(job, own)
+    prepared = prepare_parties(job, own)
     X = np.hstack([party.X for party in prepared])
     Z = np.hstack([party.preparation.apply(new[party.name]) for party in prepared if party.preparation is not None])
     edges = np.cumsum([0, *(party.X.shape[1] for party in prepared)]).tolist()
@@ -191,7 +191,7 @@ def beside(
         "auc_mixed": area_under_curve(later, mixed.decision_function(Z)),
         "auc_xgboost": None,
     }
-    if installed("xgboost"):
+    if is_installed("xgboost"):
         fitted = (
             import_module("xgboost")
             .XGBClassifier(
@@ -214,7 +214,7 @@ def _trained(job: Job, own: Sequence[Party]) -> tuple[dict[str, Any], Run]:
     return {
         "trees": [len(each.forest) for each in inputs.values()],
         "widths": list(found.active.state["sizes"]["columns"].values()),
-        "ahead_s": sum(counters.seconds(Stage.AHEAD) for counters in costs.counters.values()),
+        "ahead_s": sum(counters.seconds(Stage.OFFLINE) for counters in costs.counters.values()),
         "visits_s": sum(counters.seconds(Stage.TRAIN) for counters in costs.counters.values()),
         "clock_s": time.perf_counter() - started,
         "cpu_s": _spent() - before,
@@ -235,7 +235,7 @@ def _split(name: str, rows: int, seed: int) -> tuple[Rows, Rows]:
 def _filled(job: Job, own: Sequence[Party], parties: Sequence[Party], test: Rows) -> Rows:
     """Those of the rows that lack no value of a column without gaps in the training, which no model takes."""
     whole = np.ones(len(test), bool)
-    for prepared, party in zip(prepare_all(job, own), parties, strict=True):
+    for prepared, party in zip(prepare_parties(job, own), parties, strict=True):
         assert prepared.preparation is not None, "it has been prepared"
         whole &= np.isfinite(prepared.preparation.apply(party.take(test).table)).all(axis=1)
     return test[whole]

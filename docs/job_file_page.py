@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import annotated_types
 from pydantic.fields import FieldInfo
 
-from securevfl.base.config import Config, Named, Registry
+from securevfl.base.config import Config, NamedOption, Registry
 from securevfl.data.preparation import Preparation
 from securevfl.data.woe import Woe
 from securevfl.errors import ConfigError
@@ -209,7 +209,7 @@ def _bound(mark: Any) -> str:
 def _default(field: FieldInfo) -> str:
     value = field.get_default(call_default_factory=True)
     if isinstance(value, Config):
-        return _value(value.name) if isinstance(value, Named) else "as below"
+        return _value(value.name) if isinstance(value, NamedOption) else "as below"
     return "none" if value is None else _value(value)
 
 

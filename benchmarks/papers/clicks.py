@@ -15,9 +15,9 @@ Impressions and clicks are drawn in this order:
    CROSSED. b sets the click rate.
 4. The label is drawn with that probability.
 
-Interactions exist between all pairs of columns, so for any division of the columns many of them cross the cut, and no sum
-of functions of each party's columns can represent them. All probabilities are known, and therefore the AUC that no model
-exceeds except by chance (`Clicks.bayes_auc`). The same seed gives the same table with the same version of numpy.
+Interactions exist between all pairs of columns, so for any division of the columns many of them cross the cut, and no
+sum of functions of each party's columns can represent them. All probabilities are known, and therefore the AUC that no
+model exceeds except by chance (`Clicks.bayes_auc`). The same seed gives the same table with the same version of numpy.
 """
 
 from __future__ import annotations

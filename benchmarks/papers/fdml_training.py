@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.papers.study import DIVERGED, Choice, Rows, choose, development, mean, spread
 from benchmarks.tables import archive
 from securevfl.base.arrays import Floats
-from securevfl.base.extras import extra
+from securevfl.base.extras import import_extra
 from securevfl.data.party import Helper, Party
 from securevfl.families.fdml.fdml_optimizer import FDML
 from securevfl.job import Job
@@ -223,8 +223,8 @@ def first(run: Run, auc: float) -> tuple[float, float] | None:
 def central(plan: Plan, kind: Kind, parties: Sequence[Party], split: int, labelled: Party | None = None) -> float:
     """The AUC of scikit-learn's model on the columns of these parties, on the rows held out in this repetition."""
     lead = labelled or parties[0]
-    linear_model = extra("sklearn.linear_model", "sklearn", "the baselines")
-    neural_network = extra("sklearn.neural_network", "sklearn", "the baselines")
+    linear_model = import_extra("sklearn.linear_model", "sklearn", "the baselines")
+    neural_network = import_extra("sklearn.neural_network", "sklearn", "the baselines")
     schedule = job_of(plan, Setting("linear", 0), 1.0, split).schedule(lead.register)
     X, y = np.hstack([party.X for party in parties]), np.asarray(lead.y)
     if kind == "linear":

@@ -145,9 +145,9 @@ def _values_of(work: AlignmentWork, passive: str, rows: int) -> Words:
 def _store_of(work: AlignmentWork, passive: str, rows: int) -> tuple[bytes, Words]:
     stream = work.stream("store", passive)
     head = work.channel.recv(passive, Store)  # 2
-    if head.slots != okvs.slots(rows) or len(head.seed) != okvs.SEED_BYTES:
+    if head.slots != okvs.table_rows(rows) or len(head.seed) != okvs.OKVS_SEED_BYTES:
         raise ProtocolError(
-            f"{passive} was expected to send a store of {okvs.slots(rows)} slots for its {rows} rows, "
+            f"{passive} was expected to send a store of {okvs.table_rows(rows)} slots for its {rows} rows, "
             f"{head.slots} came; do both run the same version?"
         )
     for number in range(work.journal.count(stream), chunks(head.slots)):
@@ -160,7 +160,7 @@ def _store_of(work: AlignmentWork, passive: str, rows: int) -> tuple[bytes, Word
 def follow(work: AlignmentWork, begin: Begin) -> NDArray[np.intp]:
     """P_i."""
     prf, alone = psi_transfers if work.transfers else psi_points, len(work.passives) == 1
-    items = work.rows if alone else okvs.slots(work.rows)
+    items = work.rows if alone else okvs.table_rows(work.rows)
     check_count(work.active, "chunks", begin.second, 0, chunks(items))
     values = prf.serve(work, begin)()  # 1
     if not work.journal.count("store"):

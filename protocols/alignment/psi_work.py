@@ -23,9 +23,9 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 from securevfl.crypto.curve import POINT_BYTES, Blinder
-from securevfl.crypto.identifiers import Ids, id_keys
+from securevfl.crypto.identifiers import CanonicalIds, id_keys
 from securevfl.crypto.key_agreement import KeyPair
-from securevfl.crypto.key_derivation import KEY_BYTES, encode_context
+from securevfl.crypto.key_derivation import SYMMETRIC_KEY_BYTES, encode_context
 from securevfl.crypto.share_ring import Words
 from securevfl.errors import LeakageError, ProtocolError
 from securevfl.runtime.channel import Channel
@@ -135,7 +135,7 @@ class AlignmentWork:
     def __init__(
         self,
         channel: Channel,
-        ids: Ids,
+        ids: CanonicalIds,
         *,
         active: str,
         passives: Sequence[str],
@@ -282,7 +282,7 @@ def met(own: Words, others: Words) -> NDArray[np.intp]:
 
 
 def fresh_scalar() -> bytes:
-    return secrets.token_bytes(KEY_BYTES)
+    return secrets.token_bytes(SYMMETRIC_KEY_BYTES)
 
 
 def chunks(rows: int) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.base.chunked_matrix import Tall
+from securevfl.base.chunked_matrix import ChunkedMatrix
 from securevfl.errors import PartiesError, ProtocolError
 from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.differentiable import Differentiable, Jacobian
@@ -37,9 +37,9 @@ class Batch:
     rows: NDArray[np.intp] | None = None
 
     @property
-    def elsewhere(self) -> float:
+    def worker_seconds(self) -> float:
         """Processor seconds that other processes have spent on its rows since this was last asked."""
-        return self.X.makespan() if isinstance(self.X, Tall) else 0.0
+        return self.X.makespan() if isinstance(self.X, ChunkedMatrix) else 0.0
 
     @property
     def labels(self) -> Floats:
@@ -62,7 +62,7 @@ class Agreement:
     """
 
     openings: int = 1
-    kept: int = 1
+    max_open_exchanges: int = 1
     shares_outputs: bool = True
     tells: Literal["labels", "columns"] = "labels"
     group: Group = "training"
@@ -72,7 +72,7 @@ class Agreement:
         """Return g (n x c) as a Jacobian of this kind multiplies it: as it is, or its n c numbers in one column."""
         return g if self.shares_outputs else g.reshape(-1, 1)
 
-    def matrix(self, J: Jacobian, me: str) -> Floats | Tall:
+    def matrix(self, J: Jacobian, me: str) -> Floats | ChunkedMatrix:
         """Return the matrix of a Jacobian, if it is of the kind agreed. ProtocolError if not."""
         if J.shares_outputs != self.shares_outputs:
             kinds = {True: "that all outputs share", False: "of all outputs together"}
@@ -118,7 +118,7 @@ class ActiveResidual(ABC):
     """The side that computes g. What passive parties ask about it is served beside the thread that publishes."""
 
     @abstractmethod
-    def publish(self, g: Floats, *, epoch: int, to: Collection[str], again: Release | None = None) -> None:
+    def publish(self, g: Floats, *, epoch: int, to: Collection[str], resend_of: Release | None = None) -> None:
         """Send g (n x c) to these parties: a new one, or one `again`.
 
         One that is sent again keeps the noise that it had and what is left of its openings.
@@ -213,6 +213,6 @@ class ResidualProtocol(MessageProtocol):
         return False
 
     @property
-    def shows(self) -> str:
+    def passive_view(self) -> str:
         """What a passive party learns, in a few words."""
         return "its own gradient J^T g" if self.seals else "g of every row of every batch"

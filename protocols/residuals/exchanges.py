@@ -56,7 +56,7 @@ class Exchanges:
         used: how many of its openings each party had in an earlier session. `ended` is called, to raise, where nobody
         serves any more. TransportError after the channel's time-out.
         """
-        me, timeout, kept = self._context.me, self._context.channel.timeout, self._agreement.kept
+        me, timeout, kept = self._context.me, self._context.channel.timeout, self._agreement.max_open_exchanges
         with self._changed:
             if not self._changed.wait_for(lambda: self._served or not self._crowded(to), timeout):
                 late = ", ".join(self._crowded(to))
@@ -105,7 +105,7 @@ class Exchanges:
     def _crowded(self, to: Collection[str]) -> list[str]:
         """Which of them have more exchanges open than they may keep."""
         held = [name for exchange in self.open.values() for name in exchange.left]
-        return [name for name in to if held.count(name) > self._agreement.kept]
+        return [name for name in to if held.count(name) > self._agreement.max_open_exchanges]
 
     def _end(self, passive: str, number: int) -> None:
         """Close an exchange to a party, and delete it if that was its last party."""

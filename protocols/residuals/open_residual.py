@@ -34,7 +34,7 @@ from securevfl.protocols.residuals.base import (
     ResidualProtocol,
 )
 from securevfl.protocols.residuals.defences import AnyDefence, Defence, Noise
-from securevfl.runtime.codec import Numbers, carried, check_bits
+from securevfl.runtime.codec import Numbers, check_bits, to_wire_floats
 from securevfl.runtime.disclosure_gate import DisclosingMessage
 
 
@@ -65,7 +65,7 @@ class OpenResidual(ResidualProtocol):
         return [MessageDeclaration(Residual, ACTIVE, PASSIVE, Reveal("plain", what))]
 
     @property
-    def shows(self) -> str:
+    def passive_view(self) -> str:
         if self.defence is not None:
             return f"g of every row of every batch, blurred once a visit ({self.defence.promise})"
         return "g of every row of every batch: its sign is the label"
@@ -84,13 +84,13 @@ class OpenActive(ActiveResidual):
         self._channel = context.channel
         self._subchannel = f"{context.subchannel}/residual"
         self._defence = defence
-        self._noise = Noise(context.noise, context.subchannel, context.released)
+        self._noise = Noise(context.noise_key, context.subchannel, context.residuals_sent)
         self._exchanges = itertools.count()
 
-    def publish(self, g: Floats, *, epoch: int, to: Collection[str], again: Release | None = None) -> None:
+    def publish(self, g: Floats, *, epoch: int, to: Collection[str], resend_of: Release | None = None) -> None:
         if self._defence is not None:
-            g = self._defence.apply(g, self._noise.take(None if again is None else again.number))
-        exchange, sent = next(self._exchanges), carried(g, self._reals.bits)
+            g = self._defence.apply(g, self._noise.take(None if resend_of is None else resend_of.number))
+        exchange, sent = next(self._exchanges), to_wire_floats(g, self._reals.bits)
         for passive in to:
             entry = self._agreement.record(passive, g.size, self._channel.me)
             permit = self._channel.permit(replace(entry, bits=self._reals.bits))

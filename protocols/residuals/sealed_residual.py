@@ -44,8 +44,8 @@ from typing import Any, ClassVar, Self
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PASSIVE
-from securevfl.crypto.batch_cache import Shelf
-from securevfl.crypto.scheme import Evaluator, KeyHolder, LinearScheme, Shape
+from securevfl.crypto.batch_cache import BatchCache
+from securevfl.crypto.scheme import Evaluator, KeyHolder, LinearScheme, OpeningShape
 from securevfl.errors import LimitError, OpeningMismatch, ProtocolError, ShapeMismatch, TransportError
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.differentiable import Differentiable
@@ -179,7 +179,7 @@ class SealedActive(ActiveResidual):
         self._scheme = scheme
         self._agreement = agreement
         self._defence = defence
-        self._noise = Noise(context.noise, context.subchannel, context.released)
+        self._noise = Noise(context.noise_key, context.subchannel, context.residuals_sent)
         self._bound = context.residual_bound if defence is None else defence.reach(context.residual_bound)
         self._down, self._asked = _subchannels(context)
         self._columns = max(context.parameters.values(), default=0) // (
@@ -191,17 +191,17 @@ class SealedActive(ActiveResidual):
         self._exchanges = Exchanges(context, agreement)
         self._server = BackgroundTask(context.channel, self._serve, "openings")
 
-    def publish(self, g: Floats, *, epoch: int, to: Collection[str], again: Release | None = None) -> None:
+    def publish(self, g: Floats, *, epoch: int, to: Collection[str], resend_of: Release | None = None) -> None:
         if self._scheme.rotates and self._epoch not in (None, epoch):
             self._holder, self._told = self._key(), set()
         self._epoch = epoch
         if self._defence is not None:
-            g = self._defence.apply(g, self._noise.take(None if again is None else again.number))
+            g = self._defence.apply(g, self._noise.take(None if resend_of is None else resend_of.number))
         sealed = self._agreement.facing(g)
         pieces = self._holder.encrypt_pieces(sealed, bound=self._bound)
         first = next(pieces)
         shape = sealed.shape[0], sealed.shape[1]
-        used = 0 if again is None else again.used
+        used = 0 if resend_of is None else resend_of.used
         exchange = self._exchanges.begin(self._holder, to, shape, self._server.join, used=used)
         for passive in to:
             if passive not in self._told:
@@ -231,7 +231,7 @@ class SealedActive(ActiveResidual):
                     spent = exchanges.spend(sender, message.exchange)
                     shape = self._shape(sender, spent)
                     entry = self._agreement.record(sender, self._context.parameters[sender], channel.me)
-                    permit = channel.permit(replace(entry, octets=self._scheme.opened_size(shape)))
+                    permit = channel.permit(replace(entry, max_bytes=self._scheme.opened_size(shape)))
                     opened = self._open_one(sender, spent, message.ciphertext, shape)  # 2
                     del spent  # a key must not outlive its last exchange
                     channel.send(sender, OpenedProduct(message.exchange, opened), subchannel, permit=permit)  # 3
@@ -240,12 +240,12 @@ class SealedActive(ActiveResidual):
         finally:
             exchanges.served()
 
-    def _shape(self, passive: str, exchange: Exchange) -> Shape:
+    def _shape(self, passive: str, exchange: Exchange) -> OpeningShape:
         """Return what is opened to a passive party: products with as many columns as its part of the model has."""
         rows, outputs = exchange.shape
-        return Shape(rows, outputs, self._context.parameters[passive] // outputs, self._agreement.word)
+        return OpeningShape(rows, outputs, self._context.parameters[passive] // outputs, self._agreement.word)
 
-    def _open_one(self, passive: str, exchange: Exchange, blinded: bytes, shape: Shape) -> bytes:
+    def _open_one(self, passive: str, exchange: Exchange, blinded: bytes, shape: OpeningShape) -> bytes:
         """ProtocolError, before anything is opened, if it is wider than the party's part of the model."""
         try:
             return exchange.holder.open(blinded, shape)
@@ -267,7 +267,7 @@ class SealedPassive(PassiveResidual):
         self._coming: Pieces | None = None  # of the last exchange
         self.products: dict[int, Any] = {}  # [[J^T g]], the last of each exchange that is held
         self._held: deque[SealedReply] = deque()
-        self._shelf = Shelf()
+        self._shelf = BatchCache()
         self._one_product, self._one_opening = threading.Lock(), threading.Lock()
 
     def receive(self) -> Reply:
@@ -286,7 +286,7 @@ class SealedPassive(PassiveResidual):
         self._coming = Pieces((message.ciphertext, message.last), more, again=again)  # 1
         reply = SealedReply(self, exchange, self._coming, self._evaluator)
         self._held.append(reply)
-        if len(self._held) > self.agreement.kept:
+        if len(self._held) > self.agreement.max_open_exchanges:
             self._held.popleft().close()
         return reply
 
@@ -309,10 +309,10 @@ class SealedPassive(PassiveResidual):
             prepared = self._shelf.get(batch.index) if static else None
             if prepared is None:
                 J = self.agreement.matrix(model.jacobian(batch.X), self.me)
-                prepared = evaluator.prepare(J, room=self._shelf.room if static else 0)
+                prepared = evaluator.prepare(J, max_bytes=self._shelf.free_bytes if static else 0)
             product = self.products[exchange] = product_of(evaluator, prepared, sealed)
             blinded, r = evaluator.blind(product)
-            self._context.meter.elsewhere(batch.elsewhere)
+            self._context.meter.add_worker_seconds(batch.worker_seconds)
             if static:
                 self._shelf.put(batch.index, prepared)
         opened = self.ask_to_open(exchange, blinded)
@@ -389,9 +389,7 @@ class SealedReply(Reply):
     def _spend(self) -> None:
         agreed, me = self._residual.agreement, self._residual.me
         if self._closed:
-            raise LimitError(
-                f"{me}: exchange {self.exchange} is closed, {agreed.kept} replies are kept at a time; ask it earlier"
-            )
+            raise LimitError(f"{me}: exchange {self.exchange} is closed, the limit is {agreed.max_open_exchanges}")
         if not self._left:
             raise LimitError(f"{me}: the {agreed.openings} gradients agreed of exchange {self.exchange} are spent")
         self._left -= 1

@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from securevfl.base.checked_files import DamagedFileError
-from securevfl.base.files import keep_name, make_private
+from securevfl.base.files import make_private_folder, sync_folder
 from securevfl.errors import ConfigError, SecureVFLError, StorageError
 from securevfl.protocols.score_ledger.sealed_file import SealedFile
 
@@ -212,7 +212,7 @@ def _fill(connection: sqlite3.Connection, tables: str) -> None:
 
 def _make(path: Path, tables: str) -> None:
     """Make a file with these tables, whole or not at all; what another process has made meanwhile stays."""
-    make_private(path.parent)
+    make_private_folder(path.parent)
     draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     draft.unlink(missing_ok=True)
     os.close(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
@@ -223,7 +223,7 @@ def _make(path: Path, tables: str) -> None:
             connection.execute("COMMIT")
         with suppress(FileExistsError):
             os.link(draft, path)
-        keep_name(path.parent)
+        sync_folder(path.parent)
     except sqlite3.Error as error:
         raise StorageError(path, OSError(errno.EIO, str(error))) from None
     except OSError as error:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.base.chunked_matrix import Stretch
+from securevfl.base.chunked_matrix import RowChunk
 from securevfl.data.id_keys import order_by_value
 
 COMMITMENT_BYTES = 16  # bytes
@@ -23,7 +23,7 @@ def content_digests(X: Floats, key: bytes) -> list[bytes]:
     return [hashlib.blake2b(row.tobytes(), digest_size=DIGEST_BYTES, key=key).digest() for row in octets]
 
 
-def block_digests(stretch: Stretch, key: bytes) -> bytes:
+def block_digests(stretch: RowChunk, key: bytes) -> bytes:
     """Return the digests of rows where they lie, behind each other."""
     return b"".join(digest for _, X in stretch.blocks() for digest in content_digests(X, key))
 

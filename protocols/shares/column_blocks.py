@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from securevfl.base.arrays import Floats, RowSlices
-from securevfl.base.spill_file import Spool
-from securevfl.crypto.share_ring import Factor, Integers, ShareRing, Words, narrow
+from securevfl.base.spill_file import SpillFile
+from securevfl.crypto.share_ring import IntegerFactor, Integers, ShareRing, Words, narrowest_integers
 from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 from securevfl.protocols.shares.product_work import RemoteFactor
 from securevfl.protocols.shares.shares_params import RowBlock
@@ -47,7 +47,12 @@ def encode_columns(
     made = list[tuple[Integers, Integers]]()
     for start in range(block.start, block.stop, _STRETCH):
         X = rows[start : min(start + _STRETCH, block.stop)]
-        made.append((narrow(numbers.columns(X)), narrow(numbers.steps(X, rate, P, rows=n))))
+        made.append(
+            (
+                narrowest_integers(numbers.encode_columns(X)),
+                narrowest_integers(numbers.encode_steps(X, rate, P, rows=n)),
+            )
+        )
     X, W = (np.concatenate(each) for each in zip(*made, strict=True))
     return X, W
 
@@ -71,10 +76,10 @@ class LocalColumns(ColumnBlocks):
         """X: the columns (n x d) of a batch. P: a matrix (d x d) of the party's own that its steps are turned by.
         folder: where what is not kept in memory is spooled."""
         self._numbers, self._rate, self._X, self._P = numbers, rate, X, P
-        self._spool = None if folder is None else Spool[RowBlock](folder)
+        self._spool = None if folder is None else SpillFile[RowBlock](folder)
         self._ring = ShareRing(numbers.bits)
         self._kept: dict[RowBlock, tuple[Integers, Integers]] = {}
-        self._factored: dict[RowBlock, tuple[Factor, Factor]] = {}
+        self._factored: dict[RowBlock, tuple[IntegerFactor, IntegerFactor]] = {}
         dear = _DEAR_KEPT if P is not None and len(P) >= _DEAR else _KEPT  # d products an entry of W
         self._room = dear if folder is None else _KEPT_BY_SPOOL
 
@@ -93,12 +98,12 @@ class LocalColumns(ColumnBlocks):
             self._spool.put(piece, made)
         return made
 
-    def factors(self, piece: RowBlock) -> tuple[Factor, Factor]:
+    def factors(self, piece: RowBlock) -> tuple[IntegerFactor, IntegerFactor]:
         """X and W of a block, ready for products."""
         if piece in self._factored:
             return self._factored[piece]
         X, W = self.integers(piece)
-        made = Factor(self._ring, X), Factor(self._ring, W)
+        made = IntegerFactor(self._ring, X), IntegerFactor(self._ring, W)
         if 16 * X.size <= self._room:  # floats of both
             self._room -= 16 * X.size
             self._factored[piece] = made

@@ -31,7 +31,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
-from securevfl.base.files import close_to_others, write_whole, writing_whole
+from securevfl.base.files import atomic_writer, restrict_to_owner, write_atomic
 from securevfl.errors import ConfigError
 from securevfl.protocols.shares.preprocessing_store import CHUNK_HEADER, PreprocessingChunk, PreprocessingStore
 
@@ -79,13 +79,13 @@ class DiskStore(PreprocessingStore):
             self._chunks[number] = PreprocessingChunk(name, base, first, count, path.stat().st_size)
 
     @property
-    def untouched(self) -> tuple[int, ...]:
+    def unused_chunks(self) -> tuple[int, ...]:
         """Chunks of which nothing is spent."""
         return tuple(sorted(number for number, chunk in self._chunks.items() if chunk.next == 0))
 
     def _write(self, number: int, head: bytes, records: Iterable[tuple[int, int, bytes]]) -> None:
         made, start = list[bytes](), len(head)
-        with writing_whole(self._path(number, "ready")) as file:
+        with atomic_writer(self._path(number, "ready")) as file:
             file.write(head)
             for place, part, data in records:
                 file.write(data)
@@ -93,11 +93,11 @@ class DiskStore(PreprocessingStore):
                 start += len(data)
             index = b"".join([*made, _U64.pack(len(made))])
             file.write(index + _digest(head + index))
-        write_whole(self._path(number, "bound"), file_identity(self._path(number, "ready")))
+        write_atomic(self._path(number, "bound"), file_identity(self._path(number, "ready")))
 
     def _spend(self, number: int, place: int) -> None:
         if place % _MARK_BATCH == 0:
-            write_whole(self._path(number, "spent"), _U64.pack(place + _MARK_BATCH))
+            write_atomic(self._path(number, "spent"), _U64.pack(place + _MARK_BATCH))
 
     def _read(self, number: int, place: int, part: int, *, last: bool = False) -> bytes:
         path = self._path(number, "ready")
@@ -163,7 +163,7 @@ def _damaged(path: Path) -> ConfigError:
 
 def lock_folder(folder: Path) -> int:
     """Return the lock of a folder, which falls with the process. ConfigError if it is held already."""
-    close_to_others(folder)
+    restrict_to_owner(folder)
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -19,7 +19,7 @@ import numpy as np
 
 from securevfl.base.arrays import RowSlices
 from securevfl.crypto.prg import Prg
-from securevfl.crypto.share_ring import Factor, Integers, ShareRing, Words, narrow
+from securevfl.crypto.share_ring import IntegerFactor, Integers, ShareRing, Words, narrowest_integers
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.shares import share_products
 from securevfl.protocols.shares.iteration import SharedState
@@ -58,7 +58,7 @@ class ForwardSums:
         occasion, number: no two of a session are equal in both. rows: about how many a block has.
         """
         self._context, self._terms, self._products = products.context, terms, products
-        self._ring = ShareRing(terms.numbers.bits)
+        self._ring = ShareRing(terms.encoding.bits)
         context, ring = self._context, self._ring
         self._passives = tuple(name for name in context.passives if name != terms.partner)
         self._own = ring.reduce(terms.rule_of(context.me).theta(state.own, state.visits))
@@ -91,8 +91,10 @@ class ForwardSums:
             factors = [X.integers(piece)[0] for piece in pieces]
         else:
             stretches = (X[at : at + _READ] for at in range(0, len(X), _READ))
-            integers = np.concatenate([narrow(self._terms.numbers.columns(rows)) for rows in stretches])
-            h = Factor(ring, integers).times(self._own)
+            integers = np.concatenate(
+                [narrowest_integers(self._terms.encoding.encode_columns(rows)) for rows in stretches]
+            )
+            h = IntegerFactor(ring, integers).times(self._own)
             factors = [integers[piece.start : piece.stop] for piece in pieces]
         h = h + self._shares(number, factors, apart=isinstance(X, RemoteColumns))
         for prg in self._kappas:

@@ -16,14 +16,14 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import TypeVar
 
-from securevfl.crypto.share_ring import Integers, Words, narrow
+from securevfl.crypto.share_ring import Integers, Words, narrowest_integers
 from securevfl.crypto.share_scheme import (
     ShareEvaluator,
     ShareHolder,
     ShareScheme,
-    encrypted,
-    multiplied,
-    opened,
+    encrypt_exported,
+    multiply_once,
+    open_exported,
 )
 from securevfl.runtime.meter import Meter
 
@@ -82,19 +82,19 @@ class ProductExecutor:
     def encrypting(self, holder: ShareHolder, V: Words, columns: int, uses: int) -> Callable[[], bytes]:
         """`ShareHolder.encrypt` as a call."""
         if self.away:
-            return partial(encrypted, self._scheme, holder.exported(), V, columns, uses)
+            return partial(encrypt_exported, self._scheme, holder.exported(), V, columns, uses)
         return partial(holder.encrypt, V, columns=columns, uses=uses)
 
     def multiplying(self, evaluator: ShareEvaluator, W: Integers, sealed: bytes) -> Callable[[], tuple[bytes, Words]]:
         """`ShareEvaluator.product` as a call for an executor."""
         if self.away:
-            return partial(multiplied, self._scheme, evaluator.public, evaluator.coin, narrow(W), sealed)
+            return partial(multiply_once, self._scheme, evaluator.public, evaluator.coin, narrowest_integers(W), sealed)
         return lambda: evaluator.product(evaluator.prepare(W, once=True), sealed)
 
     def opening(self, holder: ShareHolder, reply: bytes) -> Callable[[], Words]:
         """`ShareHolder.open` as a call."""
         if self.away:
-            return partial(opened, self._scheme, holder.exported(), reply)
+            return partial(open_exported, self._scheme, holder.exported(), reply)
         return partial(holder.open, reply)
 
 

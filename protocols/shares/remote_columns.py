@@ -24,8 +24,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.base.chunked_matrix import Stretch, Tall
-from securevfl.crypto.share_ring import Factor, Integers, ShareRing, Words
+from securevfl.base.chunked_matrix import ChunkedMatrix, RowChunk
+from securevfl.crypto.share_ring import IntegerFactor, Integers, ShareRing, Words
 from securevfl.crypto.share_scheme import ShareScheme
 from securevfl.protocols.shares.column_blocks import ColumnBlocks, encode_columns
 from securevfl.protocols.shares.fixed_point import FixedPointEncoding
@@ -44,7 +44,7 @@ T = TypeVar("T")
 class WorkerRows:
     """A stretch of a batch of n rows at a worker, as integers. It travels without them."""
 
-    def __init__(self, stretch: Stretch, numbers: FixedPointEncoding, rate: float, P: Floats | None, n: int) -> None:
+    def __init__(self, stretch: RowChunk, numbers: FixedPointEncoding, rate: float, P: Floats | None, n: int) -> None:
         self.ring = ShareRing(numbers.bits)
         self._made_by = stretch, numbers, rate, P, n
         self._kept: dict[tuple[int, int], tuple[Integers, Integers]] = {}
@@ -66,13 +66,13 @@ class WorkerRows:
 
 def block_sums(rows: WorkerRows, at: RemoteBlock, theta: Words) -> Words:
     """X theta (n x c) of a block, 0 in rows that lie elsewhere."""
-    own = Factor(rows.ring, rows.integers(at.start, at.stop)[0]).times(theta)
+    own = IntegerFactor(rows.ring, rows.integers(at.start, at.stop)[0]).times(theta)
     return np.pad(own, ((at.before, at.after), (0, 0)))
 
 
 def block_change(rows: WorkerRows, at: RemoteBlock, g: Words) -> Words:
     """W^T g (d x c), of the rows of g (m x c) that lie here."""
-    return Factor(rows.ring, rows.integers(at.start, at.stop)[1]).transpose_times(g)
+    return IntegerFactor(rows.ring, rows.integers(at.start, at.stop)[1]).transpose_times(g)
 
 
 def multiply_block(
@@ -110,7 +110,7 @@ class RemoteColumns(ColumnBlocks):
         self,
         numbers: FixedPointEncoding,
         rate: float,
-        rows: Callable[[int], Tall],
+        rows: Callable[[int], ChunkedMatrix],
         meter: Meter,
         P: Floats | None = None,
     ) -> None:
@@ -177,7 +177,7 @@ class RemoteColumns(ColumnBlocks):
             value, seconds = coming.result()
             pace.busy[placed.worker] = busy = pace.busy.get(placed.worker, 0.0) + seconds
             if busy > pace.booked:
-                self._meter.elsewhere(busy - pace.booked)
+                self._meter.add_worker_seconds(busy - pace.booked)
                 pace.booked = busy
             return value
 

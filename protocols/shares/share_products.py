@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.roles import ACTIVE, PARTNER, PASSIVE
-from securevfl.crypto.batch_cache import Shelf
+from securevfl.crypto.batch_cache import BatchCache
 from securevfl.crypto.key_agreement import KeyPair
 from securevfl.crypto.key_derivation import encode_context
 from securevfl.crypto.share_ring import Integers, ShareRing, Words
@@ -192,7 +192,7 @@ class Products:
         batches: Mapping[int, int],
         factor: Callable[[int], Integers | RemoteFactor],
         *,
-        shelf: Shelf | None = None,
+        shelf: BatchCache | None = None,
         sealed: Sealed | None = None,
         apart: bool = False,
     ) -> dict[int, Words]:
@@ -242,7 +242,7 @@ class Products:
         evaluators: Evaluators,
         asked: Sequence[tuple[int, str]],
         factor: Factors,
-        shelf: Shelf | None,
+        shelf: BatchCache | None,
         sealed: Sealed,
     ) -> Iterator[tuple[bytes, Words]]:
         if work.away:
@@ -272,7 +272,7 @@ class Products:
         evaluators: Evaluators,
         batches: Collection[int],
         factor: Factors,
-        shelf: Shelf | None,
+        shelf: BatchCache | None,
         sealed: Sealed,
     ) -> Iterator[tuple[bytes, Words]]:
         """Compute the products of each batch in one piece, so that they share its plaintexts."""

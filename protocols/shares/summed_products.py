@@ -40,7 +40,7 @@ def summed_products(
     """
     ring, asks = ShareRing(bits), context.me == context.active
     (peer,) = context.roles.others(context.me)
-    products = Products(context, context.roles.the(PARTNER), SHARE_SCHEMES["own"](bits))
+    products = Products(context, context.roles.only(PARTNER), SHARE_SCHEMES["own"](bits))
     products.meet()
     holders, (evaluators,) = products.keys(0, (purpose,))
     mine, totals = [own.shape[1] for own in blocks], [np.zeros((1, 1), np.uint64) for _ in blocks]

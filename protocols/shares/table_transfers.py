@@ -29,7 +29,7 @@ from securevfl.crypto.key_derivation import derive_key
 from securevfl.crypto.secret import Secret
 from securevfl.crypto.share_ring import ShareRing, Words
 from securevfl.crypto.transfers import base_transfers, ot_extension
-from securevfl.crypto.transfers.ot_extension import COLUMNS, Chooser, Offered, RowOfferer
+from securevfl.crypto.transfers.ot_extension import BASE_TRANSFERS, OtReceiver, OtSender, SenderBlock
 from securevfl.errors import ProtocolError
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.party_context import PartyContext
@@ -76,24 +76,24 @@ class BaseTransfers(Secret):
         self._secret = b""
         self._seeds: list[tuple[bytes, ...]] = []
 
-    def meet(self) -> None:
+    def establish(self) -> None:
         """Make them, unless they are made: both holders at the same point. CryptoError if what comes is no point."""
         context, channel, peer = self._context, self._context.channel, self._peer
         if self._seeds:
             return
         if context.me == context.active:
             self._secret, choices = ot_extension.fresh_secret()
-            points, seeds = base_transfers.choose(
+            points, seeds = base_transfers.receive_keys(
                 channel.recv(peer, TransferOffer, context.subchannel).public, choices
             )  # 0
             channel.send(peer, TransferChoices(points), context.subchannel)  # 0
             self._seeds = [(seed,) for seed in seeds]
             return
-        offerer = base_transfers.Offerer()
+        offerer = base_transfers.BaseSender()
         channel.send(peer, TransferOffer(offerer.offer), context.subchannel)  # 0
         points = channel.recv(peer, TransferChoices, context.subchannel).points  # 0
-        if len(points) != COLUMNS * base_transfers.POINT_BYTES:
-            raise ProtocolError(f"{peer} was expected to send {COLUMNS} choices, {len(points)} bytes came")
+        if len(points) != BASE_TRANSFERS * base_transfers.EDWARDS_POINT_BYTES:
+            raise ProtocolError(f"{peer} was expected to send {BASE_TRANSFERS} choices, {len(points)} bytes came")
         self._seeds = list(offerer.pairs(points))
 
     def transfers(self, context: PartyContext, purpose: str, coin: bytes, bits: int) -> Transfers:
@@ -101,12 +101,14 @@ class BaseTransfers(Secret):
 
         coin: 32 bytes that both ends have, of this conversation and purpose alone. bits: b.
         """
-        self.meet()
+        self.establish()
         seeds = [tuple(derived_seed(seed, context.subchannel, purpose) for seed in pair) for pair in self._seeds]
         if context.me == context.active:
-            offerer = RowOfferer(self._secret, [seed for (seed,) in seeds], coin, bits)
+            offerer = OtSender(self._secret, [seed for (seed,) in seeds], coin, bits)
             return ActiveTransfers(context, self._peer, offerer)
-        return PartnerTransfers(context, self._peer, Chooser([(first, second) for first, second in seeds], coin, bits))
+        return PartnerTransfers(
+            context, self._peer, OtReceiver([(first, second) for first, second in seeds], coin, bits)
+        )
 
 
 def derived_seed(seed: bytes, subchannel: str, purpose: str) -> bytes:
@@ -119,17 +121,17 @@ class Transfers(ABC):
     """One end of a conversation's oblivious transfers, by which table entries are chosen."""
 
     @abstractmethod
-    def made(self, rows: Sequence[int]) -> Iterator[tuple[bytes, ...]]:
+    def generate(self, rows: Sequence[int]) -> Iterator[tuple[bytes, ...]]:
         """Yield what this end stores of the transfers of each visit, given how many rows each has."""
 
 
 class ActiveTransfers(Transfers):
     """The active party's end of the transfers, which offers the rows."""
 
-    def __init__(self, context: PartyContext, peer: str, offerer: RowOfferer) -> None:
+    def __init__(self, context: PartyContext, peer: str, offerer: OtSender) -> None:
         self._context, self._peer, self._offerer = context, peer, offerer
 
-    def made(self, rows: Sequence[int]) -> Iterator[tuple[bytes, ...]]:
+    def generate(self, rows: Sequence[int]) -> Iterator[tuple[bytes, ...]]:
         for part in _parted(rows):
             columns = self._context.channel.recv(self._peer, TransferCorrections, self._context.subchannel).columns  # 1
             offered = self._context.meter("transfer", partial(self._offerer.extend, sum(part), columns))
@@ -142,10 +144,10 @@ class ActiveTransfers(Transfers):
 class PartnerTransfers(Transfers):
     """The partner's end of the transfers, which chooses entries of the rows."""
 
-    def __init__(self, context: PartyContext, peer: str, chooser: Chooser) -> None:
+    def __init__(self, context: PartyContext, peer: str, chooser: OtReceiver) -> None:
         self._context, self._peer, self._chooser = context, peer, chooser
 
-    def made(self, rows: Sequence[int]) -> Iterator[tuple[bytes, ...]]:
+    def generate(self, rows: Sequence[int]) -> Iterator[tuple[bytes, ...]]:
         for part in _parted(rows):
             columns, made = self._context.meter("transfer", partial(self._chooser.extend, sum(part)))
             self._context.channel.send(self._peer, TransferCorrections(columns), self._context.subchannel)  # 1
@@ -158,7 +160,7 @@ class PartnerTransfers(Transfers):
 
 def pads(stored: tuple[bytes, ...], ring: ShareRing) -> Words:
     """All pads (2^b x rows) of a visit, from what the active party has stored."""
-    offered = Offered.restored(stored)
+    offered = SenderBlock.restored(stored)
     found = offered.pads(0, offered.rows)
     found &= ring.mask
     return found

@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing, Words
-from securevfl.crypto.transfers.ot_extension import Offered
-from securevfl.crypto.transfers.switch_network import SwitchNetwork, network
+from securevfl.crypto.transfers.ot_extension import SenderBlock
+from securevfl.crypto.transfers.switch_network import SwitchNetwork, switch_network
 from securevfl.errors import ProtocolError
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.party_context import PartyContext
@@ -112,8 +112,8 @@ def prepare_shuffle(
 
     peer: the other holder. transfers: of two entries. bits: k, of a word, up to MOST_BITS.
     """
-    ring, switched = ShareRing(bits), network(rows, blocks)
-    (stored,) = transfers.made([switched.switches])  # 1
+    ring, switched = ShareRing(bits), switch_network(rows, blocks)
+    (stored,) = transfers.generate([switched.switches])  # 1
     if context.me == context.active:
         return _offered(context, peer, ring, switched, stored)
     chi, pad = np.frombuffer(stored[0], np.uint8), np.frombuffer(stored[1], "<u8").astype(np.uint64, copy=False)
@@ -156,7 +156,7 @@ def _offered(
     context: PartyContext, peer: str, ring: ShareRing, switched: SwitchNetwork, stored: tuple[bytes, ...]
 ) -> Shuffle:
     """Run the active party's side of steps 2 and 3."""
-    offered, count = Offered.restored(stored), switched.switches
+    offered, count = SenderBlock.restored(stored), switched.switches
     data = context.channel.recv(peer, SwitchSettings, context.subchannel).bits  # 2
     if len(data) != -(-count // 8):
         raise ProtocolError(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.data.party import Party
-from securevfl.families.table_preparation import prepare
+from securevfl.families.table_preparation import prepare_party
 from securevfl.job import Job
 
 
@@ -26,7 +26,7 @@ def with_noise_parties(job: Job, own: Party, others: Mapping[str, int], classes:
     draw = np.random.default_rng(job.seed)
     tables = {name: draw.normal(size=(len(own), d)) for name, d in others.items()}
     ids = {"aligned": True} if own.ids is None else {"ids": own.ids}
-    y = None if own.active else _labels(job, [prepare(job, own, own.register).X, *tables.values()], classes, draw)
+    y = None if own.active else _labels(job, [prepare_party(job, own, own.register).X, *tables.values()], classes, draw)
     lead = own.name if own.active else next(iter(others))
     first, *rest = (Party(name, X, y if name == lead else None, **ids) for name, X in tables.items())
     return [own, first, *rest] if own.active else [first, own, *rest]

@@ -37,14 +37,14 @@ from securevfl.audit.transcript_checks import check_transcript
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import Roles
 from securevfl.base.version import __version__
-from securevfl.consent.booking import leaks
-from securevfl.consent.consent_sheet import settled
+from securevfl.consent.leak_guard import leaks
+from securevfl.consent.settle_job import settle_job
 from securevfl.data.party import Party, check_parties
 from securevfl.errors import SecureVFLError
 from securevfl.families import leak_kinds
-from securevfl.families.declarations import roles_of
-from securevfl.families.run_facts import Known, known_run
-from securevfl.families.table_preparation import as_prepared
+from securevfl.families.declarations import run_roles
+from securevfl.families.run_facts import RunFacts, pooled_run_facts
+from securevfl.families.table_preparation import with_prepared_tables
 from securevfl.job import Job
 from securevfl.runtime.disclosure_gate import DisclosureRecord
 
@@ -72,27 +72,27 @@ def run_audit(
     for name, extension in load_more().items():
         say(f"attack {name} of {extension}")
     active, passives = check_parties(parties)
-    asked = job = settled(job, parties)
+    asked = job = settle_job(job, parties)
     brought = [active, *passives]
-    job, parties = as_prepared(job, brought)
+    job, parties = with_prepared_tables(job, brought)
     active, *passives = parties
-    roles = roles_of(job.method, job, parties)
+    roles = run_roles(job.family, job, parties)
     say("transcripts")
     short_job, short_parties = _short(job.model_copy(update={"accepts": [*leak_kinds()]}), parties)
     outcome = check_transcript(*(record_transcript(short_job, short_parties)[0] for _ in range(2)))
     say("simulators")
-    for protocol in job.method.protocols(job, roles):
+    for protocol in job.family.message_protocols(job, roles):
         outcome = outcome.merge(simulators.views(protocol, parties=len(roles.cast)))
-    if job.method.replayed:
+    if job.family.reveals_only_outputs:
         outcome = outcome.merge(run_simulators.run_views(short_job, short_parties))
-    known = known_run(job, [active, *passives])
+    known = pooled_run_facts(job, [active, *passives])
     inferences, failed = _attacks(job, known, seeds, say, (asked, brought))
-    leaking = leaks(asked, known_run(asked, brought).sizes)
+    leaking = leaks(asked, pooled_run_facts(asked, brought).sizes)
     return Audit(
-        label=f"{job.optimizer.label} on a {job.model.name} model, {job.method.title(job, roles)}, "
+        label=f"{job.optimizer.label} on a {job.model.name} model, {job.family.title(job, roles)}, "
         f"batches of {known.sizes.smallest_batch} rows",
         roles=dict(roles.cast),
-        declared=job.method.declares(job, roles),
+        declared=job.family.declarations(job, roles),
         findings=outcome.findings,
         inferences=inferences,
         leaks=[f"accepted: {leak}" for leak in leaking if leak.name in job.accepts],
@@ -113,12 +113,12 @@ def run_audit(
     )
 
 
-def _opens(job: Job, roles: Roles, known: Known | None) -> dict[str, list[str]]:
+def _opens(job: Job, roles: Roles, known: RunFacts | None) -> dict[str, list[str]]:
     """Say to each party whose labels others' columns may open what its consent sheet says of them, a line each.
 
     Without `known`, as where columns are made up, it is whom to ask.
     """
-    told = {name: job.method.tells(job, roles, name, known) for name in roles.parties}
+    told = {name: job.family.statements(job, roles, name, known) for name in roles.parties}
     return {name: text.split("\n") for name, each in told.items() for word, text in each if word == "opens"}
 
 
@@ -135,25 +135,25 @@ def _short(job: Job, parties: Sequence[Party]) -> tuple[Job, list[Party]]:
 
 def unlooked(job: Job, roles: Roles) -> list[str]:
     """Say what of a method no simulator and no attack looks at, a line each."""
-    method = job.method
-    strange = [(kind.name, name) for kind in method.leak_kinds for name in kind.attacks if name not in ATTACKS]
+    family = job.family
+    strange = [(kind.name, name) for kind in family.leak_kinds for name in kind.attacks if name not in ATTACKS]
     lines = [f"leak {leak}: attack {name} was expected in ATTACKS, where it is not; add it" for leak, name in strange]
-    if not method.replayed and not method.protocols(job, roles):
-        lines.append(f"method {method.name}: no simulator knows it; name its protocols, or let it be replayed")
+    if not family.reveals_only_outputs and not family.message_protocols(job, roles):
+        lines.append(f"method {family.name}: no simulator knows it; name its protocols, or let it be replayed")
     return lines
 
 
-def _attackers(known: Known) -> tuple[list[str], list[str]]:
+def _attackers(known: RunFacts) -> tuple[list[str], list[str]]:
     """List the passive parties whose view is attacked, those with the most columns, and the others."""
     without = [party for party in known.parties if party.columns and not party.active]
     names = [party.name for party in sorted(without, key=lambda party: -len(party.columns))]
     return names[:_MOST_ATTACKERS], names[_MOST_ATTACKERS:]
 
 
-def _skipped(job: Job, known: Known) -> list[str]:
+def _skipped(job: Job, known: RunFacts) -> list[str]:
     """List the attacks that are not carried out, each with its reason, and the parties whose view is not attacked."""
     reasons = {name.replace("_", " "): attack.skip_reason(job) for name, attack in ATTACKS.items()}
-    reasons |= {f"leak {kind.name}": "no attack carries it out" for kind in job.method.leak_kinds if not kind.attacks}
+    reasons |= {f"leak {kind.name}": "no attack carries it out" for kind in job.family.leak_kinds if not kind.attacks}
     if others := _attackers(known)[1]:
         why = f"{_MOST_ATTACKERS} parties with as many columns or more are tried"
         reasons[f"from the views of {', '.join(others)}"] = why
@@ -161,7 +161,7 @@ def _skipped(job: Job, known: Known) -> list[str]:
 
 
 def _attacks(
-    job: Job, known: Known, seeds: Sequence[int], say: Callable[[str], None], asked: tuple[Job, Sequence[Party]]
+    job: Job, known: RunFacts, seeds: Sequence[int], say: Callable[[str], None], asked: tuple[Job, Sequence[Party]]
 ) -> tuple[list[Inference], list[str]]:
     """Every attack that applies; those that each passive party can carry out from the view of each in turn.
 
@@ -225,7 +225,7 @@ def _is_seen(seen: PartyRecord, entry: DisclosureRecord) -> bool:
     )
 
 
-def _inference(job: Job, known: Known, attack: Attack, scores: list[Score], attacker: str) -> Inference:
+def _inference(job: Job, known: RunFacts, attack: Attack, scores: list[Score], attacker: str) -> Inference:
     real, simulated, chance = (
         np.array([getattr(score, name) for score in scores]) for name in ("real", "simulated", "chance")
     )
@@ -234,7 +234,7 @@ def _inference(job: Job, known: Known, attack: Attack, scores: list[Score], atta
     noise = float(np.mean([score.noise for score in scores]))
     by_luck = 6 * noise * (2 / len(scores)) ** 0.5 if attack.randomized else 0.0
     allowed = max(by_luck, MARGIN + 3 * error if len(excess) > 2 else _FEW_SEEDS_MARGIN)
-    leaks = [kind.name for kind in job.method.leak_kinds if attack.name in kind.attacks]
+    leaks = [kind.name for kind in job.family.leak_kinds if attack.name in kind.attacks]
     carried_out = bool(leaks) and not set(leaks) & set(job.accepts) and real.mean() > attack.leak_threshold
     exceeds = carried_out or bool(attack.target_hidden(job) and excess.mean() > allowed)
     return Inference(

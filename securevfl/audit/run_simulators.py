@@ -1,6 +1,6 @@
 """Simulators of a whole run: any role's view, from its own table, sizes and what is declared as output.
 
-They are for methods that open nothing but outputs, as shares do (`Method.replayed`).
+They are for methods that open nothing but outputs, as shares do (`Family.reveals_only_outputs`).
 
 The simulator makes up tables and labels of everyone else at random, of the sizes that are public, and plays the
 training with them. What opens an output (scores, sums of losses) it makes from the output itself, so these messages
@@ -23,7 +23,7 @@ from securevfl.audit.simulators import compare
 from securevfl.audit.statistics import Battery, add_two_sample_tests
 from securevfl.audit.transcript_checks import Outcome
 from securevfl.data.party import Party, check_parties
-from securevfl.families.declarations import declared_of, roles_of
+from securevfl.families.declarations import run_declarations, run_roles
 from securevfl.job import Job
 from securevfl.training.simulate import simulate
 
@@ -57,10 +57,10 @@ def made_up(party: Party) -> Party:
 
 def _played(job: Job, parties: Sequence[Party]) -> tuple[Transcript, Recording]:
     """Run the job, and return its messages without those that open an output, and all that was seen."""
-    roles, tape = roles_of(job.method, job, parties), Recording()
+    roles, tape = run_roles(job.family, job, parties), Recording()
     simulate(job, parties, workers=1, observe=tape)
     events = [event for record in tape.values() for event in record.events]
-    run = Transcript(events, roles, declared_of(job.method, job, roles), ProtocolRecord())
+    run = Transcript(events, roles, run_declarations(job.family, job, roles), ProtocolRecord())
     said = ((event, run.declaration(event)) for event in run.events)
     others = [event for event, declared in said if declared is None or declared.reveals.kind != "output"]
     return replace(run, events=others), tape

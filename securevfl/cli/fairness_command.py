@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from securevfl.base.files import check_writable, write_whole
+from securevfl.base.files import check_writable, write_atomic
 from securevfl.cli import option_groups, signals
 from securevfl.cli import party_options as options
 from securevfl.errors import ConfigError, IdError, TableError
@@ -68,7 +68,7 @@ def fairness(
                 return
             found = request_group_rates(own, said or [], peers, positive=positive, **meeting.keys)
     if report_json is not None:
-        write_whole(report_json, json.dumps(found, indent=1).encode())
+        write_atomic(report_json, json.dumps(found, indent=1).encode())
     keys = [head.replace(" ", "_") for head in HEADS[1:]]
     console().print(table_of(HEADS, [[name, *(round(own[key], 3) for key in keys)] for name, own in found.items()]))
 

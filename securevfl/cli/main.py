@@ -16,9 +16,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from securevfl.audit import noise_tables
-from securevfl.base.extensions import load, named
-from securevfl.base.files import check_writable, write_whole
-from securevfl.base.machine import one_heap
+from securevfl.base.extensions import available_entry_points, load_entry_point
+from securevfl.base.files import check_writable, write_atomic
+from securevfl.base.machine import use_one_heap
 from securevfl.base.version import __version__
 from securevfl.cli import (
     certs_commands,
@@ -70,20 +70,24 @@ class Commands(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         own = super().list_commands(ctx)
-        return [*own, *(name for name in named(TOOLS) if name not in own)]
+        return [*own, *(name for name in available_entry_points(TOOLS) if name not in own)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Find one of securevfl's; of another package, its name and where it is from, as nothing of it is loaded."""
         own = super().get_command(ctx, cmd_name)
-        if own is not None or (point := named(TOOLS).get(cmd_name)) is None:
+        if own is not None or (point := available_entry_points(TOOLS).get(cmd_name)) is None:
             return own
         return TyperCommand(cmd_name, help=f"A command of {point.dist.name if point.dist else 'another package'}.")
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Load a command of another package when it is typed."""
-        if args and super().get_command(ctx, args[0]) is None and (point := named(TOOLS).get(args[0])) is not None:
+        if (
+            args
+            and super().get_command(ctx, args[0]) is None
+            and (point := available_entry_points(TOOLS).get(args[0])) is not None
+        ):
             tool = typer.Typer(name=args[0], no_args_is_help=True)
-            load(point)[0](tool)
+            load_entry_point(point)[0](tool)
             return args[0], typer.main.get_command(tool), args[1:]
         return super().resolve_command(ctx, args)
 
@@ -190,7 +194,7 @@ def explain(
         parties = _helped(job, tables.read(job_file, job)[0]) if tables.files(job_file) else None
         text = consent_sheet.explain(job, parties, ledgers=_ledgers(ledger, parties))
         below = "" if details else "\nevery message, encryption and counts: --details"
-    out.print(sheet(text if details else text.first, sheet_width(out)), soft_wrap=True)
+    out.print(sheet(text if details else text.first_screen, sheet_width(out)), soft_wrap=True)
     if below:
         out.print(below, soft_wrap=True)
 
@@ -238,9 +242,10 @@ def train(
     from securevfl.cli.event_output import events
     from securevfl.cli.live import live, step_of
     from securevfl.cli.show import console, costs_table, figures
-    from securevfl.consent.consent_sheet import explain, most_epochs
+    from securevfl.consent.consent_sheet import explain
+    from securevfl.consent.settle_job import most_epochs
     from securevfl.runtime.network import Network
-    from securevfl.training.comparison import metrics_alone
+    from securevfl.training.local_baseline import baseline_metrics
     from securevfl.training.run import write_report
     from securevfl.training.simulate import simulate
 
@@ -256,11 +261,11 @@ def train(
         run.save(save)
     if html is not None:
         lead = next(party for party in parties if party.active)
-        run.report(html, alone=metrics_alone(job, lead), sheet=explain(job, parties).first)
+        run.report(html, alone=baseline_metrics(job, lead), sheet=explain(job, parties).first_screen)
     if report_json is not None:
         write_report(report_json, run, network=network, lacking={name: len(ids) for name, ids in missing.items()})
     out = console()
-    out.print(f"{figures(run.metrics, run.positive, run.spread)} on the {run.evaluated_on}", soft_wrap=True)
+    out.print(f"{figures(run.metrics, run.positive, run.metric_std_errors)} on the {run.evaluated_on}", soft_wrap=True)
     if not job.epochs:
         why = "as what they tell of columns is accepted" if "columns" in job.accepts else "that the guards let through"
         out.print(f"epochs = {run.job.epochs}: the most, up to {most_epochs(job)}, {why}", soft_wrap=True)
@@ -331,13 +336,13 @@ def _helped(job: Job, parties: list[Party]) -> list[Party]:
     """Return the parties, and where the job can't do without one those that have no table, as FDML's server."""
     from securevfl.data.party import Helper
     from securevfl.errors import PartiesError
-    from securevfl.families.declarations import roles_of
+    from securevfl.families.declarations import run_roles
 
     try:
-        roles_of(job.method, job, parties)
+        run_roles(job.family, job, parties)
     except PartiesError:
         names = {party.name for party in parties}
-        return parties + [Helper(name, role) for name, role in job.method.helpers if name not in names]
+        return parties + [Helper(name, role) for name, role in job.family.example_helpers if name not in names]
     return parties
 
 
@@ -401,13 +406,13 @@ def audit(
     )
     console().print(page.text(found), soft_wrap=True)
     if html is not None:
-        write_whole(html, page.html(found).encode())
+        write_atomic(html, page.html(found).encode())
     raise typer.Exit(found.exit_code)
 
 
 def main() -> None:
     """Entry point of the command."""
-    one_heap()
+    use_one_heap()
     app()
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from securevfl.base.files import check_writable, write_whole
+from securevfl.base.files import check_writable, write_atomic
 from securevfl.cli.option_groups import ReportOptions
 from securevfl.cli.party_options import CheckpointDir, Html, IdColumn, Ledger, Model, ModelFile, Name, PreprocessingDir
 
@@ -45,7 +45,7 @@ def drift(
     part = ModelPart.load(model)
     found = drift_page.drift(part, data, scores=scores, id_column=id_column, alarms=alarms)
     report.write(lambda: json.dumps(drift_page.plain(found, part), indent=2), lambda: drift_page.page(found, part))
-    console().print(table(drift_page.HEADS, drift_page.rows(found)))
+    console().print(table(drift_page.DRIFT_HEADS, drift_page.rows(found)))
     if any(each.shifted for each in found):
         raise typer.Exit(1)
 
@@ -71,7 +71,7 @@ def scorecard(
     card = made_of([ModelPart.load(model)], ScorecardScale.read(points))
     for path, text in ((out, card.csv), (page, card.page)):
         if path is not None:
-            write_whole(path, text().encode())
+            write_atomic(path, text().encode())
     rows: list[list[str | int | float | None]] = [[line.column, line.bin, round(line.points, 2)] for line in card.lines]
     console().print(table(["column", "bin", "points"], rows))
 
@@ -92,7 +92,7 @@ def reasons(
     weigh most in a row: the last line says how many bits.
     """
     from securevfl.data.readers import read_table
-    from securevfl.disclosure.exposure import code_bits
+    from securevfl.disclosure.information_content import code_bits
     from securevfl.training import explanations
     from securevfl.training.model_part import ModelPart
 
@@ -109,7 +109,7 @@ def reasons(
     if out is None:
         sys.stdout.write(text.getvalue())
     else:
-        write_whole(out, text.getvalue().encode())
+        write_atomic(out, text.getvalue().encode())
     told = code_bits(len(part.columns), top)
     typer.echo(f"to another these codes tell up to {told:.1f} bits of each row of your columns", err=True)
 
@@ -161,7 +161,7 @@ def forget(
         Path(f"{data}.ahead") if ahead is None else ahead,
         logs or (),
     )
-    found = run(left, DisclosureLedger.of(party, ledger), every=every)
+    found = run(left, DisclosureLedger.open(party, ledger), every=every)
     for word, lines in (("deleted", found.deleted), ("kept", found.kept)):
         typer.echo(f"{word}:" + ("" if lines else " nothing"))
         for path, what in lines:

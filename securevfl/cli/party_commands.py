@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from securevfl.base.file_locks import in_use
+from securevfl.base.file_locks import shared_locks
 from securevfl.base.files import check_writable
 from securevfl.cli import option_groups, signals
 from securevfl.cli import party_options as options
@@ -15,7 +15,7 @@ from securevfl.cli.reason_code_options import Codes, Reasons, given_codes
 from securevfl.errors import ConfigError, PartiesError
 
 if TYPE_CHECKING:
-    from securevfl.consent.consent_sheet import Sheet
+    from securevfl.consent.consent_sheet import ConsentSheet
     from securevfl.data.party import Party
     from securevfl.job import Job
     from securevfl.training.comparison import Comparison
@@ -56,12 +56,12 @@ def align(
     terms = {"parties": [active, *passives], "task": "align"} | ({} if rule is None else {"ids by rule": rule})
     kept = f"what was done is kept in {work}"
     with (
-        in_use(data),
+        shared_locks(data),
         signals.exit_on_signal(lambda: kept),
         meeting.events(party, peers),
         progress("aligning") as on_progress,
     ):
-        count = run_session(party, venue, terms, talk, ledger=DisclosureLedger.of(party, None), resumes=True)
+        count = run_session(party, venue, terms, talk, ledger=DisclosureLedger.open(party, None), resumes=True)
     typer.echo(f"{count:,} of {len(ids):,} rows are shared by all; their order is in {data}.rows.npy")
     if not count:
         hint = "are ids written alike? --id COLUMN, with a comma behind it, at all parties leaves out capitals, blanks,"
@@ -85,7 +85,7 @@ def prepare(
 
     job, party, place, folder = Job.load(job_file), table.party, _peers(job_file, peers), _ahead(table.data, ahead)
     own = table.aligned(job)
-    with in_use(table.data), meeting.events(party, place), progress("preparing") as on_round:
+    with shared_locks(table.data), meeting.events(party, place), progress("preparing") as on_round:
         run(job, own, meeting.venue(place), ahead=folder, on_round=on_round)
     typer.echo(f"what {party} has prepared is in {folder}")
 
@@ -138,15 +138,15 @@ def join(
     from securevfl.cli.consent_prompt import check_agreed
     from securevfl.cli.live import live, step_of
     from securevfl.cli.show import figures, run_time_line
-    from securevfl.consent.consent_sheet import AgreedSheets
+    from securevfl.consent.agreed_sheets import AgreedSheets
     from securevfl.data.load import delete_table_copy
     from securevfl.job import Job
     from securevfl.organisations.join import join as run
-    from securevfl.training.checkpoint import FINISHED, Checkpoints
-    from securevfl.training.comparison import metrics_alone
-    from securevfl.training.model_part import Standing
+    from securevfl.training.checkpoint import FINISHED_ROUND, Checkpoints
+    from securevfl.training.local_baseline import baseline_metrics
+    from securevfl.training.model_part import PartStatus
     from securevfl.training.run_page import write_report
-    from securevfl.training.session import run_key
+    from securevfl.training.run_setup import run_key
     from securevfl.transport.peers import Peers
 
     ledger, agree = consent.asking(party, f"securevfl join {job_file}")
@@ -163,19 +163,19 @@ def join(
         else option_groups.TableOptions(party, data, id_column, label_column).aligned(job)
     )
     key = run_key(job, own)
-    sheets: list[Sheet] = []
+    sheets: list[ConsentSheet] = []
 
     def kept() -> str:
-        rounds = [each for each in states.rounds(key) if each != FINISHED]
+        rounds = [each for each in states.rounds(key) if each != FINISHED_ROUND]
         return f"its state after {rounds[-1]} rounds is kept in {folder}" if rounds else "no round of it was kept"
 
-    def asked(sheet: Sheet) -> None:
+    def asked(sheet: ConsentSheet) -> None:
         sheets[:] = [sheet]
         agree(sheet)
 
     others = [name for name in Peers.load(place).parties if name != party]
     line = live(others, step_of(job), verbose=meeting.verbose)
-    with in_use(table, save), signals.exit_on_signal(kept), line as on_round, meeting.events():
+    with shared_locks(table, save), signals.exit_on_signal(kept), line as on_round, meeting.events():
         part = run(
             job,
             own,
@@ -190,20 +190,22 @@ def join(
             on_round=on_round,
         )
     if html is not None:
-        write_report(html, part, alone=metrics_alone(job, own), sheet="".join(sheet.first for sheet in sheets))
+        write_report(
+            html, part, alone=baseline_metrics(job, own), sheet="".join(sheet.first_screen for sheet in sheets)
+        )
     if data is not None:
         delete_table_copy(own, data)
-    if part.standing is Standing.NEW:
+    if part.status is PartStatus.NEW:
         typer.echo(run_time_line(part.path))
     else:
         why = "job and table are the same (--again trains anew)"
-        typer.echo(f"nothing was trained: this model is {part.standing}; {why}")
+        typer.echo(f"nothing was trained: this model is {part.status}; {why}")
     if part.metrics:
-        typer.echo(f"{figures(part.metrics, part.positive, part.spread)} on the {part.evaluated_on}")
+        typer.echo(f"{figures(part.metrics, part.positive, part.metric_std_errors)} on the {part.evaluated_on}")
     typer.echo(f"{part.name}'s part of the model is in {save}")
-    if part.standing is not Standing.NEW:
+    if part.status is not PartStatus.NEW:
         check_agreed(AgreedSheets(ledger), consent.accept)
-    if part.standing is Standing.UNCONFIRMED:  # by the others
+    if part.status is PartStatus.UNCONFIRMED:  # by the others
         raise typer.Exit(2)
 
 
@@ -225,7 +227,7 @@ def compare_at(
     job, venue = Job.load(job_file), meeting.venue(_peers(job_file, peers))
     own, said = table.aligned(job), console(err=True)
     line = live([each for each in venue.peers.parties if each != party], step_of(job), verbose=meeting.verbose)
-    with in_use(table.data), signals.exit_on_signal(), line as on_round, meeting.events():
+    with shared_locks(table.data), signals.exit_on_signal(), line as on_round, meeting.events():
         found = compare_with(
             job,
             own,
@@ -243,9 +245,9 @@ def _helper(job: Job, party: str) -> Party:
     """Return the party without a table that this job has a place for. ConfigError if it has none."""
     from securevfl.data.party import Helper
 
-    if not job.method.helpers:
-        raise ConfigError(f"--data: a table was expected, as {job.method.name} has no place for {party} without one")
-    return Helper(party, job.method.helpers[0][1])
+    if not job.family.example_helpers:
+        raise ConfigError(f"--data: a table was expected, as {job.family.name} has no place for {party} without one")
+    return Helper(party, job.family.example_helpers[0][1])
 
 
 def predict(
@@ -287,7 +289,7 @@ def predict(
     with progress("reading") as on_progress:
         rows = no_rows() if data is None else rows_of_file(part, data, id_column=id_column, on_progress=on_progress)
     with (
-        in_use(model, *([] if data is None else [data])),
+        shared_locks(model, *([] if data is None else [data])),
         signals.exit_on_signal(),
         meeting.events(part.name, peers),
         write_predictions(part, out, scale, left) as written,

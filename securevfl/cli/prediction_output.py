@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypedDict
 
 import numpy as np
 
-from securevfl.base.files import write_whole, writing_whole
+from securevfl.base.files import atomic_writer, write_atomic
 
 if TYPE_CHECKING:
     from securevfl.organisations.prediction import OnUnscored, Prediction
@@ -44,7 +44,7 @@ def write_predictions(
     if part.name != part.asker:
         yield {"on_block": lambda ids, found: None, "on_unscored": on_unscored}
     else:
-        with nullcontext(sys.stdout.buffer) if out is None else writing_whole(out) as file:
+        with nullcontext(sys.stdout.buffer) if out is None else atomic_writer(out) as file:
             write = _CsvWriter(file, scale)
             yield {"on_block": write, "on_unscored": on_unscored}
             if not write.begun:  # there was no row: the heading alone
@@ -52,7 +52,7 @@ def write_predictions(
 
                 write([], prediction_of(part, np.empty((0, part.outputs))))
     if left is not None:
-        write_whole(left, states.getvalue().encode())
+        write_atomic(left, states.getvalue().encode())
 
 
 class _CsvWriter:
@@ -89,7 +89,7 @@ def predict_files(run: Run, files: Mapping[str, Path], out: Path | None, *, id_c
     from securevfl.data.join import join_ids
     from securevfl.errors import PartiesError
     from securevfl.organisations.prediction import prediction_of
-    from securevfl.training.new_rows import HeldRows, rows_of_file
+    from securevfl.training.new_rows import IndexedRows, rows_of_file
 
     wanted = [name for name, part in run.parts.items() if part.columns]
     if set(files) != set(wanted):
@@ -97,7 +97,7 @@ def predict_files(run: Run, files: Mapping[str, Path], out: Path | None, *, id_c
             f"--predict: files of {', '.join(wanted)} were expected, {', '.join(files)} came; give these"
         )
     held = {
-        name: HeldRows.of(name, rows_of_file(run.parts[name], path, id_column=id_columns[name]))
+        name: IndexedRows.of(name, rows_of_file(run.parts[name], path, id_column=id_columns[name]))
         for name, path in files.items()
     }
     first = next(iter(files))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from securevfl.base.file_locks import in_use
+from securevfl.base.file_locks import shared_locks
 from securevfl.base.files import check_writable
 from securevfl.cli import option_groups, signals
 from securevfl.cli import party_options as options
@@ -55,13 +55,13 @@ def serve(
     from securevfl.runtime import eventlog
     from securevfl.training.drift_page import drift
     from securevfl.training.model_part import ModelPart
-    from securevfl.training.new_rows import HeldRows, rows_of_file
+    from securevfl.training.new_rows import IndexedRows, rows_of_file
     from securevfl.transport import certs as certificates
 
     part, code_policy = ModelPart.load(model), given_codes(reasons, codes)
-    held = HeldRows.of(part.name, rows_of_file(part, data, id_column=id_column, ordered=False))
+    held = IndexedRows.of(part.name, rows_of_file(part, data, id_column=id_column, ordered=False))
     venue = replace(meeting.venue(peers), limits=SessionLimits(max_sessions, max_waiting))
-    with in_use(model, data), ExitStack() as stack:
+    with shared_locks(model, data), ExitStack() as stack:
         handler = eventlog.write_to(sys.stderr if log is None else log)
         stack.callback(eventlog.LOGGER.removeHandler, handler)
         shown = None
@@ -144,22 +144,22 @@ def score(
     from securevfl.display.progress import progress
     from securevfl.organisations.scoring import score_rows
     from securevfl.training.model_part import ModelPart
-    from securevfl.training.new_rows import HeldRows, rows_of_file
+    from securevfl.training.new_rows import IndexedRows, rows_of_file
 
     part = ModelPart.load(model)
     check_writable(out, left)
-    held = HeldRows.of(part.name, rows_of_file(part, data, id_column=id_column, ordered=False))
+    held = IndexedRows.of(part.name, rows_of_file(part, data, id_column=id_column, ordered=False))
     venue, told = meeting.venue(peers), meeting.events(part.name, peers)
     if http is not None:
         from securevfl.organisations.gateway import Gateway
         from securevfl.organisations.http_server import HttpAddress, serve_http
 
         place = HttpAddress(http, _token(http_token), http_cert, http_key)
-        with in_use(model, data), told:
+        with shared_locks(model, data), told:
             serve_http(Gateway(part, held, venue, ledger=ledger, max_sessions=conversations), place)
         return
     with (
-        in_use(model, data),
+        shared_locks(model, data),
         signals.exit_on_signal(),
         told,
         write_predictions(part, out, left=left) as written,

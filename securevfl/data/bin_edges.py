@@ -1,12 +1,12 @@
 """Edges of the bins of a numeric column, from its training rows alone.
 
 Quantiles divide the column into about the requested number of bins. Some values get a bin of their own: each of few
-distinct values; a value that at least half a bin's rows have, such as 0; and codes that lie far from all other values at
-either end, such as 96 and 98 among counts up to 13. No bin has fewer than MIN_BIN_ROWS rows. Edges are round numbers
+distinct values; a value that at least half a bin's rows have, such as 0; and codes that lie far from all other values
+at either end, such as 96 and 98 among counts up to 13. No bin has fewer than MIN_BIN_ROWS rows. Edges are round numbers
 (`shortest_between`), so that the printed edge is exact.
 
-The resulting 0/1 columns state x >= edge, one for each edge, instead of the bin of x. A weight is then the step from one
-bin to the next, and regularisation makes the sum over a column smooth. The columns are not scaled by their standard
+The resulting 0/1 columns state x >= edge, one for each edge, instead of the bin of x. A weight is then the step from
+one bin to the next, and regularisation makes the sum over a column smooth. The columns are not scaled by their standard
 deviations, which would regularise rare bins less; all have the same scale, BIN_SCALE. On shares such a model ranks at
 least as well as one with weights of evidence and as many bins (docs/modelling.md).
 """

@@ -20,7 +20,7 @@ import numpy as np
 from pydantic import Field
 
 from securevfl.base.arrays import Floats
-from securevfl.base.config import Named
+from securevfl.base.config import NamedOption
 from securevfl.data.bin_edges import format_number
 
 OTHER = "(other)"
@@ -31,7 +31,7 @@ EPOCH_WEEKDAY = 3
 """The weekday of 1970-01-01, a Thursday."""
 
 
-class ColumnTransform(Named, ABC):
+class ColumnTransform(NamedOption, ABC):
     """A fitted transform of one column, `column`, into k numeric columns."""
 
     column: str

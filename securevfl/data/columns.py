@@ -187,7 +187,8 @@ def _check_mixed(prefix: str, column: str, texts: Sequence[str], positions: NDAr
         )
     if numbers > MAX_NUMERIC_CATEGORIES and 2 * numbers >= len(texts):
         raise TableError(
-            f"{prefix}column {column!r} mixes numbers and text: {len(texts) - numbers} of its {len(texts)} distinct values "
+            f"{prefix}column {column!r} mixes numbers and text: {len(texts) - numbers} of its {len(texts)} distinct "
+            "values "
             "are not numbers",
             "correct these values, leave them empty, or drop the column",
             code="SVFL-TABLE-TYPE",

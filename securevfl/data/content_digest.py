@@ -17,9 +17,10 @@ MAX_CHUNK_VALUES = 1 << 21
 class ContentDigest:
     """A digest of columns that is updated with blocks of rows in any order.
 
-    Each row has a random weight. The digest contains, for each column, the sums modulo 2^64 over the rows of this weight
-    times each half of a value's 64 bits. The sums of different columns are equal with probability 2^-32 (multiply-shift
-    hashing, Dietzfelbinger 1996). The digest detects mistakes; it does not resist deliberate manipulation.
+    Each row has a random weight. The digest contains, for each column, the sums modulo 2^64 over the rows of this
+    weight times each half of a value's 64 bits. The sums of different columns are equal with probability 2^-32
+    (multiply-shift hashing, Dietzfelbinger 1996). The digest detects mistakes; it does not resist deliberate
+    manipulation.
     """
 
     def __init__(self, columns: int) -> None:

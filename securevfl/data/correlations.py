@@ -180,7 +180,8 @@ def page_of(correlations: Sequence[Correlations]) -> str:
         f"<h1>Correlations of the columns of {name} with those of other parties</h1>",
         '<p class="soft">Correlations were rounded at random to steps of 1/30 before they were revealed, and variance '
         "inflation factors (VIF) are computed from such rounded numbers, so factors above 30 times the factor alone "
-        "cannot be distinguished. Columns of other parties are identified by their numbers among the numeric columns of "
+        "cannot be distinguished. Columns of other parties are identified by their numbers among the numeric "
+        "columns of "
         "their tables.</p>",
         *(part for other in correlations for part in other.parts()),
     ]

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from securevfl.base.arrays import Floats, KeptFields, normal_quantile
+from securevfl.base.arrays import Floats, SerializableFields
+from securevfl.base.normal_distribution import normal_quantile
 from securevfl.crypto.prg import Prg
 from securevfl.data.linear_features import LinearFeatures
 from securevfl.data.scaling import on_grid
@@ -27,7 +28,7 @@ GAMMA_PER_COLUMN = 0.75
 
 
 @dataclass(frozen=True, repr=False)
-class CosineFeatures(KeptFields):
+class CosineFeatures(SerializableFields):
     """Random features of a party. They are secret, because they depend on the party's rows.
 
     Attributes:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.base.extras import extra
+from securevfl.base.extras import import_extra
 from securevfl.data.party import Party
 from securevfl.errors import PartiesError
 
@@ -86,7 +86,8 @@ PARTIES = ("bank", "shop", "telco", "insurer", "clinic")
 
 
 def breast_cancer(parties: int = 2) -> list[Party]:
-    """Return a table of 569 rows x 30 columns with two classes (Wolberg et al. 1995); the first party has the labels."""
+    """Return a table of 569 rows x 30 columns with two classes (Wolberg et al. 1995); the first party has the
+    labels."""
     return _split("load_breast_cancer", parties)
 
 
@@ -128,7 +129,7 @@ def save(parties: Sequence[Party], pattern: str = "{}.csv") -> list[Path]:
 
 def _split(load: str, parties: int) -> list[Party]:
     """Split a table of scikit-learn by columns between parties."""
-    table = getattr(extra("sklearn.datasets", "sklearn", "a sample table"), load)()
+    table = getattr(import_extra("sklearn.datasets", "sklearn", "a sample table"), load)()
     X, y = table.data, table.target
     columns = np.array([str(name).replace(" ", "_") for name in table.feature_names])
     vary = np.flatnonzero(X.min(axis=0) < X.max(axis=0))

@@ -1,9 +1,9 @@
 """Drift: tests whether new rows have the same distribution as the training rows, column by column.
 
     PSI    population stability index (Siddiqi 2006): sum over bins of (q - p) ln(q / p), with p and q the shares of
-           training and new rows. By convention a column below 0.1 is stable, and above 0.25 it has shifted. The bins are
-           tenths of the training rows and both ends beyond them; or a few distinct numbers and the ranges between them;
-           or texts. Half a row is added to each bin
+           training and new rows. By convention a column below 0.1 is stable, and above 0.25 it has shifted. The bins
+           are tenths of the training rows and both ends beyond them; or a few distinct numbers and the ranges between
+           them; or texts. Half a row is added to each bin
     KS     Kolmogorov-Smirnov statistic: the largest difference of the two distribution functions, at the points of the
            baseline and just below each of them
     p      probability of a difference at least as large if both distributions are equal: of KS for numbers

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.base.chunked_matrix import Tall
+from securevfl.base.chunked_matrix import ChunkedMatrix
 from securevfl.data.scaling import Scaling
 from securevfl.data.schedule import Rows
 
@@ -27,7 +27,7 @@ class ExternalTable(ABC):
         """Return these rows (k, d), in this process."""
 
     @abstractmethod
-    def scaled_matrix(self, rows: Rows, scaling: Scaling) -> Tall | None:
+    def scaled_matrix(self, rows: Rows, scaling: Scaling) -> ChunkedMatrix | None:
         """Return these rows, scaled, as a matrix that is read in chunks.
 
         None means that the caller should read the rows with `X[rows]` instead.

@@ -2,8 +2,8 @@
 
 All nodes of a level of a tree ask the same question, "is this column above this cut?", so a leaf is a number of `depth`
 bits. Columns and cuts are drawn at random and without labels: extremely randomised trees (Geurts, Ernst and Wehenkel
-2006) in the symmetric form of oblivious trees. The random numbers are derived from a key of the party, which nobody else
-has: other parties know the number and the depth of the trees, but neither columns nor cuts.
+2006) in the symmetric form of oblivious trees. The random numbers are derived from a key of the party, which nobody
+else has: other parties know the number and the depth of the trees, but neither columns nor cuts.
 
     cuts      the distinct quantiles i / bins of a column's training rows; a column without cuts is never used
     columns   drawn with the weight log2(1 + cuts)^2; a tree repeats a column only after it has used all others
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.base.arrays import Floats, KeptFields
+from securevfl.base.arrays import Floats, SerializableFields
 from securevfl.crypto.prg import Prg
 from securevfl.data.preparation import SourceColumn
 
@@ -63,7 +63,7 @@ def question_values(X: Floats, sources: Sequence[SourceColumn], orders: Sequence
 
 
 @dataclass(frozen=True, repr=False)
-class Forest(KeptFields):
+class Forest(SerializableFields):
     """Random trees of one party. They are secret, because cuts are quantiles of the party's rows.
 
     Attributes:
@@ -198,8 +198,8 @@ def _random_order(prg: Prg, source: SourceColumn) -> tuple[int, ...]:
 def _merged(counts: NDArray[np.intp], min_leaf_rows: int) -> Leaves:
     """Merge leaves with few rows, and return the leaf as which each leaf counts.
 
-    The smallest leaf joins its smallest neighbour (one answer away), as long as there is one. Every leaf then has enough
-    rows or is empty.
+    The smallest leaf joins its smallest neighbour (one answer away), as long as there is one. Every leaf then has
+    enough rows or is empty.
     """
     into, rows = np.arange(len(counts)), counts.copy()
     depth = len(counts).bit_length() - 1

@@ -59,7 +59,8 @@ def id_keys(name: str, pieces: Iterable[Iterable[Any]]) -> Keys:
     if duplicates:
         first, second = (row + 1 for row in rows)
         raise IdError(
-            f"party {name} has {duplicates} ids that occur more than once, the first in rows {first} and {second} of the "
+            f"party {name} has {duplicates} ids that occur more than once, the first in rows {first} and {second} "
+            "of the "
             "table",
             "keep one of these rows, or merge them (docs/modelling.md describes both)",
             code="SVFL-ID-DUPLICATE",

@@ -28,8 +28,8 @@ class Aligned(list[Party]):
 def align(parties: Sequence[Party]) -> Aligned:
     """Join the tables of parties in one process on their ids.
 
-    Ids of different types are compared as `securevfl.crypto.identifiers.canonical_id` documents. Organisations that do not
-    share a process use private alignment (`securevfl align`).
+    Ids of different types are compared as `securevfl.crypto.identifiers.canonical_id` documents. Organisations that do
+    not share a process use private alignment (`securevfl align`).
 
     Args:
         parties: two or more parties with ids.

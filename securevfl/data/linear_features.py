@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from securevfl.base.arrays import Floats, KeptFields
+from securevfl.base.arrays import Floats, SerializableFields
 from securevfl.data.scaling import on_grid
 
 CLIPPED_SHARE = 0.01
@@ -16,7 +16,7 @@ MAX_LINEAR_DEVIATIONS = 3.0
 
 
 @dataclass(frozen=True, repr=False)
-class LinearFeatures(KeptFields):
+class LinearFeatures(SerializableFields):
     """Columns clipped at quantiles, standardised by the training rows, and clipped at MAX_LINEAR_DEVIATIONS.
 
     Attributes:

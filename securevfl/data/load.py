@@ -1,8 +1,8 @@
 """A party's table from a file, in the order that all parties share.
 
 A Parquet file with more than MAX_IN_MEMORY_BYTES of numbers is copied once into a file of plain rows
-(`securevfl.data.store`), from which batches are read; other tables are held in memory. Both give the same party, and the
-same model, bit for bit.
+(`securevfl.data.store`), from which batches are read; other tables are held in memory. Both give the same party, and
+the same model, bit for bit.
 """
 
 from __future__ import annotations

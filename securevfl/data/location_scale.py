@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.base.chunked_matrix import Stretch, Tall
+from securevfl.base.chunked_matrix import ChunkedMatrix, RowChunk
 from securevfl.data.external_table import ExternalTable, ScaledExternalRows
 from securevfl.data.scaling import GRID_BITS, Scaling
 from securevfl.data.schedule import Rows
@@ -87,7 +87,7 @@ def moments(X: Floats | ExternalTable, rows: Rows) -> LocationScale:
     """
     identity = Scaling.none(X.shape[1])
     remote = X.scaled_matrix(rows, identity) if isinstance(X, ExternalTable) else None
-    matrix = Tall.here(ScaledExternalRows(X, rows, identity)) if remote is None else remote
+    matrix = ChunkedMatrix.local(ScaledExternalRows(X, rows, identity)) if remote is None else remote
     futures = [part.run(chunk_moments) for part in matrix.parts]
     count, mean, squares, low, high = reduce(merge_moments, [future.result() for future in futures])
     return _location_scale(mean, np.sqrt(squares / count), mean, squares / count, low, high)
@@ -123,7 +123,7 @@ class Moments(NamedTuple):
     high: Floats
 
 
-def chunk_moments(stretch: Stretch) -> Moments:
+def chunk_moments(stretch: RowChunk) -> Moments:
     """Return the moments of a chunk of rows, of which few are read at a time."""
     origin = stretch.rows[:1]
     zero = np.zeros(origin.shape[1])

@@ -8,8 +8,8 @@ The table is written by `store_table` to a folder that every worker and the part
 loads one partition, a range of the file, and keeps it in memory. If a batch contains all rows (`batch_size = "all"`), a
 worker receives its blocks of [[g]] and returns ciphertexts, which are added up. Forward outputs, moments and X^T X are
 returned in the clear, one block of rows or one (d, d) matrix at a time. On secret shares a worker computes the products
-of its rows with ciphertexts and with shares (`securevfl.protocols.shares.placed_columns`). The process that is connected
-to the other parties reads ids and labels, samples of rows, and batches that are smaller than the table.
+of its rows with ciphertexts and with shares (`securevfl.protocols.shares.placed_columns`). The process that is
+connected to the other parties reads ids and labels, samples of rows, and batches that are smaller than the table.
 
 No row leaves a worker: when an engine moves or spills a partition, it transfers only where to read it.
 """
@@ -23,7 +23,7 @@ from typing import cast
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.base.chunked_matrix import Stretch, Tall
+from securevfl.base.chunked_matrix import ChunkedMatrix, RowChunk
 from securevfl.data.external_table import ExternalTable, ScaledExternalRows, as_slice
 from securevfl.data.scaling import Scaling
 from securevfl.data.schedule import Rows
@@ -68,9 +68,9 @@ class Partition(ExternalTable):
     def __getitem__(self, rows: Rows | slice) -> Floats:
         return self._rows[rows].astype(np.float64)
 
-    def scaled_matrix(self, rows: Rows, scaling: Scaling) -> Tall:
+    def scaled_matrix(self, rows: Rows, scaling: Scaling) -> ChunkedMatrix:
         """Return these rows, scaled, as a matrix that is read in chunks."""
-        return Tall.here(ScaledExternalRows(self, rows, scaling))
+        return ChunkedMatrix.local(ScaledExternalRows(self, rows, scaling))
 
 
 def _stamp(header: TableHeader) -> str:
@@ -91,7 +91,7 @@ class PartitionedTable(ExternalTable):
     def __getitem__(self, rows: Rows | slice) -> Floats:
         return self._table[rows]
 
-    def scaled_matrix(self, rows: Rows, scaling: Scaling) -> Tall | None:
+    def scaled_matrix(self, rows: Rows, scaling: Scaling) -> ChunkedMatrix | None:
         """Return these rows, scaled, as a matrix at the workers; None if their order is not that of the file."""
         positions = self._table.positions(rows)
         if not len(positions) or not (np.diff(positions) > 0).all():
@@ -106,12 +106,12 @@ class PartitionedTable(ExternalTable):
             for start, stop, first, placed in zip(cuts, cuts[1:], self.edges, self._placed, strict=False)
             if stop > start
         ]
-        return Tall(parts, self.shape[1])
+        return ChunkedMatrix(parts, self.shape[1])
 
 
-def scaled_rows(partition: Partition, rows: Rows | slice, scaling: Scaling) -> Stretch:
+def scaled_rows(partition: Partition, rows: Rows | slice, scaling: Scaling) -> RowChunk:
     """Return rows of a partition as a chunk that scales them when they are read."""
-    return Stretch(ScaledExternalRows(partition, rows, scaling))
+    return RowChunk(ScaledExternalRows(partition, rows, scaling))
 
 
 class PartitionedParty(StoredParty):

@@ -156,7 +156,8 @@ class Party:
         if column not in self.columns or column in self.categories or len(self.columns) < 2:
             what, key = ("weights", "weights.column") if use == "weights" else ("exposures", "exposure")
             raise TableError(
-                f"party {self.name} has no numeric column {column!r}, next to other columns, to use as {what} of the rows",
+                f"party {self.name} has no numeric column {column!r}, next to other columns, to use as {what} of "
+                "the rows",
                 f"correct {key} in the job",
                 code="SVFL-TABLE-COLUMNS",
                 party=self.name,

@@ -12,7 +12,7 @@
 Other parties learn only the number of resulting columns, from the handshake. With weights of evidence a party without
 labels also learns the classes in each of its bins. A numeric table without gaps is not changed. Disclosures are counted
 and limited for the resulting columns: 0/1 columns are easier to reconstruct than others
-(`securevfl.disclosure.exposure`).
+(`securevfl.disclosure.column_recovery`).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
-from securevfl.base.arrays import Floats, KeptFields
-from securevfl.base.config import Config, Registry, plain, read_nested
+from securevfl.base.arrays import Floats, SerializableFields
+from securevfl.base.config import Config, Registry, read_nested, to_plain
 from securevfl.data.bin_edges import find_bin_edges
 from securevfl.data.column_transforms import (
     MISSING,
@@ -76,7 +76,8 @@ class Preparation(Config):
     (indicator) or without (fill), or are refused."""
     texts: Literal["one_hot", "codes", "refuse"] = "one_hot"
     """What happens to texts: they become 0/1 columns, one for each category but the most frequent (one_hot), or one
-    column of codes for embedding tables (1 is the most frequent category, 0 all rare and unknown ones), or are refused."""
+    column of codes for embedding tables (1 is the most frequent category, 0 all rare and unknown ones), or are
+    refused."""
     rare: float = Field(default=0.005, ge=0, lt=0.5)
     """Share of the training rows below which the categories of a text column share one 0/1 column or code."""
     tails: Literal["squash", "keep"] = "squash"
@@ -104,7 +105,7 @@ class Preparation(Config):
 
 
 @dataclass(frozen=True)
-class SourceColumn(KeptFields):
+class SourceColumn(SerializableFields):
     """An original column, and the positions of the prepared columns that were derived from it.
 
     Attributes:
@@ -229,7 +230,7 @@ class FittedPreparation:
 
     def plain(self) -> list[dict[str, Any]]:
         """Return the transforms as values that JSON can represent."""
-        return [plain(step) for step in self.steps]
+        return [to_plain(step) for step in self.steps]
 
     @classmethod
     def read(cls, columns: list[str], steps: Sequence[Any]) -> FittedPreparation:

@@ -1,8 +1,8 @@
 """Tables from files: CSV (also compressed: .csv.gz, .csv.zst), Parquet and npz.
 
-`read_party` and `read_table` read a whole file into memory, `read_ids` reads its ids alone. A CSV or Parquet file has one
-row for each sample, an id column, a label column at one party, and otherwise columns of numbers, texts and dates. An npz
-file has the arrays X (n, d) and ids (n,), y (n,) at one party, and optionally columns (d names).
+`read_party` and `read_table` read a whole file into memory, `read_ids` reads its ids alone. A CSV or Parquet file has
+one row for each sample, an id column, a label column at one party, and otherwise columns of numbers, texts and dates.
+An npz file has the arrays X (n, d) and ids (n,), y (n,) at one party, and optionally columns (d names).
 
 CSV and Parquet files are read by pyarrow, in one thread. Every column of a CSV file is read as text and converted here.
 So ids remain as they are ("007"), and errors name the row and the column: the messages of pyarrow contain values and

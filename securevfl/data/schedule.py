@@ -1,7 +1,7 @@
 """The schedule of a training: held-out rows, batches, and the order of iterations, equal at every party.
 
-Rows are held out and divided into batches by pseudorandom numbers of their ids (`securevfl.data.register`), whose key is
-the whole set of ids. The seed of a job only orders its iterations. So all jobs on one table with the same number of
+Rows are held out and divided into batches by pseudorandom numbers of their ids (`securevfl.data.register`), whose key
+is the whole set of ids. The seed of a job only orders its iterations. So all jobs on one table with the same number of
 held-out rows and of batches use the same batches, for any seed and any order of rows and parties. A linear model then
 opens the same equations about the labels again, and thirty jobs reveal what one job reveals.
 
@@ -83,8 +83,8 @@ class Schedule:
     """A partition of the training rows into batches, and a random order of the batches in each epoch.
 
     The partition is fixed, and each epoch uses each batch once (FedBCD 2019, assumption A2). With a batch size of "all"
-    there is one batch, so an epoch is one iteration. "growing" does the same below MIN_GROWING_ROWS training rows. Above
-    it, iterations use nested random subsets, each SUBSET_FACTOR times larger than the one before: the last
+    there is one batch, so an epoch is one iteration. "growing" does the same below MIN_GROWING_ROWS training rows.
+    Above it, iterations use nested random subsets, each SUBSET_FACTOR times larger than the one before: the last
     FINAL_ITERATIONS use the largest subset (all training rows, at most MAX_SUBSET_ROWS), SUBSET_ITERATIONS each smaller
     one, and the first ones the smallest.
 

@@ -8,11 +8,11 @@
 2. Each bucket is sorted and appended to the table.
 
 Both steps read and write sequentially. Rows are stored in the order of the job's batches (its partition is fixed), so
-reading a batch is one read. Without a job they are stored in shared order, and reading a batch takes one read a row. Any
-rows can be read from any table; the job only makes it faster.
+reading a batch is one read. Without a job they are stored in shared order, and reading a batch takes one read a row.
+Any rows can be read from any table; the job only makes it faster.
 
-The table is a header (`securevfl.data.table_header`) and the rows, float32 if that is exact for every column and float64
-otherwise. It contains the same data as the Parquet file, so it needs the same protection.
+The table is a header (`securevfl.data.table_header`) and the rows, float32 if that is exact for every column and
+float64 otherwise. It contains the same data as the Parquet file, so it needs the same protection.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.base.chunked_matrix import Tall
-from securevfl.base.files import make_private
+from securevfl.base.chunked_matrix import ChunkedMatrix
+from securevfl.base.files import make_private_folder
 from securevfl.data.content_digest import ContentDigest, digest_weights
 from securevfl.data.external_table import ExternalTable, ScaledExternalRows
 from securevfl.data.id_keys import ID_DIGEST, Keys, order_digest
@@ -88,11 +88,11 @@ class StoredTable(ExternalTable):
         """Return the rows (k, d) at positions `start` to `stop`, in the type of the file."""
         return self._read(np.arange(start, stop), np.empty((stop - start, self.shape[1]), self._kind), self._offset)
 
-    def scaled_matrix(self, rows: Rows, scaling: Scaling) -> Tall | None:
+    def scaled_matrix(self, rows: Rows, scaling: Scaling) -> ChunkedMatrix | None:
         """Return these rows, scaled, as a matrix that is read in chunks; None for rows of at most MAX_BATCH_BYTES."""
         if len(rows) * self.shape[1] * 8 <= MAX_BATCH_BYTES:
             return None
-        return Tall.here(ScaledExternalRows(self, rows, scaling))
+        return ChunkedMatrix.local(ScaledExternalRows(self, rows, scaling))
 
     def keys(self, rows: Rows, offset: int) -> Keys:
         """Read the digests (k, ID_DIGEST) of rows from the file, where the digests begin at byte `offset`."""
@@ -363,7 +363,7 @@ def _check_space(parquet: Path, folder: Path, needed: int) -> None:
 def _draft_folder(table: Path) -> Iterator[Path]:
     """Create a folder next to the table that is removed at the end, and remove those of processes that were killed."""
     with _write_errors(table):
-        make_private(table.parent)
+        make_private_folder(table.parent)
         for abandoned in table.parent.glob(f".{glob.escape(table.name)}.*.parts"):
             _remove_if_abandoned(abandoned)
         folder = Path(tempfile.mkdtemp(prefix=f".{table.name}.", suffix=".parts", dir=table.parent))

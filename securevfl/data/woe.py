@@ -6,8 +6,8 @@ With P training rows of the positive class and N of the other, a bin with p and 
 
 and a column the information value IV = sum over its bins of (p / P - n / N) w (Siddiqi 2006, Credit Risk Scorecards;
 smoothed as in category_encoders). Numeric columns are divided at quantiles, text columns by their most frequent
-categories. Missing values, and rare categories together, get a bin of their own if they have enough rows; otherwise they
-join the bin of the median or the most frequent category.
+categories. Missing values, and rare categories together, get a bin of their own if they have enough rows; otherwise
+they join the bin of the median or the most frequent category.
 
 Each party fits its bins alone. A party without labels learns p of each of its bins and nothing else
 (`securevfl.protocols.bin_classes`); until then the transform returns the number of the bin instead of its weight. A bin

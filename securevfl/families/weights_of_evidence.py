@@ -23,7 +23,7 @@ from securevfl.protocols.bin_classes import EVIDENCE_SUBCHANNEL
 from securevfl.protocols.party_context import PartyContext
 
 
-def weigh(job: JobOptions, party: Party, train: Rows, context: PartyContext) -> Party:
+def encode_evidence(job: JobOptions, party: Party, train: Rows, context: PartyContext) -> Party:
     """Replace the numbers of the party's bins by weights of evidence, found on these training rows, which all parties
     name in the same order. The party is returned as it is where the job asks for none.
 
@@ -37,10 +37,10 @@ def weigh(job: JobOptions, party: Party, train: Rows, context: PartyContext) -> 
     own = replace(context, subchannel=EVIDENCE_SUBCHANNEL, outputs=1, residual_bound=1.0, parameters=widths)
     if party.y is not None:
         positive = positive_rows(job, party.name, party.y, train)
-        bin_classes.tell(own, residual, positive)
+        bin_classes.send_classes(own, residual, positive)
         return _weighed(party, bins, bins.positives(positive), options)
     asked = bins.requested
-    found = asked.expand(bin_classes.ask(own, residual, asked, asked.rows))
+    found = asked.expand(bin_classes.receive_counts(own, residual, asked, asked.rows))
     if (found < 0).any() or (found > bins.rows).any():
         raise ProtocolError(
             f"{party.name}: counts that add up to one number in every column were expected of {context.active}, others "
@@ -49,9 +49,9 @@ def weigh(job: JobOptions, party: Party, train: Rows, context: PartyContext) -> 
     return _weighed(party, bins, found, options)
 
 
-def weigh_pooled(job: JobOptions, parties: Sequence[Party], train: Rows) -> list[Party]:
-    """Replace bins by weights of evidence as `weigh` does, for parties that sit in one process, the leading one first,
-    straight from its labels."""
+def encode_evidence_pooled(job: JobOptions, parties: Sequence[Party], train: Rows) -> list[Party]:
+    """Replace bins by weights of evidence as `encode_evidence` does, for parties that sit in one process, the leading
+    one first, straight from its labels."""
     options = job.prepare.woe
     if options is None:
         return list(parties)

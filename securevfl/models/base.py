@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from securevfl.base.config import Named
+from securevfl.base.config import NamedOption
 from securevfl.errors import ConfigError
 from securevfl.models.loss import Loss
 
 
-class Model(Named, ABC):
+class Model(NamedOption, ABC):
     """`l2` is the weight of ||theta||^2 / 2.
 
     method: the family of training that it takes, whatever the optimizer; else the optimizer's. by_column: whether
@@ -23,7 +23,7 @@ class Model(Named, ABC):
     (`securevfl.protocols.differentiable`): all parties know it from the job.
     """
 
-    method: ClassVar[str | None] = None
+    family: ClassVar[str | None] = None
     by_column: ClassVar[bool] = False
     embeds: ClassVar[bool] = False
     scales: ClassVar[bool] = True

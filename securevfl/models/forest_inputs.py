@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.base.arrays import Floats, KeptFields
+from securevfl.base.arrays import Floats, SerializableFields
 from securevfl.data.cosine_features import CosineFeatures
 from securevfl.data.forest import Forest
 from securevfl.data.linear_features import LinearFeatures
@@ -18,7 +18,7 @@ from securevfl.models.shapley import shapley_values
 
 
 @dataclass(eq=False, repr=False)
-class ForestInputs(KeptFields, Inputs):
+class ForestInputs(SerializableFields, Inputs):
     """One party's leaves, lines, own score, cosines and intercept, in this order. curved: what the leaves are
     multiplied by."""
 

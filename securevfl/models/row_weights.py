@@ -82,7 +82,8 @@ def row_weights(
     if float(found[train].max()) > options.room:
         raise TableError(
             f"party {name}: weights of at most {options.room:g} times their mean were expected, larger ones came; "
-            f"raise weights.most to {next_power_of_two(found[train]):g}, which all parties learn, or even the weights out"
+            f"raise weights.most to {next_power_of_two(found[train]):g}, which all parties learn, or even the "
+            "weights out"
         )
     return found
 

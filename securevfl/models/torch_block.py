@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.base.chunked_matrix import made
+from securevfl.base.chunked_matrix import materialize
 from securevfl.errors import ConfigError
 from securevfl.models.block import Block
 from securevfl.models.inputs import private_stream
@@ -128,7 +128,7 @@ class TorchBlock(Block):
 
     def jacobian(self, X: Floats) -> Jacobian:
         """J (n c x p) at the weights as they are, made when its rows are read if it is large."""
-        return Jacobian(made(LazyJacobian(self, X, self.outputs)), shares_outputs=False)
+        return Jacobian(materialize(LazyJacobian(self, X, self.outputs)), shares_outputs=False)
 
     def regularised(self, gradient: Floats) -> Floats:
         """gradient + l2 theta (p,), from the gradient of the mean loss."""

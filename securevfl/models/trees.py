@@ -25,8 +25,7 @@ from pydantic import ConfigDict, Field, model_validator
 from securevfl.data.cosine_features import CosineFeatures
 from securevfl.data.forest import MAX_BINS, MAX_DEPTH, Forest, two_valued
 from securevfl.data.linear_features import MAX_LINEAR_DEVIATIONS, LinearFeatures
-from securevfl.models.boosted_score import MAX_SCORE_DEVIATIONS
-from securevfl.models.boosted_score import ScoreColumn, check_installed, out_of_fold
+from securevfl.models.boosted_score import MAX_SCORE_DEVIATIONS, ScoreColumn, check_installed, out_of_fold
 from securevfl.models.forest_inputs import ForestInputs
 from securevfl.models.inputs import Inputs, InputShape, MakeFittingData
 from securevfl.models.linear import LinearModel
@@ -46,7 +45,7 @@ class Trees(LinearModel):
 
     model_config = ConfigDict(populate_by_name=True)
     name: ClassVar[str] = "trees"
-    method: ClassVar[str | None] = "shares"
+    family: ClassVar[str | None] = "shares"
     by_column: ClassVar[bool] = False
     scales: ClassVar[bool] = False
     spare_bits: ClassVar[int] = 0

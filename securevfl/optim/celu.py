@@ -77,11 +77,11 @@ class CeluVFL(RoundsOptimizer):
         return self.R
 
     @property
-    def reweighs(self) -> bool:
+    def weighs_instances(self) -> bool:
         return self.xi is not None and self.R > 1
 
     @property
-    def kept(self) -> int:
+    def max_open_exchanges(self) -> int:
         return self.W + self.depth  # the table's, and those that come in beside the steps on these
 
     def count_openings(self, model: Model, visits: Sequence[int]) -> int:
@@ -95,18 +95,18 @@ class CeluVFL(RoundsOptimizer):
             steps += 0 if self.W > 1 else sum(table.sample() is not None for _ in range(self.R - 1))
         return len(visits) + steps
 
-    def remember(self, model: Block, state: Mapping[str, Any] | None) -> CeluMemory:
+    def init_state(self, model: Block, state: Mapping[str, Any] | None) -> CeluMemory:
         return CeluMemory(self, model, state)
 
-    def settle(self, party: Learner, link: ActiveLink) -> None:
+    def drain(self, party: Learner, link: ActiveLink) -> None:
         take_in(party.memory.here, self.depth, party, link)
 
     def active(self, party: Learner, link: ActiveLink) -> Iterator[None]:
         memory: CeluMemory = party.memory
-        openings = 1 if party.model.static_jacobian and not self.reweighs else self.R
+        openings = 1 if party.model.static_jacobian and not self.weighs_instances else self.R
 
         def taken_up(t: int, uses: int, batch: Batch, kept: Mapping[str, Floats]) -> Held:
-            link.publish(kept["down"], batch, again=Release(t, min(uses, openings)))
+            link.publish(kept["down"], batch, resend_of=Release(t, min(uses, openings)))
             return Held(batch, kept["others"], kept["down"])
 
         table = memory.take_up(party, taken_up)
@@ -147,7 +147,7 @@ class CeluVFL(RoundsOptimizer):
                 self._passive_steps(party, table, t)
             reply = link.reply() if coming is None else coming.result()  # 2
             H = memory.sent.popleft()
-            held = PassiveExchange(batch, reply, H if self.reweighs else None)
+            held = PassiveExchange(batch, reply, H if self.weighs_instances else None)
             party.updater.begin()
             self._step(party, held.gradient(party.model, None), batch, t)
             for left in table.put(batch.index, held, t):

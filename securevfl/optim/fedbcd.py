@@ -50,8 +50,8 @@ class FedBCD(RoundsOptimizer):
                 "whose loss states one, by a rule that is linear (sgd, momentum)"
             )
 
-    def remember(self, model: Block, state: Mapping[str, Any] | None) -> Any:
-        return super().remember(model, state) if self.lr is not None else CurvatureSteps(self.update, model, state)
+    def init_state(self, model: Block, state: Mapping[str, Any] | None) -> Any:
+        return super().init_state(model, state) if self.lr is not None else CurvatureSteps(self.update, model, state)
 
     @property
     def label(self) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.base.chunked_matrix import Here, Rows, Tall, made
+from securevfl.base.chunked_matrix import ChunkedMatrix, LocalPart, RowSource, materialize
 from securevfl.protocols.differentiable import Differentiable, Jacobian
 
 
@@ -71,12 +71,12 @@ class WeightedModel:
         return Jacobian(_scaled(J, np.repeat(self._weights, J.matrix.shape[0] // len(X))), J.shares_outputs)
 
 
-def _scaled(J: Jacobian, weights: Floats) -> Floats | Tall:
+def _scaled(J: Jacobian, weights: Floats) -> Floats | ChunkedMatrix:
     """Return the matrix of J with row i times weights_i, in the form in which J is read: as a whole, or row by row when
     it is asked for."""
     match J.matrix:
-        case Tall(parts=(Here() as only,)):
-            return made(WeightedRows(only.stretch.rows, weights))
+        case ChunkedMatrix(parts=(LocalPart() as only,)):
+            return materialize(WeightedRows(only.chunk.rows, weights))
         case _:
             return weights[:, None] * J.dense
 
@@ -84,7 +84,7 @@ def _scaled(J: Jacobian, weights: Floats) -> Floats | Tall:
 class WeightedRows:
     """Rows (n x d) that are scaled when they are read."""
 
-    def __init__(self, rows: Rows, weights: Floats) -> None:
+    def __init__(self, rows: RowSource, weights: Floats) -> None:
         self._rows, self._weights = rows, weights
 
     @property

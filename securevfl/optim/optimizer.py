@@ -8,14 +8,14 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from securevfl.base.config import Named
+from securevfl.base.config import NamedOption
 from securevfl.models.base import Model
 
 
-class Training(Named, ABC):
+class Training(NamedOption, ABC):
     """What a job names as its optimizer, whatever its steps go by."""
 
-    method: ClassVar[str]  # the family of training it belongs to (`securevfl.families`)
+    family: ClassVar[str]  # the family of training it belongs to (`securevfl.families`)
     grows: ClassVar[bool] = False  # whether it may visit parts of the rows that lie in each other
 
     @property
@@ -29,12 +29,12 @@ class Training(Named, ABC):
         return 1
 
     @property
-    def reweighs(self) -> bool:
+    def weighs_instances(self) -> bool:
         """Whether a party may weigh the rows of a batch anew in every local step."""
         return False
 
     @property
-    def dares(self) -> bool:
+    def may_overshoot(self) -> bool:
         """Whether steps are longer than safe ones, so that evaluations say where to go back."""
         return False
 

@@ -44,13 +44,13 @@ class Pipeline(RoundsOptimizer):
         return self.labelled("Pipeline")
 
     @property
-    def kept(self) -> int:
+    def max_open_exchanges(self) -> int:
         return self.depth
 
-    def remember(self, model: Block, state: Mapping[str, Any] | None) -> Any:
+    def init_state(self, model: Block, state: Mapping[str, Any] | None) -> Any:
         return InFlight(self, model, state)
 
-    def settle(self, party: Learner, link: ActiveLink) -> None:
+    def drain(self, party: Learner, link: ActiveLink) -> None:
         take_in(party.memory.here, self.depth, party, link)
 
     def active(self, party: Learner, link: ActiveLink) -> Iterator[None]:
@@ -81,7 +81,7 @@ def take_in(here: deque[Floats], depth: int, party: Learner, link: ActiveLink) -
     """Take in the outputs on the batches up to depth - 1 rounds ahead, which are on their way."""
     for k in range(len(here) + 1, depth):
         if (batch := party.later(k)) is not None:
-            here.append(link.ahead(batch))
+            here.append(link.collect(batch))
 
 
 class InFlight(Updater):

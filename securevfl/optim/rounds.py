@@ -52,10 +52,10 @@ class Learner(Protocol):
 class RoundsTraining(Training, ABC):
     """An optimizer whose rounds are sums and residuals. Each side yields whenever a round is over."""
 
-    method: ClassVar[str] = "rounds"
+    family: ClassVar[str] = "rounds"
 
     @property
-    def kept(self) -> int:
+    def max_open_exchanges(self) -> int:
         """How many exchanges a party may go on asking about at a time, the newest among them."""
         return 1
 
@@ -67,19 +67,19 @@ class RoundsTraining(Training, ABC):
         return []
 
     @abstractmethod
-    def remember(self, model: Block, state: Mapping[str, Any] | None) -> Any:
+    def init_state(self, model: Block, state: Mapping[str, Any] | None) -> Any:
         """Make the optimizer's memory at a party with this model: as it is at the start, or as `state` kept it."""
 
     def agreement(self, model: Model) -> Agreement:
         """Return what the parties agree on about residuals: where J moves with the weights, gradients are opened anew
         in every local step."""
-        openings = 1 if model.static_jacobian and not self.reweighs else self.steps
-        return Agreement(openings, kept=self.kept, shares_outputs=model.shares_outputs)
+        openings = 1 if model.static_jacobian and not self.weighs_instances else self.steps
+        return Agreement(openings, max_open_exchanges=self.max_open_exchanges, shares_outputs=model.shares_outputs)
 
     def count_openings(self, model: Model, visits: Sequence[int]) -> int:
         return len(visits) * self.agreement(model).openings
 
-    def settle(self, party: Learner, link: ActiveLink) -> None:
+    def drain(self, party: Learner, link: ActiveLink) -> None:
         """Take in what passive parties have sent ahead of its round, so that the line is free for other sums; the
         active party does this between two rounds."""
 
@@ -108,5 +108,5 @@ class RoundsOptimizer(RoundsTraining, Optimizer):
         descent."""
         return name if isinstance(self.rule, Sgd) else f"{name} {self.rule.name}"
 
-    def remember(self, model: Block, state: Mapping[str, Any] | None) -> Any:
+    def init_state(self, model: Block, state: Mapping[str, Any] | None) -> Any:
         return Updater(self.update, model, state)

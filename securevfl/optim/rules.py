@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from securevfl.base.arrays import Floats
-from securevfl.base.config import Named
+from securevfl.base.config import NamedOption
 
 # What an update rule is, how a gradient becomes a change of the weights by it, and what all optimizers have in common.
 #
@@ -53,7 +53,7 @@ class Memory(Generic[V]):
     steps: int = 0
 
 
-class Rule(Named, ABC):
+class Rule(NamedOption, ABC):
     """An update rule with its options."""
 
     @property

@@ -15,13 +15,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
 
-from securevfl.base.extras import extra
+from securevfl.base.extras import import_extra
 from securevfl.base.version import __version__
 from securevfl.data.drift import Drift
 from securevfl.display import html
 from securevfl.errors import ConfigError
 from securevfl.organisations.serve import RequestOutcome, Server
-from securevfl.training.drift_page import HEADS, rows
+from securevfl.training.drift_page import DRIFT_HEADS, rows
 from securevfl.transport.peers import split_address
 
 OUTCOMES = "answered", "refused", "failed"
@@ -40,7 +40,7 @@ class Monitor:
         self._last: RequestOutcome | None = None
         self._drift: list[Drift] = []
         self._gives: dict[str, html.Cell] = {}
-        self._library = library = extra("prometheus_client", "serve", "--monitor")
+        self._library = library = import_extra("prometheus_client", "serve", "--monitor")
         self._registry = library.CollectorRegistry()
         self.content_type: str = library.CONTENT_TYPE_LATEST
         self._own = own = {"registry": self._registry, "namespace": "securevfl"}
@@ -132,7 +132,7 @@ class Monitor:
         ]
         if self._drift:
             said = f"Shifted: {', '.join(shifted)}." if shifted else "No column has shifted."
-            table = html.table(HEADS, rows(self._drift))
+            table = html.table(DRIFT_HEADS, rows(self._drift))
             body.append(html.section("Drift of the rows served", f"<p>{html.escape(said)}</p>", table))
         return html.page(f"{self._party} serves", body)
 

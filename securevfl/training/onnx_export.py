@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from securevfl.base.extras import extra
-from securevfl.base.files import write_whole
+from securevfl.base.extras import import_extra
+from securevfl.base.files import write_atomic
 from securevfl.data.column_transforms import BinTransform, ColumnTransform, NumericTransform
 from securevfl.data.scaling import GRID_BITS, Scaling
 from securevfl.data.woe import NumericWoe
@@ -28,7 +28,7 @@ IR = 8
 def export_onnx(part: ModelPart, path: str | Path) -> None:
     """Write the graph to a file. Raises ConfigError if onnx is not installed, the party does not know its weights, or a
     column is of texts or dates."""
-    write_whole(Path(path), to_onnx(part))
+    write_atomic(Path(path), to_onnx(part))
 
 
 def to_onnx(part: ModelPart) -> bytes:
@@ -49,7 +49,7 @@ class _Graph:
     """Nodes and constants as they are added."""
 
     def __init__(self) -> None:
-        self._onnx = extra("onnx", "onnx", "export")
+        self._onnx = import_extra("onnx", "onnx", "export")
         self._nodes: list[Any] = []
         self._constants: list[Any] = []
 

@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.base.files import write_whole
+from securevfl.base.files import write_atomic
 from securevfl.data.bin_edges import format_number
 from securevfl.data.column_transforms import (
     MISSING,
@@ -123,7 +123,7 @@ class Scorecard:
     def save(self, path: str | Path) -> None:
         """Write the scorecard to a file: a page where the name ends in .html, else CSV."""
         text = self.page() if Path(path).suffix == ".html" else self.csv()
-        write_whole(Path(path), text.encode())
+        write_atomic(Path(path), text.encode())
 
     def _repr_html_(self) -> str:
         rows: list[list[html.Cell]] = [[each.party, each.column, each.bin, each.points] for each in self.lines]

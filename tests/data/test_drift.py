@@ -16,7 +16,7 @@ from securevfl.base.checked_files import read_checked_json
 from securevfl.cli.main import app
 from securevfl.data.baseline import Baseline, baselines
 from securevfl.data.columns import Columns, columns_of
-from securevfl.data.drift import MIN_NEW_ROWS, _chi_square, _kolmogorov, _psi, _shares, measure_drift
+from securevfl.data.drift import MIN_NEW_ROWS, _chi_square, _kolmogorov, _psi, _share_test, measure_drift
 from securevfl.errors import DataError, TableError
 from securevfl.training.model_part import ModelPart
 
@@ -188,7 +188,7 @@ def test_as_few_rows_as_are_asked_for_are_compared() -> None:
 @pytest.mark.parametrize(("few", "others", "compared"), [(2, 7, False), (3, 7, True), (97, 94, False), (97, 93, True)])
 def test_shares_are_compared_from_ten_rows_on_either_side(few: int, others: int, compared: bool) -> None:
     """Of 100 rows each: ten that have it, and ten that have it not."""
-    p = _shares(few, 100, others, 100)
+    p = _share_test(few, 100, others, 100)
     pooled = (few + others) / 200
     z = abs(few - others) / 100 / np.sqrt(pooled * (1 - pooled) * 2 / 100)
     assert p == (pytest.approx(2 * stats.norm.sf(z)) if compared else 1.0)

@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 
 import securevfl as vfl
-from securevfl.data.composite_ids import _letters, compose_ids, normalise
+from securevfl.data.composite_ids import _character_table, compose_ids, normalise
 from securevfl.data.load import read_parties
 from securevfl.data.parquet_source import ParquetSource
 from securevfl.data.readers import id_rule_version, read_ids, read_party, read_table
@@ -58,7 +58,7 @@ def test_the_tables_that_ship_are_those_of_the_rule() -> None:
 
 def test_the_tables_are_the_same_under_every_python() -> None:
     """What this Python's tables know as well: letters are never given another meaning."""
-    for number, text in _letters().items():
+    for number, text in _character_table().items():
         assert text == plainly(chr(number)), hex(number)
 
 

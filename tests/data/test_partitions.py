@@ -12,7 +12,7 @@ import pytest
 from pyarrow import parquet
 
 import securevfl as vfl
-from securevfl.base.chunked_matrix import Tall
+from securevfl.base.chunked_matrix import ChunkedMatrix
 from securevfl.crypto.kernel import row_plaintexts
 from securevfl.data import store
 from securevfl.data.location_scale import moments
@@ -72,7 +72,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_plaintexts, "PIECE", 2)
+    monkeypatch.setattr(row_plaintexts, "BLOCKS_PER_PIECE", 2)
 
 
 def job(residual: Engine | str, **keys: Any) -> vfl.Job:
@@ -130,7 +130,7 @@ def test_the_party_s_own_process_asks_for_few_rows(tables: Path, monkeypatch: py
 
     for place in ("training.session", "families.run_shape"):
         monkeypatch.setattr(f"securevfl.{place}.ROWS", 50)
-    monkeypatch.setattr("securevfl.families.rounds.rounds_participant.SAMPLE", 50)
+    monkeypatch.setattr("securevfl.families.rounds.rounds_participant.INITIAL_WEIGHT_ROWS", 50)
     monkeypatch.setattr("securevfl.data.baseline.MAX_EXTERNAL_BASELINE_ROWS", 50)
     monkeypatch.setattr(PartitionedTable, "__getitem__", counted)
     parted = partition_party("shop", tables / "shop.table", Rooms())
@@ -152,7 +152,7 @@ def test_a_table_on_disk_is_never_whole_in_memory(tables: Path, monkeypatch: pyt
     parties = [open_table(name, tables / f"{name}.table") for name in ("bank", "shop")]
     whole = vfl.simulate(job("open"), parties)
     monkeypatch.setattr(store, "MAX_BATCH_BYTES", 0)
-    monkeypatch.setattr("securevfl.base.chunked_matrix.BLOCK", 8 * 100)
+    monkeypatch.setattr("securevfl.base.chunked_matrix.BLOCK_NUMBERS", 8 * 100)
     blocks = vfl.simulate(job("open"), parties)
     for name, part in whole.parts.items():
         np.testing.assert_allclose(part.theta, blocks.parts[name].theta, atol=1e-9)
@@ -170,7 +170,7 @@ def test_parts_lie_at_the_workers_in_turn(tables: Path) -> None:
     assert isinstance(parted, PartitionedParty)
     table: Any = parted.X
     matrix = table.scaled_matrix(np.arange(ROWS), Scaling.none(8))
-    assert isinstance(matrix, Tall)
+    assert isinstance(matrix, ChunkedMatrix)
     assert [part.place for part in matrix.parts] == ["one", "two", "one"]
     assert all(isinstance(part, RemotePart) for part in matrix.parts)
     assert [(part.start, part.stop) for part in matrix.parts] == [*pairwise(table.edges)]

@@ -11,15 +11,15 @@ from sklearn.preprocessing import KBinsDiscretizer, OneHotEncoder, RobustScaler
 
 import securevfl as vfl
 from securevfl import errors
-from securevfl.base.config import plain
+from securevfl.base.config import to_plain
 from securevfl.data.bin_edges import BIN_SCALE, MIN_BIN_ROWS, find_bin_edges, format_number, shortest_between
 from securevfl.data.column_transforms import BinTransform
 from securevfl.data.columns import columns_of
 from securevfl.data.location_scale import quartiles
 from securevfl.data.preparation import FittedPreparation, Preparation, fit_preparation
 from securevfl.data.woe import Woe, number_bins
-from securevfl.families.run_facts import known_run
-from securevfl.families.table_preparation import as_prepared, prepare
+from securevfl.families.run_facts import pooled_run_facts
+from securevfl.families.table_preparation import prepare_party, with_prepared_tables
 from securevfl.families.training_data import TrainingData
 from securevfl.training.model_part import ModelPart
 
@@ -43,7 +43,7 @@ def fitted(**options: object) -> FittedPreparation:
 
 def test_gaps_are_filled_and_marked_as_scikit_learn_does() -> None:
     made = fitted().apply(columns_of("shop", TABLE))
-    own = SimpleImputer(strategy="median", add_indicator=True).fit(AGE[TRAIN, None])
+    own = SimpleImputer(strategy="median", add_indicator=True).fit_preparation(AGE[TRAIN, None])
     np.testing.assert_array_equal(made[:, :2], own.transform(AGE[:, None]))
     assert fitted().features == ["age", "age=(missing)", "income", "city=Bern", "city=Oslo"]
     assert fitted(missing="fill").features == ["age", "income", "city=Bern", "city=Oslo"]
@@ -52,7 +52,7 @@ def test_gaps_are_filled_and_marked_as_scikit_learn_does() -> None:
 def test_texts_become_columns_as_scikit_learn_does_with_rare_and_unknown_ones_together() -> None:
     known = ["nobody" if city is None else city for city in CITY]
     own = OneHotEncoder(drop=["Rome"], min_frequency=0.05, handle_unknown="infrequent_if_exist", sparse_output=False)
-    own.fit(np.array(known)[TRAIN, None])
+    own.fit_preparation(np.array(known)[TRAIN, None])
     made = fit_preparation("shop", columns_of("shop", np.array(CITY)[:, None]), TRAIN, Preparation(rare=0.05))
     assert made.features == ["x0=Bern", "x0=Oslo"]  # the rare ones are too few to share a column: they go with Rome
     some = fit_preparation("shop", columns_of("shop", np.array(CITY)[:, None]), TRAIN, Preparation(rare=0.25))
@@ -82,8 +82,8 @@ def test_texts_become_codes_from_the_commonest_on_which_are_not_scaled() -> None
         schedule = job(scale=scale).schedule(shop.register)
         data = TrainingData(shop, schedule, vfl.Logistic().loss, scale=scale)
         np.testing.assert_array_equal(data.scaled(np.arange(N))[:, 3], expected)
-    again = as_prepared(job(), [shop])[1][0]
-    assert prepare(job(), again, again.register).preparation.codes == ("city",)
+    again = with_prepared_tables(job(), [shop])[1][0]
+    assert prepare_party(job(), again, again.register).preparation.codes == ("city",)
 
 
 def test_codes_are_for_models_that_embed_them() -> None:
@@ -94,7 +94,7 @@ def test_codes_are_for_models_that_embed_them() -> None:
 def test_bins_are_quantile_bins_and_clipped_values_end_at_quantiles() -> None:
     made = fit_preparation("shop", columns_of("shop", INCOME[:, None]), TRAIN, Preparation(bins=5))
     own = KBinsDiscretizer(5, encode="onehot-dense", strategy="quantile", quantile_method="linear")
-    own.fit(INCOME[TRAIN, None])
+    own.fit_preparation(INCOME[TRAIN, None])
     over = own.transform(INCOME[TRAIN, None])[:, ::-1].cumsum(axis=1)[:, ::-1][:, 1:]  # in this bin or a later one
     np.testing.assert_array_equal(made.apply(columns_of("shop", INCOME[TRAIN, None])), over)
     clipped = fit_preparation("shop", columns_of("shop", INCOME[:, None]), TRAIN, Preparation(clip=0.1))
@@ -130,8 +130,8 @@ def test_values_that_stand_by_themselves_have_bins_of_their_own() -> None:
 def test_columns_of_bins_have_one_scale_before_and_after_they_are_prepared() -> None:
     shop = vfl.Party("shop", np.column_stack([INCOME, INCOME**2]), np.median(INCOME) < INCOME, aligned=True)
     own = job(prepare={"bins": 5})
-    made = prepare(own, shop, shop.register)
-    again = as_prepared(own, [shop])[1][0]
+    made = prepare_party(own, shop, shop.register)
+    again = with_prepared_tables(own, [shop])[1][0]
     for each in (made, again):
         data = TrainingData(each, own.schedule(shop.register), vfl.Logistic().loss, scale="standard")
         np.testing.assert_array_equal(data.scaling.deviation, np.full(8, BIN_SCALE))
@@ -140,7 +140,7 @@ def test_columns_of_bins_have_one_scale_before_and_after_they_are_prepared() -> 
 
 def test_robust_scaling_is_by_median_and_quartiles() -> None:
     X = np.column_stack([INCOME, np.arange(N) % 10 == 0])
-    own = RobustScaler(unit_variance=True).fit(X[TRAIN])
+    own = RobustScaler(unit_variance=True).fit_preparation(X[TRAIN])
     middle, spread = quartiles(X, TRAIN)[:2]
     np.testing.assert_allclose(middle, own.center_)
     np.testing.assert_allclose(spread[0], own.scale_[0])
@@ -151,7 +151,7 @@ def test_rows_that_are_held_out_change_nothing() -> None:
     spoiled = TABLE.to_pydict()
     spoiled["age"][300:], spoiled["city"][300:] = [1e9] * 100, [SECRET] * 100
     found = fit_preparation("shop", columns_of("shop", pa.table(spoiled)), TRAIN, Preparation(clip=0.01))
-    assert [plain(step) for step in found.steps] == [plain(step) for step in fitted(clip=0.01).steps]
+    assert [to_plain(step) for step in found.steps] == [to_plain(step) for step in fitted(clip=0.01).steps]
 
 
 def test_a_preparation_comes_back_from_json() -> None:
@@ -163,7 +163,7 @@ def test_a_preparation_comes_back_from_json() -> None:
 
 def test_numbers_without_gaps_stay_as_they_are() -> None:
     party = vfl.Party("shop", INCOME[:, None], aligned=True)
-    made = prepare(job(), party, party.register)
+    made = prepare_party(job(), party, party.register)
     assert made.X is party.X
     assert not made.preparation.steps
 
@@ -208,7 +208,7 @@ def test_a_model_takes_raw_rows_and_its_file_does_too(tmp_path: Path) -> None:
     part = run.parts["shop"]
     assert part.columns == ["age", "income", "city"]
     assert part.features == ["age", "age=(missing)", "income", "city=Bern", "city=Oslo"]
-    ready = prepare(job(), shop, shop.register)
+    ready = prepare_party(job(), shop, shop.register)
     plain_run = vfl.simulate(job(scale="robust"), [bank, vfl.Party("shop", ready.X, aligned=True)])
     np.testing.assert_array_equal(plain_run.parts["shop"].theta, part.theta)
     new = TABLE.slice(0, 20).select(["city", "income", "age"])
@@ -231,7 +231,7 @@ def test_one_party_with_ids_among_others_without(tmp_path: Path) -> None:
 
 def test_what_is_counted_is_what_comes_out() -> None:
     bank, shop = parties()
-    assert known_run(job(), [bank, shop]).sizes.columns == {"bank": 2, "shop": 5}
+    assert pooled_run_facts(job(), [bank, shop]).sizes.columns == {"bank": 2, "shop": 5}
     assert "of the dimensions of the 5 columns" in vfl.explain(job(), [bank, shop])
 
 

@@ -154,7 +154,7 @@ def figures_out(text: str) -> str:
 def test_the_page_follows_the_sheet_and_leaves_none_of_it_out() -> None:
     """What the page quotes stands on the sheet of the default job, in its order, and all of the sheet is quoted."""
     quoted = [each for row in table("The sheet says") for each in re.findall(r'"([^"]+)"', row[0])]
-    sheet = figures_out(vfl.explain(vfl.Job(model=vfl.Logistic()), list(vfl.datasets.loans())).first)
+    sheet = figures_out(vfl.explain(vfl.Job(model=vfl.Logistic()), list(vfl.datasets.loans())).first_screen)
     at = 0
     for each in map(figures_out, quoted):
         place = sheet.find(each, at if each != "nothing else" else 0)
@@ -182,7 +182,7 @@ def test_every_file_that_a_training_leaves_is_named(monkeypatch: pytest.MonkeyPa
 def test_a_consent_is_a_line_in_a_file_of_its_owner_and_a_signature_is_of_the_session(tmp_path: Path) -> None:
     from cryptography.hazmat.primitives.serialization import Encoding
 
-    from securevfl.consent.consent_sheet import AgreedSheets
+    from securevfl.consent.agreed_sheets import AgreedSheets
     from securevfl.disclosure.ledger import DisclosureLedger
     from securevfl.errors import CryptoError
     from securevfl.transport import certs

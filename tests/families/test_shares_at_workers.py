@@ -24,7 +24,7 @@ from pyarrow import parquet
 from selfcheck.whole_weights import whole_weights
 
 import securevfl as vfl
-from securevfl.base.chunked_matrix import Stretch
+from securevfl.base.chunked_matrix import RowChunk
 from securevfl.crypto import key_agreement
 from securevfl.crypto.kernel.shares import KernelShares
 from securevfl.crypto.share_ring import ShareRing
@@ -254,7 +254,7 @@ def test_a_cluster_that_is_gone_ends_the_run_with_what_to_do(
     of = job()
     paths, cluster = stored(tables, NAMES[:2], of), Cluster(tmp_path, nanny=False)
     try:
-        monkeypatch.setattr(worker_backend, "PATIENCE", 20.0)
+        monkeypatch.setattr(worker_backend, "WORKER_TIMEOUT", 20.0)
         shop = partition_party("shop", paths["shop"], DaskBackend(cluster.client))
         victims = cluster._started[:1] if lost == "scheduler" else cluster._started[1:]
 
@@ -299,8 +299,8 @@ def test_a_partition_travels_without_its_rows(tables: Path) -> None:
         data = pickle.dumps(room.thing)
         assert len(data) < 1000
         np.testing.assert_array_equal(pickle.loads(data)[:], room.thing[:])
-    kept = Stretch(shop._placed[0].thing)
-    kept.kept["rows"] = room.thing[:]
+    kept = RowChunk(shop._placed[0].thing)
+    kept.cache["rows"] = room.thing[:]
     assert len(pickle.dumps(kept)) < 1000
     store_table("shop", tables / "shop.y.parquet", path, job=job(test_fraction=0.5))
     with pytest.raises(TableError, match="stored anew; run again"):
@@ -327,7 +327,7 @@ def test_a_ledger_notes_rows_at_workers_as_those_of_a_table(tables: Path, tmp_pa
     rows, noted, outside = job().schedule(own.register).batch_order, list[Any](), cast(ExternalTable, placed.X)
     for name, X in ((b"1" * 16, own.X[rows]), (b"2" * 16, outside.scaled_matrix(rows, Scaling.none(8)))):
         ledger = ScoreLedger(tmp_path / "scores")
-        ledger.trained(name, 20, [b"%d" % row for row in rows], X)
+        ledger.record_model(name, 20, [b"%d" % row for row in rows], X)
         with ledger._file.reading() as tables_:
             select = "SELECT content, count FROM contents JOIN names ON number = model WHERE name = ? ORDER BY content"
             noted.append(tables_.execute(select, (name.hex(),)).fetchall())

@@ -11,8 +11,8 @@ import pytest
 from selfcheck.whole_weights import whole_weights
 
 import securevfl as vfl
-from securevfl.families.shares.shares_job import on_shares
-from securevfl.families.shares.shares_plan import plan
+from securevfl.families.shares.shares_job import trains_on_shares
+from securevfl.families.shares.shares_plan import make_plan
 from securevfl.protocols.handshake import StopDecision
 from securevfl.protocols.shares.share_products import Products
 from securevfl.runtime.observer import Event
@@ -63,8 +63,8 @@ def test_a_training_that_swings_begins_again_with_half_the_step(count: int, monk
     assert [part.state["sizes"]["turned"] for part in run.parts.values()] == [[[6, 0]]] * count
     received = [event for event in events if event.direction == "recv"]
     verdicts = [event.message for event in received if isinstance(event.message, StopDecision)]
-    assert [each.back for each in verdicts] == [True] * (count - 1) + [False] * (count - 1)
-    assert not verdicts[0].best
+    assert [each.roll_back for each in verdicts] == [True] * (count - 1) + [False] * (count - 1)
+    assert not verdicts[0].is_best
     assert len(set(made)) == len(made) >= 2 * 4
     safe = job(optimizer=vfl.BlockDescent(lr=1.0), epochs=6, evaluate_every=6)
     np.testing.assert_allclose(weights(run), weights(vfl.simulate(safe, own)), atol=0.05)
@@ -100,8 +100,8 @@ def test_a_run_that_was_cut_after_it_turned_back_goes_on_turned(at: int, tmp_pat
 def test_the_rule_goes_on_from_an_earlier_state(turned: tuple[tuple[int, int], ...]) -> None:
     """Against the same steps in floats, one after the other."""
     own = job(optimizer=vfl.BlockDescent(lr=4.0))
-    assert on_shares(own)
-    rule = plan(own, rows=100, batches=1, parties=2, turned=turned).rule
+    assert trains_on_shares(own)
+    rule = make_plan(own, rows=100, batches=1, parties=2, turned=turned).rule
     changes = np.random.default_rng(0).integers(-1000, 1000, 12)
     state, turns = rule.start(np.zeros((1, 1), np.uint64)), dict(turned)
     before = point = 0.0

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 import securevfl as vfl  # noqa: E402
 from securevfl.base import chunked_matrix  # noqa: E402
-from securevfl.base.chunked_matrix import Tall  # noqa: E402
+from securevfl.base.chunked_matrix import ChunkedMatrix  # noqa: E402
 from securevfl.errors import ConfigError  # noqa: E402
 from securevfl.models import torch_block  # noqa: E402
 from securevfl.models.block import Place  # noqa: E402
@@ -84,11 +84,11 @@ def model_size(module: torch.nn.Module) -> int:
 
 
 def test_a_large_jacobian_is_read_in_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunked_matrix, "HELD", 1)
+    monkeypatch.setattr(chunked_matrix, "MAX_MATERIALIZED_NUMBERS", 1)
     monkeypatch.setattr(torch_block, "AT_ONCE", 4)
     model, (X, g) = part(), drawn()
     J = model.jacobian(X)
-    assert isinstance(J.matrix, Tall)
+    assert isinstance(J.matrix, ChunkedMatrix)
     matrix = LazyJacobian(model, X, C)
     whole = matrix[:]
     pieces = np.concatenate([matrix[:7], matrix[7:20], matrix[20:]])

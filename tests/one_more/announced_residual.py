@@ -67,7 +67,7 @@ class AnnouncedActive(ActiveResidual):
         self._context, self._agreement = context, agreement
         self._exchange = 0
 
-    def publish(self, g: Floats, *, epoch: int, to: Collection[str], again: Release | None = None) -> None:
+    def publish(self, g: Floats, *, epoch: int, to: Collection[str], resend_of: Release | None = None) -> None:
         channel, subchannel = self._context.channel, self._context.subchannel + "/residual"
         for passive in to:
             channel.send(passive, Announced(self._exchange, len(g)), subchannel)  # 1

@@ -11,7 +11,7 @@ import securevfl as vfl
 from docs.declarations_page import sections
 from securevfl.data.party import Helper
 from securevfl.errors import LeakageError, ProtocolError
-from securevfl.families import METHODS, leak_kinds
+from securevfl.families import FAMILIES, leak_kinds
 from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.handshake import StopDecision
 from securevfl.runtime.channel import Channel
@@ -41,7 +41,7 @@ PUBLIC = {
     "ServerLimits",
     "ShareStored",
     "SumKey",
-    "SumPublic",
+    "SumPublicKey",
     "Taken",
     "TransferOffer",
 }
@@ -54,12 +54,13 @@ IN_BITS = {  # no message has more bits than its entry, whatever was multiplied 
     "EvaluatedPoints", "NamedRows", "RoundedProducts", "RowStates", "ShuffledWords", "Slots", "Tags", "Values",
 }  # fmt: skip
 IN_NUMBERS = {  # counted one by one, of 64 bits at most: some 14 labels each; see threat-model.md
-    "Labels", "MaskPartial", "OpenedProduct", "PairMasked", "Part", "PartialSum", "PhasePart", "Pulled",
+    "Labels", "MaskPartial", "OpenedProduct", "MaskedSummand", "Summand", "PartialSum", "PhaseSummand", "Pulled",
     "Push", "Residual", "Restored", "SecondMoments",
 }  # fmt: skip
 NOT_OF_ROWS = {  # sizes, keys, digests, verdicts: nothing of a row that a receiver could weigh
-    "Abort", "AlignmentHello", "Begin", "PredictionHandshake", "RowCommitments", "ProbeResult", "RunHello", "OwnKey",
-    "Pace", "Position", "Question", "RoundTripTimes", "TableShape", "SessionDone", "StopDecision", "ScoreRequest",
+    "Abort", "AlignmentHello", "Begin", "PredictionHandshake", "RowCommitments", "ProbeResult", "RunHello",
+    "WrappedMaskKey", "Pace", "Position", "Question", "RoundTripTimes", "TableShape", "SessionDone", "StopDecision",
+    "ScoreRequest",
 }  # fmt: skip
 
 
@@ -120,11 +121,11 @@ def test_none_goes_with_more_bits_than_were_entered(kind: type[Message]) -> None
     permit = gate.permit(DisclosureRecord("bank", "labels", 10, 9, about=("shop",)))
     gate.check(of(8), permit)
     with pytest.raises(ProtocolError, match="more bits than its entry"):
-        gate.check(of(12 + kind.beside // 8 + 100), permit)
-    sealed = gate.permit(DisclosureRecord("bank", "labels", 10, 9, about=("shop",), octets=2000))
+        gate.check(of(12 + kind.extra_bits // 8 + 100), permit)
+    sealed = gate.permit(DisclosureRecord("bank", "labels", 10, 9, about=("shop",), max_bytes=2000))
     gate.check(of(2000), sealed)
     with pytest.raises(ProtocolError, match="more bits than its entry"):
-        gate.check(of(2008 + kind.beside // 8), sealed)
+        gate.check(of(2008 + kind.extra_bits // 8), sealed)
 
 
 @pytest.mark.parametrize("kind", sorted(TELLS, key=lambda kind: kind.__name__), ids=lambda kind: kind.__name__)
@@ -160,7 +161,7 @@ def test_the_entry_of_another_door_is_none() -> None:
 
 def test_what_the_account_refuses_is_not_sent_and_not_counted() -> None:
     def shop(channel: Channel) -> None:
-        channel.gate.keep(refuse)
+        channel.gate.record_with(refuse)
         with pytest.raises(LeakageError):
             channel.permit(DisclosureRecord("bank", "columns", 3, 64, about=("shop",)))
         assert not channel.gate.totals
@@ -196,7 +197,9 @@ CHOSEN = (
     "fdml masks, sealed",
     "transfer ckks",
 )
-EXAMPLES = {name: options for kind in METHODS.values() for name, options in kind().examples().items() if name in CHOSEN}
+EXAMPLES = {
+    name: options for kind in FAMILIES.values() for name, options in kind().example_jobs().items() if name in CHOSEN
+}
 RANDOM = {"key", "public", "publics", "chunk", "nonce", "offer", "total"}  # keys, names and masked words: drawn
 
 
@@ -215,7 +218,10 @@ def test_what_is_public_does_not_follow_from_data(name: str) -> None:
             for k, name in enumerate(names)
         ]
         job = vfl.Job(**{"batch_size": 20, "epochs": 1} | EXAMPLES[name] | {"accepts": [*leak_kinds()]})
-        parties = [*parties[: job.method.most or 3], *(Helper(name, role) for name, role in job.method.helpers)]
+        parties = [
+            *parties[: job.family.max_parties or 3],
+            *(Helper(name, role) for name, role in job.family.example_helpers),
+        ]
         listening = Listening()
         vfl.simulate(job, parties, observe=listening)
         seen.append({place: sent for place, sent in listening.sent.items() if place[3] in PUBLIC})

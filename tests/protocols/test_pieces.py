@@ -73,7 +73,7 @@ def test_a_run_in_pieces_learns_the_model_of_one_in_one_piece(monkeypatch) -> No
         accepts=["columns"],
     )
     whole = vfl.simulate(job, vfl.datasets.breast_cancer())
-    monkeypatch.setattr(row_plaintexts, "PIECE", 1)
+    monkeypatch.setattr(row_plaintexts, "BLOCKS_PER_PIECE", 1)
     events: list[Event] = []
     run = vfl.simulate(job, vfl.datasets.breast_cancer(), observe=events.append)
     came = [event.message for event in events if event.me == "shop" and event.direction == "recv"]

@@ -81,7 +81,7 @@ flows = pytest.mark.parametrize("transfers", [False, True], ids=["points", "tran
 def cut_small(patch: pytest.MonkeyPatch, size: int) -> None:
     for module in (psi_work, psi_many, psi_points, psi_transfers):
         patch.setattr(module, "CHUNK", size)
-    patch.setattr(vole_pieces, "MOST", 10 * size)
+    patch.setattr(vole_pieces, "MAX_PIECE_OUTCOMES", 10 * size)
 
 
 @pytest.fixture
@@ -264,8 +264,8 @@ def test_every_message_is_declared(parties: int, transfers: bool) -> None:
     [
         (2, False, 30 + 30),
         (3, False, 30 + 2 * 30),
-        (2, True, 30 + okvs.slots(30)),
-        (3, True, 2 * (30 + okvs.slots(30))),
+        (2, True, 30 + okvs.table_rows(30)),
+        (3, True, 2 * (30 + okvs.table_rows(30))),
     ],
 )
 def test_progress_is_shown(parties: int, transfers: bool, products: int) -> None:

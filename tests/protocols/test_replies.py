@@ -137,7 +137,9 @@ def test_replies_are_asked_late_in_any_order_and_again(residual: ResidualProtoco
         first = replies[0].gradient(Given(Js[0]), batch(0))
         assert replies[0].gradient(Given(Js[0]), batch(0)) is first or not residual.seals
 
-    events = play(residual, Agreement(openings=1, kept=5), published(gs, each_epoch=each_epoch), {"shop": ask})
+    events = play(
+        residual, Agreement(openings=1, max_open_exchanges=5), published(gs, each_epoch=each_epoch), {"shop": ask}
+    )
     asked = sum(isinstance(event.message, BlindedProduct) for event in events if event.direction == "recv")
     assert asked == (len(gs) if residual.seals else 0)  # a J that does not move is asked for once
 
@@ -152,7 +154,7 @@ def test_a_jacobian_that_moves_is_opened_anew_in_every_step_also_late(residual: 
         for q, J in enumerate(moving):
             check(replies[2 - q % 3], J, gs[2 - q % 3], static=False)
 
-    play(residual, Agreement(openings=3, kept=3), published(gs, each_epoch=1), {"shop": ask})
+    play(residual, Agreement(openings=3, max_open_exchanges=3), published(gs, each_epoch=1), {"shop": ask})
 
 
 @pytest.mark.parametrize("residual", RESIDUALS, ids=lambda r: getattr(r, "engine", r).name)
@@ -175,7 +177,7 @@ def test_another_thread_asks_while_exchanges_and_keys_go_on(residual: ResidualPr
         check(first, Js[7], gs[0], static=False)
         assert other.join(SOON)
 
-    play(residual, Agreement(openings=3, kept=8), published(gs, each_epoch=2), {"shop": ask})
+    play(residual, Agreement(openings=3, max_open_exchanges=8), published(gs, each_epoch=2), {"shop": ask})
 
 
 @pytest.mark.parametrize("residual", RESIDUALS, ids=lambda r: getattr(r, "engine", r).name)
@@ -197,7 +199,7 @@ def test_several_parties_are_served_each_at_its_own_pace(residual: ResidualProto
             check(reply, J, g)
 
     asks = {"shop": at_once, "telco": backwards, "gym": backwards}
-    play(residual, Agreement(kept=4), published(gs, each_epoch=2, to=names), asks)
+    play(residual, Agreement(max_open_exchanges=4), published(gs, each_epoch=2, to=names), asks)
 
 
 def test_some_exchanges_are_for_some_parties_alone() -> None:
@@ -243,7 +245,7 @@ def test_a_key_lives_as_long_as_an_exchange_under_it_is_open() -> None:
             asked.wait()
         check(replies[1], Js[1], gs[1])
 
-    play(SEALED, Agreement(kept=3), publish, {"shop": ask})
+    play(SEALED, Agreement(max_open_exchanges=3), publish, {"shop": ask})
     gc.collect()
     assert not any(key() for key in keys)
 
@@ -265,7 +267,7 @@ def test_a_newer_reply_than_are_kept_closes_the_oldest_at_both_ends() -> None:
         with pytest.raises(LimitError, match="shop: exchange 1 is closed, 2 replies are kept at a time"):
             replies[1].gradient(Given(Js[1]), batch(1))
 
-    events = play(SEALED, Agreement(kept=2), publish, {"shop": ask})
+    events = play(SEALED, Agreement(max_open_exchanges=2), publish, {"shop": ask})
     closed = [
         event.message.exchange for event in events if isinstance(event.message, ResidualClosed) and event.me == "bank"
     ]
@@ -285,7 +287,7 @@ def test_a_reply_that_is_given_up_is_closed_and_one_that_is_spent_needs_no_word(
         with pytest.raises(LimitError, match="exchange 0 is closed"):
             given_up.gradient(Given(Js[0]), batch(0))
 
-    events = play(SEALED, Agreement(kept=2), published(gs), {"shop": ask})
+    events = play(SEALED, Agreement(max_open_exchanges=2), published(gs), {"shop": ask})
     closed = [
         event.message.exchange for event in events if isinstance(event.message, ResidualClosed) and event.me == "bank"
     ]

@@ -49,7 +49,7 @@ def test_a_party_that_asks_for_more_is_refused_and_the_run_ends_at_once(
     began = time.monotonic()
 
     def publish(role: ActiveResidual, channel: Channel) -> None:
-        role.publish(gs[0], epoch=0, to=["shop"], again=Release(0, used) if used else None)
+        role.publish(gs[0], epoch=0, to=["shop"], resend_of=Release(0, used) if used else None)
         channel.recv("shop", OpenedProduct)  # the training thread waits for something else
 
     def ask(role: PassiveResidual, channel: Channel) -> None:
@@ -168,7 +168,7 @@ def test_a_party_that_never_closes_is_named() -> None:
 def test_what_belongs_to_another_exchange_is_refused(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
     """A piece of g or an opening under another number would be taken for this exchange's."""
     gs, Js = drawn(1)
-    monkeypatch.setattr(row_plaintexts, "PIECE", 1)  # a message a sample block
+    monkeypatch.setattr(row_plaintexts, "BLOCKS_PER_PIECE", 1)  # a message a sample block
 
     def publish(role: ActiveResidual, channel: Channel) -> None:
         send, seen = channel.send, list[object]()

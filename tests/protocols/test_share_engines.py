@@ -55,7 +55,7 @@ def test_either_library_trains_the_same_model(game):
     "protocol", [vfl.Protocol(shares=vfl.Shares()), vfl.Protocol(residual=vfl.Ckks())], ids=["shares", "sealed"]
 )
 def test_a_machine_whose_blas_is_odd_is_told_of_the_other_library(game, monkeypatch, protocol):
-    monkeypatch.setattr(blas_check, "fault", lambda: "odd; install another")
+    monkeypatch.setattr(blas_check, "blas_problem", lambda: "odd; install another")
     engines._lattice.cache_clear()
     keys = {"accepts": ["columns"], "optimizer": vfl.FedSGD(lr=0.3), "protocol": protocol, "epochs": 1}
     with pytest.raises(ConfigError, match=r'odd; install another, or name the other library: library = "seal"'):

@@ -28,7 +28,7 @@ def cut(data: bytes) -> bytes:
 
 def ones(data: bytes) -> bytes:
     """Residues beyond every prime, behind the header."""
-    head = share_protocol.REPLY.size
+    head = share_protocol.REPLY_HEADER.size
     return data[:head] + b"\xff" * (len(data) - head)
 
 
@@ -38,21 +38,21 @@ def other_key(data: bytes) -> bytes:
 
 def other_rows(data: bytes) -> bytes:
     """A query that names a row more than it has."""
-    magic, key, n, c, r, s = share_protocol.SEALED.unpack_from(data)
-    return share_protocol.SEALED.pack(magic, key, n + 1, c, r, s) + data[share_protocol.SEALED.size :]
+    magic, key, n, c, r, s = share_protocol.QUERY_HEADER.unpack_from(data)
+    return share_protocol.QUERY_HEADER.pack(magic, key, n + 1, c, r, s) + data[share_protocol.QUERY_HEADER.size :]
 
 
 def other_columns(data: bytes) -> bytes:
     """An answer that names more columns than it has."""
-    magic, key, c, r, s, d = share_protocol.REPLY.unpack_from(data)
-    return share_protocol.REPLY.pack(magic, key, c, r, s, d + 4096) + data[share_protocol.REPLY.size :]
+    magic, key, c, r, s, d = share_protocol.REPLY_HEADER.unpack_from(data)
+    return share_protocol.REPLY_HEADER.pack(magic, key, c, r, s, d + 4096) + data[share_protocol.REPLY_HEADER.size :]
 
 
 def odd(data: bytes) -> bytes:
     """Columns that carry several choices, as a cheating chooser's would."""
     message = bytearray(data)
-    octets = (len(message) - 16 * (ot_extension.COLUMNS + 1)) // ot_extension.COLUMNS
-    for j in range(ot_extension.COLUMNS):
+    octets = (len(message) - 16 * (ot_extension.BASE_TRANSFERS + 1)) // ot_extension.BASE_TRANSFERS
+    for j in range(ot_extension.BASE_TRANSFERS):
         message[j * octets] ^= 1 << j % 8
     return bytes(message)
 
@@ -137,12 +137,12 @@ def test_a_message_that_was_altered_ends_the_run_with_a_typed_error(
 ) -> None:
     case, send, altered = CASES[name], Channel.send, []
 
-    def alters(self: Channel, to: str, message: Any, subchannel: str = "", *, told: Any = None) -> None:
+    def alters(self: Channel, to: str, message: Any, subchannel: str = "", *, permit: Any = None) -> None:
         if type(message).__name__ == case.kind and self.me == case.sender and not altered:
             changed = case.change(getattr(message, case.field))
             message = msgspec.structs.replace(message, **{case.field: changed})
             altered.append(message)
-        send(self, to, message, subchannel, permit=told)
+        send(self, to, message, subchannel, permit=permit)
 
     monkeypatch.setattr(Channel, "send", alters)
     with pytest.raises(case.error, match=case.says or None) as raised:

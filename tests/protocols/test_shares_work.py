@@ -81,7 +81,7 @@ def test_shares_made_elsewhere_sum_to_the_product(pool, scheme, chosen):
 
 def test_results_come_in_order_and_calls_as_late_as_they_can(monkeypatch, scheme):
     """So that queries that have come are not all held in memory."""
-    for name in ("_WAITING", "_WAITING_HERE"):
+    for name in ("_MAX_PENDING", "_MAX_PENDING_THREADS"):
         monkeypatch.setattr(product_work, name, 3)
     begun = []
 
@@ -156,7 +156,7 @@ def test_training_on_an_executor_gives_the_same_model(pool, monkeypatch, parties
         assert np.abs(theta - weights[1][name]).max() < 0.12
     assert abs(runs[0].metrics["auc"] - runs[1].metrics["auc"]) < 0.01
     batches, chunks, holders = 2, 2, 2
-    named = share_scheme.encrypted, share_scheme.multiplied, share_scheme.opened
+    named = share_scheme.encrypt_exported, share_scheme.multiply_once, share_scheme.open_exported
     asked = [function.__name__ for function in named] if not own else ["encrypt", "open"]
     for name in asked:
         assert counting.done[name] >= holders * batches * chunks * 2

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import securevfl as vfl
 from securevfl.base.roles import Roles
 from securevfl.crypto.fixed_point_ring import scale_bits
-from securevfl.crypto.sum_trees import SumTree, star
+from securevfl.crypto.sum_trees import SumTree, star_tree
 from securevfl.errors import ConfigError, ProtocolError, RangeError
 from securevfl.protocols.number_spaces import Circle, Reals, Space
 from securevfl.protocols.party_context import PartyContext
@@ -83,8 +83,8 @@ def test_pairs_that_protect_nothing_are_seen() -> None:
     tree, ring = one_pass("tree", 6), one_pass("ring", 6)
     assert not protects(tree, tree)
     assert not protects(ring, ring)
-    assert not protects(star(range(6), 0), star(range(6), 0))
-    assert not protects(star(range(6), 0), tree)
+    assert not protects(star_tree(range(6), 0), star_tree(range(6), 0))
+    assert not protects(star_tree(range(6), 0), tree)
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)

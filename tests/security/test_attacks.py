@@ -19,8 +19,9 @@ from securevfl.audit.attacks.collusion import recovered
 from securevfl.audit.attacks.rare_values import lonely_rows
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
-from securevfl.crypto.sum_trees import SumTree, star
-from securevfl.disclosure.exposure import expected_label_auc, leverage, measure
+from securevfl.crypto.sum_trees import SumTree, star_tree
+from securevfl.disclosure.label_auc import expected_label_auc
+from securevfl.disclosure.leverage import leverages, measure_leverage
 from securevfl.optim.optimizer import Optimizer
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.message_protocol import Release
@@ -167,7 +168,7 @@ class MutantActive(ActiveResidual):
     def __init__(self, context: PartyContext, mask: str) -> None:
         self._context, self._mask = context, mask
 
-    def publish(self, g: Floats, *, epoch: int, to: Collection[str], again: Release | None = None) -> None:
+    def publish(self, g: Floats, *, epoch: int, to: Collection[str], resend_of: Release | None = None) -> None:
         for passive in to:
             self._context.channel.send(passive, ResidualCiphertext(0, disguise(g, self._mask)))
 
@@ -260,7 +261,7 @@ class SameStars(vfl.TreeSum):
     """A mutant: both passes along the same star, so that the root can take off each mask."""
 
     def trees(self, parties: int) -> tuple[SumTree, SumTree]:
-        return star(range(parties), 0), star(range(parties), 0)
+        return star_tree(range(parties), 0), star_tree(range(parties), 0)
 
 
 def test_collusion_catches_two_equal_trees() -> None:
@@ -336,8 +337,8 @@ def test_leverage_is_the_diagonal_of_the_hat_matrix() -> None:
     generator = np.random.default_rng(0)
     X = generator.normal(size=(40, 6))
     X[:, 5] = X[:, 0] + X[:, 1]
-    np.testing.assert_allclose(leverage(X), np.diag(X @ np.linalg.pinv(X)), atol=1e-12)
-    assert measure([np.eye(3), np.zeros((3, 2))]).alone == 3
+    np.testing.assert_allclose(leverages(X), np.diag(X @ np.linalg.pinv(X)), atol=1e-12)
+    assert measure_leverage([np.eye(3), np.zeros((3, 2))]).singled_out == 3
 
 
 def test_rare_values_open_the_labels_of_their_rows_and_few_others() -> None:

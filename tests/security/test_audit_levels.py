@@ -141,7 +141,7 @@ def test_rows_that_are_moved_apart_are_read_for_certain() -> None:
         )
         place = np.zeros(400, int)
         place[100 : 100 + rows] = 1 + np.arange(rows)  # one row in each window beside the first, of either mark
-        moved = levels.sums(
+        moved = levels.dequantize(
             (np.rint((f[:, 0] + 8 * (place // 2)) * 16).astype(np.int64)).view(np.uint64), rounded_down=0
         )
         for row in range(100, 100 + rows):
@@ -162,7 +162,7 @@ MODES: dict[str, dict[str, Any]] = {
     "classes": {"protocol": vfl.Protocol(shares=vfl.Shares(chunk=2)), "model": vfl.GeneralLinear(loss="one_vs_rest")},
     "open": {"protocol": vfl.Protocol(residual="open")},
     "ckks": {"protocol": vfl.Protocol(residual=vfl.Ckks())},
-    "paillier": {"protocol": vfl.Protocol(residual=SMALL.quick)},
+    "paillier": {"protocol": vfl.Protocol(residual=SMALL.with_smallest_keys)},
     "pairwise": {"protocol": vfl.Protocol(sum="pairwise", residual="open")},
 }
 ASKED, PAIRS, LINKED = (

@@ -15,7 +15,7 @@ from securevfl.audit.page import html, summary, text
 from securevfl.audit.recording.column_numbers import complete, received
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.audit.report import run_audit, unseen
-from securevfl.families import METHODS
+from securevfl.families import FAMILIES
 from securevfl.models.losses import LOSSES
 
 WHAT = ("AUC of the labels", "share of a column", "AUC of trained on or held out", "share of parts")
@@ -161,16 +161,16 @@ def test_a_family_that_is_not_observed_fails_by_name(monkeypatch: pytest.MonkeyP
     assert line.startswith("shop: by its entries bank tells it labels of training rows, and none was seen")
 
 
-EXAMPLES = {name: options for kind in METHODS.values() for name, options in kind().examples().items()}
+EXAMPLES = {name: options for kind in FAMILIES.values() for name, options in kind().example_jobs().items()}
 
 
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if "paillier" not in name])
 def test_what_entries_say_is_seen_in_every_method(name: str) -> None:
     """The examples are the methods' own, so that a new family is among them."""
     own = vfl.Job(**{"batch_size": 60, "epochs": 1} | EXAMPLES[name])
-    count = own.method.most or 3
+    count = own.family.max_parties or 3
     parties = [party.take(np.arange(120, dtype=np.intp)) for party in vfl.datasets.breast_cancer(count)]
-    helpers = [vfl.Helper(name, role) for name, role in own.method.helpers]
+    helpers = [vfl.Helper(name, role) for name, role in own.family.example_helpers]
     assert not unseen(RealIdealPair(own, [*parties, *helpers], 0))
 
 

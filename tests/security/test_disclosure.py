@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.consent.booking import leaks
+from securevfl.consent.leak_guard import leaks
 from securevfl.data.schedule import Schedule
-from securevfl.disclosure.counts import Disclosure, Sizes, earlier
-from securevfl.disclosure.exposure import HALF, enough, held
+from securevfl.disclosure.column_recovery import MAX_NUMBERS_PER_COLUMN, numbers_for_recovery, variance_share
+from securevfl.disclosure.counts import Disclosure, RunShape, earlier_share
 from securevfl.errors import LeakageError
-from securevfl.families.run_shape import sizes_of
+from securevfl.families.run_shape import derive_run_shape
 
 
-def counts(own: vfl.Job, known: Sizes) -> list[Disclosure]:
-    return own.method.counts(own, known)
+def counts(own: vfl.Job, known: RunShape) -> list[Disclosure]:
+    return own.family.disclosures(own, known)
 
 
 def job(**keys: object) -> vfl.Job:
@@ -24,7 +24,7 @@ def job(**keys: object) -> vfl.Job:
     return vfl.Job(**(own | keys))
 
 
-def sizes(own: vfl.Job, columns: Mapping[str, int], *, outputs: int = 1, rows: int = 200, **more: object) -> Sizes:
+def sizes(own: vfl.Job, columns: Mapping[str, int], *, outputs: int = 1, rows: int = 200, **more: object) -> RunShape:
     schedule = Schedule(
         rows,
         batch_size=own.batch_size,
@@ -34,7 +34,7 @@ def sizes(own: vfl.Job, columns: Mapping[str, int], *, outputs: int = 1, rows: i
         reshuffle=own.reshuffle,
     )
     columns = {"bank": 9} | dict(columns)
-    return sizes_of(own, schedule, active="bank", columns=columns, outputs=outputs, **more)  # type: ignore[arg-type]
+    return derive_run_shape(own, schedule, active="bank", columns=columns, outputs=outputs, **more)  # type: ignore[arg-type]
 
 
 TWO, THREE = {"shop": 20}, {"shop": 20, "post": 30}
@@ -83,7 +83,7 @@ def test_numbers_about_columns(
 ) -> None:
     own = job(**keys)
     found = {
-        (item.learner, item.about): (item.count, item.of)
+        (item.learner, item.about): (item.count, item.capacity)
         for item in counts(own, sizes(own, columns, outputs=outputs))
         if item.kind == "columns" and item.group == "training"
     }
@@ -118,14 +118,14 @@ def test_the_first_exchange_on_all_rows_tells_nothing() -> None:
 
 
 def is_part(event: object) -> bool:
-    return type(event.message).__name__ == "Part" and event.direction == "recv"  # type: ignore[attr-defined]
+    return type(event.message).__name__ == "Summand" and event.direction == "recv"  # type: ignore[attr-defined]
 
 
 def test_equations_about_labels() -> None:
     own = job()
     first, second = (item for item in counts(own, sizes(own, THREE, outputs=2)) if item.kind == "labels")
-    assert (first.learner, first.count, first.of) == ("shop", 40, 100)
-    assert (second.learner, second.count, second.of) == ("post", 60, 100)
+    assert (first.learner, first.count, first.capacity) == ("shop", 40, 100)
+    assert (second.learner, second.count, second.capacity) == ("post", 60, 100)
     shuffled = job(reshuffle=True)
     assert next(iter(counts(shuffled, sizes(shuffled, TWO)))).count == 4 * 20
     opened = job(**OPEN)
@@ -141,11 +141,13 @@ def test_equal_equations_do_not_add_up_and_others_do() -> None:
     own = job()
     table = {"shop": "digest of the columns"}
     again = next(iter(counts(own, sizes(own, TWO, tables=table))))
-    assert earlier(again, [again, again]) == 0
+    assert earlier_share(again, [again, again]) == 0
     other = next(iter(counts(job(batch_size=40), sizes(job(batch_size=40), TWO, tables=table))))
-    assert earlier(again, [other, other]) == pytest.approx(20 / 40)
+    assert earlier_share(again, [other, other]) == pytest.approx(20 / 40)
     unknown = next(iter(counts(own, sizes(own, TWO))))
-    assert earlier(unknown, [unknown, unknown]) == pytest.approx(2 * 20 / 50)  # whether they were the same is not known
+    assert earlier_share(unknown, [unknown, unknown]) == pytest.approx(
+        2 * 20 / 50
+    )  # whether they were the same is not known
     named = {leak.name for leak in leaks(own, sizes(own, TWO, tables=table), [other])}
     assert "fresh_equations" in named
     assert "rank" not in named
@@ -237,22 +239,22 @@ def bits(n: int, d: int, seed: int = 0) -> np.ndarray:
 def test_what_is_enough_for_a_table() -> None:
     generator = np.random.default_rng(1)
     reals = generator.normal(size=(400, 12))
-    assert enough(reals) == HALF * 12
-    assert enough(bits(400, 12)) == pytest.approx(12 / 25)
-    assert enough(bits(400, 12) * 7.1 - 3) == pytest.approx(12 / 25)
-    assert enough(np.column_stack([reals[:, :2], bits(400, 5)])) == pytest.approx(1 + 5 / 25)
+    assert numbers_for_recovery(reals) == MAX_NUMBERS_PER_COLUMN * 12
+    assert numbers_for_recovery(bits(400, 12)) == pytest.approx(12 / 25)
+    assert numbers_for_recovery(bits(400, 12) * 7.1 - 3) == pytest.approx(12 / 25)
+    assert numbers_for_recovery(np.column_stack([reals[:, :2], bits(400, 5)])) == pytest.approx(1 + 5 / 25)
     together = reals[:, :1] + 0.1 * generator.normal(size=(400, 12))
-    assert enough(together) == 1
+    assert numbers_for_recovery(together) == 1
     one_hot = np.eye(5)[generator.integers(0, 5, 400)]
-    assert enough(one_hot) == pytest.approx(4 / 25)
-    assert enough(np.ones((10, 2))) == np.inf
+    assert numbers_for_recovery(one_hot) == pytest.approx(4 / 25)
+    assert numbers_for_recovery(np.ones((10, 2))) == np.inf
 
 
 def test_how_much_of_the_columns_so_many_numbers_hold() -> None:
     reals = np.random.default_rng(0).normal(size=(5000, 10))
-    assert held(reals, 5) == pytest.approx(0.5, abs=0.03)
-    assert held(np.repeat(reals[:, :2], 5, axis=1), 2) == pytest.approx(1)
-    assert held(reals, 40) == pytest.approx(1)
+    assert variance_share(reals, 5) == pytest.approx(0.5, abs=0.03)
+    assert variance_share(np.repeat(reals[:, :2], 5, axis=1), 2) == pytest.approx(1)
+    assert variance_share(reals, 40) == pytest.approx(1)
 
 
 def test_a_party_refuses_for_its_own_table_what_sizes_would_allow() -> None:

@@ -10,18 +10,18 @@ from sklearn.metrics import roc_auc_score
 
 import securevfl as vfl
 from securevfl.audit.attacks.two_values import subset
-from securevfl.consent.booking import leaks
+from securevfl.consent.leak_guard import leaks
 from securevfl.crypto.kernel import opened_words
-from securevfl.crypto.kernel.row_parameters import OPENED
-from securevfl.crypto.lattice.lattice_gradient import LatticeScheme
+from securevfl.crypto.kernel.row_parameters import OPENED_HEADER
+from securevfl.crypto.lattice.lattice_gradient import LatticeGradient
 from securevfl.crypto.paillier.paillier_messages import _HEAD as HEAD
-from securevfl.crypto.scheme import Shape
+from securevfl.crypto.scheme import OpeningShape
 from securevfl.data.party import register_of
 from securevfl.data.woe import BinIndicators, Woe
-from securevfl.disclosure.exposure import alone, label_entropy
+from securevfl.disclosure.label_bits import count_singled_out, label_entropy
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import LeakageError, LimitError, OpeningMismatch, ProtocolError
-from securevfl.families.run_facts import known_run
+from securevfl.families.run_facts import pooled_run_facts
 from securevfl.protocols import bin_classes
 from securevfl.protocols.differentiable import FixedJacobian
 from securevfl.protocols.residuals.base import Agreement, Batch
@@ -46,7 +46,7 @@ def noise(rows: int, columns: int, seed: int = 0, positive: float = 0.5) -> list
 def told(parties: list[vfl.Party], woe: Woe) -> tuple[np.ndarray, np.ndarray]:
     """What the shop holds of a whole run: the matrix of its bins (k x n) and the counts (k,) that were opened."""
     kept: list[Any] = []
-    ask = bin_classes.ask
+    ask = bin_classes.receive_counts
 
     def watched(context: Any, residual: Any, bins: BinIndicators, rows: Any) -> Any:
         found = ask(context, residual, bins, rows)
@@ -54,7 +54,7 @@ def told(parties: list[vfl.Party], woe: Woe) -> tuple[np.ndarray, np.ndarray]:
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bin_classes, "ask", watched)
+        patch.setattr(bin_classes, "receive_counts", watched)
         vfl.simulate(job(woe, accepts=["columns", "rank"]), parties)
     return kept[0], kept[1]
 
@@ -66,8 +66,8 @@ def guess(A: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 def shares(parties: list[vfl.Party], woe: Woe) -> float:
     """What the guard counts the bins as, of all that labels hold."""
-    known = known_run(job(woe), parties)
-    return next(each.share for each in job(woe).method.counts(job(woe), known.sizes) if each.group == "bins")
+    known = pooled_run_facts(job(woe), parties)
+    return next(each.share for each in job(woe).family.disclosures(job(woe), known.sizes) if each.group == "bins")
 
 
 def test_bins_that_are_refused_give_all_labels_and_those_that_are_let_do_not() -> None:
@@ -86,7 +86,7 @@ def test_bins_that_are_refused_give_all_labels_and_those_that_are_let_do_not() -
     least = Woe(bins=2, rows=20)
     A, counts = told(few, least)
     assert shares(few, least) == (3 + 3) * 7 / 60  # three counts and three checks, words of 7 bits
-    assert {leak.name for leak in leaks(job(least), known_run(job(least), few).sizes)} <= {"columns"}
+    assert {leak.name for leak in leaks(job(least), pooled_run_facts(job(least), few).sizes)} <= {"columns"}
     found = subset(A, counts.astype(float))
     assert found is None or not np.array_equal(found, few[0].y)  # many labels fit the counts
 
@@ -112,7 +112,7 @@ def test_bins_of_two_columns_that_differ_by_one_row_are_refused() -> None:
     place = np.arange(180)
     shop = vfl.Party("shop", np.column_stack([place, place > 90]), aligned=True)
     woe = Woe(bins=2, rows=20)
-    assert alone(BinIndicators(np.column_stack([place >= 90, place > 90]).astype(float), woe.slots)) == 1
+    assert count_singled_out(BinIndicators(np.column_stack([place >= 90, place > 90]).astype(float), woe.slots)) == 1
     with pytest.raises(LeakageError, match="shop: counts in the bins of its columns together single out 1 rows"):
         vfl.simulate(job(woe), [bank, shop])
     A, counts = told([bank, shop], woe)
@@ -125,15 +125,15 @@ def test_nobody_is_told_more_counts_than_all_know_of(monkeypatch: pytest.MonkeyP
     def rows_apart(context: Any, residual: Any, bins: BinIndicators, rows: Any) -> Any:
         return ask(context, residual, np.eye(len(bins)), np.ones(len(bins), int))
 
-    ask = bin_classes.ask
-    monkeypatch.setattr(bin_classes, "ask", rows_apart)
+    ask = bin_classes.receive_counts
+    monkeypatch.setattr(bin_classes, "receive_counts", rows_apart)
     with pytest.raises((ProtocolError, LimitError), match="shop asks for another product"):
         vfl.simulate(job(Woe(bins=2, rows=20)), noise(60, 1))
 
 
 def test_what_is_opened_beside_the_counts_does_not_go_with_the_labels() -> None:
     """The same counts from two tables of labels: the fractions of what is opened are of one distribution."""
-    scheme = LatticeScheme()
+    scheme = LatticeGradient()
     holder = scheme.keygen(columns=2)
     evaluator = scheme.evaluator(holder.public)
     place = np.repeat([0.0, 1.0], 40)[:, None]
@@ -144,7 +144,7 @@ def test_what_is_opened_beside_the_counts_does_not_go_with_the_labels() -> None:
         for _ in range(150):
             sealed = holder.encrypt(np.where(later, 1.0, -1.0)[:, None], bound=1.0)
             blinded, r = evaluator.blind(evaluator.transpose_product(evaluator.prepare(bins[:]), sealed))
-            opened = evaluator.unblind(holder.open(blinded, Shape(80, 1, 2)), r)[:, 0]
+            opened = evaluator.unblind(holder.open(blinded, OpeningShape(80, 1, 2)), r)[:, 0]
             np.testing.assert_array_equal(np.rint(opened), 0)  # 20 of 40 in each bin
             found += opened.tolist()
         fractions.append(found)
@@ -161,7 +161,7 @@ def test_the_sheet_says_it_and_the_ledger_counts_bins_once(tmp_path: Path) -> No
     ledgers["bank"].trust("shop")  # to ask the same again where it says so
     named = [vfl.Party(party.name, party.X, party.y, ids=[f"c{k}" for k in range(len(party))]) for party in parties]
     vfl.simulate(job(Woe()), named, ledgers=ledgers)
-    once = sum(entry.told.count for entry in ledgers["bank"].read().entries if entry.told.group == "bins")
+    once = sum(entry.disclosure.count for entry in ledgers["bank"].read().entries if entry.disclosure.group == "bins")
     assert once == (41 + 3) * bin_classes.count_bits(1000)
     vfl.simulate(job(Woe(), seed=4), named, ledgers=ledgers)  # the same bins and equations again
     with pytest.raises(LeakageError, match="fresh_equations"):
@@ -192,7 +192,7 @@ def test_weights_in_place_of_bins_read_no_more_labels_than_are_counted(
             for j in range(J.shape[1]):
                 J[j * each : (j + 1) * each, j] = 2.0 ** np.arange(each)[::-1]
             role = residual.passive(context, Agreement(group="bins", word=word))
-            with context.channel.gate.on("bins"):
+            with context.channel.gate.about_rows("bins"):
                 found = role.reply().gradient(FixedJacobian(), Batch(0, 0, J))[:, 0]
             read[each] = []
             for value in found.tolist():
@@ -210,18 +210,20 @@ def test_weights_in_place_of_bins_read_no_more_labels_than_are_counted(
     right = dict[int, int]()
     fits = word - 1 if engine.exact else word - 4  # a lattice scales columns by their norm, and these are of few rows
     for each in (fits, 14):
-        monkeypatch.setattr(bin_classes, "ask", ask(each))
+        monkeypatch.setattr(bin_classes, "receive_counts", ask(each))
         with pytest.raises((Stopped, OpeningMismatch, ProtocolError)):
             vfl.simulate(chosen, parties)
         guesses = np.array(read.get(each, []), bool)
         right[each] = int((guesses == labels[: len(guesses)]).sum()) if len(guesses) else 0
-    counted = next(e.count for e in chosen.method.counts(chosen, known_run(chosen, parties).sizes) if e.group == "bins")
+    counted = next(
+        e.count for e in chosen.family.disclosures(chosen, pooled_run_facts(chosen, parties).sizes) if e.group == "bins"
+    )
     assert right[fits] == 7 * fits < counted  # what a word holds can be read
     assert 2 * right[14] - 7 * 14 <= 7 * word  # and no more: half of those beyond come right by guessing
     assert counted == engine.scheme().opened_bits(600, 7, word)
-    values = sent[0][-(7 + 3) * opened_words.size(word) :]  # lattice: the words alone after the head
+    values = sent[0][-(7 + 3) * opened_words.word_size(word) :]  # lattice: the words alone after the head
     if engine.name == "ckks":
-        assert len(sent[0]) == OPENED.size + len(values)
+        assert len(sent[0]) == OPENED_HEADER.size + len(values)
         whole = np.frombuffer(values, "<u2")
         assert (whole < 1 << word).all()
     else:

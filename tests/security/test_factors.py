@@ -26,9 +26,9 @@ from securevfl.data.party import Helper
 from securevfl.disclosure.counts import Disclosure
 from securevfl.errors import ProtocolError, SecureVFLError, TransportError
 from securevfl.families.fdml import fdml_family
-from securevfl.families.fdml.fdml_family import FdmlMethod
-from securevfl.families.run_facts import known_run
-from securevfl.families.transfer.transfer_family import TransferLearning
+from securevfl.families.fdml.fdml_family import FdmlFamily
+from securevfl.families.run_facts import pooled_run_facts
+from securevfl.families.transfer.transfer_family import TransferFamily
 from securevfl.organisations import predict, prediction_session
 from securevfl.organisations.reason_codes import ReasonCodePolicy
 from securevfl.protocols.alignment.psi_many import Tags
@@ -52,10 +52,10 @@ def _counted(name: str, outputs: int, epochs: int) -> tuple[list[Disclosure], An
         keys["model"] = vfl.Softmax()
     job, parties = example(name, **keys)
     helpers = [each for each in parties if isinstance(each, Helper)]
-    parties = [*tables(classes=max(outputs, 2))[: job.method.most or 3], *helpers]
-    sizes = known_run(job, parties).sizes
+    parties = [*tables(classes=max(outputs, 2))[: job.family.max_parties or 3], *helpers]
+    sizes = pooled_run_facts(job, parties).sizes
     assert sizes.outputs == outputs
-    return job.method.counts(job, sizes), sizes, bool(getattr(job.model, "static_jacobian", False))
+    return job.family.disclosures(job, sizes), sizes, bool(getattr(job.model, "static_jacobian", False))
 
 
 def counts_of_numbers() -> None:
@@ -75,7 +75,7 @@ def counts_of_numbers() -> None:
                     if each.kind in rows and each.group in ("training", "held out") and not capped:
                         seen.add((name, outputs))
                         if each.kind == "columns" and again:
-                            columns[name, epochs, each.like, outputs] = each.count + outputs * (name in FEWER)
+                            columns[name, epochs, each.key, outputs] = each.count + outputs * (name in FEWER)
                         most = each.count + outputs * (name in FEWER)
                         assert most * rows[each.kind] * (1 + (name in PADDED)) >= each.numbers, (name, outputs, each)
     both = [which for *which, outputs in columns if outputs == 1 and (*which, 3) in columns]
@@ -190,11 +190,13 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
         counts_of_numbers,
     ),
     "visits of FDML without the outputs": (
-        lambda: edited(FdmlMethod, "counts", ("job.model.output_width(sizes.outputs) * sizes.epochs", "sizes.epochs")),
+        lambda: edited(
+            FdmlFamily, "disclosures", ("job.model.output_width(sizes.outputs) * sizes.epochs", "sizes.epochs")
+        ),
         counts_of_numbers,
     ),
     "moments of transfer once a run": (
-        lambda: edited(TransferLearning, "counts", ("moments * sizes.epochs,", "moments,")),
+        lambda: edited(TransferFamily, "disclosures", ("moments * sizes.epochs,", "moments,")),
         counts_of_numbers,
     ),
     "a question by its first block": (

@@ -13,8 +13,8 @@ import securevfl as vfl
 from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Schedule
 from securevfl.families.fdskl.kernel_model import Kernel
-from securevfl.families.fdskl.random_features import Frequencies
-from securevfl.protocols.sums.direct_sum import PhasePart
+from securevfl.families.fdskl.random_features import RandomFrequencies
+from securevfl.protocols.sums.direct_sum import PhaseSummand
 from securevfl.runtime.observer import Event
 
 ROWS, COLUMNS = 64, 3
@@ -32,7 +32,7 @@ def seen(own: list[vfl.Party], model: Kernel = MODEL) -> tuple[vfl.Run, Floats, 
     received: dict[str, list[NDArray[np.uint32]]] = {party.name: [] for party in own[1:]}
 
     def observe(event: Event) -> None:
-        if event.direction == "recv" and isinstance(event.message, PhasePart):
+        if event.direction == "recv" and isinstance(event.message, PhaseSummand):
             received[event.peer].append(event.message.values)
 
     job = vfl.Job(
@@ -52,10 +52,10 @@ def seen(own: list[vfl.Party], model: Kernel = MODEL) -> tuple[vfl.Run, Floats, 
 
 def guess(turns: Floats, key: bytes, others: int) -> Floats:
     """The others' columns by least squares, were their frequencies drawn from `key`."""
-    drawn = Frequencies(MODEL, key, COLUMNS)
+    drawn = RandomFrequencies(MODEL, key, COLUMNS)
     w = np.hstack([drawn.w("p0", k) for k in range(MODEL.blocks)])
     if others == 2:  # a shared seed gives the second party its own columns' draws
-        later = Frequencies(MODEL, key, 2 * COLUMNS)
+        later = RandomFrequencies(MODEL, key, 2 * COLUMNS)
         w = np.hstack([later.w("p0", k) for k in range(MODEL.blocks)])
     solved: Floats = np.linalg.lstsq(w.T, turns.T, rcond=None)[0].T
     return solved
@@ -79,7 +79,7 @@ def test_own_frequencies_do_not() -> None:
 
 def test_with_more_parties_known_frequencies_give_all_of_them_away() -> None:
     run, turns, X = seen(parties(2))
-    drawn = [Frequencies(MODEL, run.parts[name].state["key"], COLUMNS) for name in ("p1", "p2")]
+    drawn = [RandomFrequencies(MODEL, run.parts[name].state["key"], COLUMNS) for name in ("p1", "p2")]
     w = np.vstack([np.hstack([own.w("p0", k) for k in range(MODEL.blocks)]) for own in drawn])
     assert error(np.linalg.lstsq(w.T, turns.T, rcond=None)[0].T, X) < 1e-5
     assert error(guess(turns, run.parts["p0"].state["key"], 2), X) > 0.4

@@ -14,8 +14,8 @@ from securevfl.crypto.kernel.shares import PreparedWords
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.disclosure.counts import Disclosure
 from securevfl.errors import LeakageError
-from securevfl.families.run_facts import known_run
-from securevfl.families.shares.shares_measures import Measures
+from securevfl.families.run_facts import pooled_run_facts
+from securevfl.families.shares.shares_measures import Measurements
 from securevfl.families.shares.shares_plan import weight_levels
 from securevfl.protocols.shares import opened_weights
 from securevfl.protocols.shares.column_blocks import LocalColumns
@@ -67,7 +67,7 @@ def steps_of(monkeypatch: pytest.MonkeyPatch, party: str, chosen: Any) -> None:
         self.of = X(0).of.__self__._context.me  # type: ignore[attr-defined]
 
     monkeypatch.setattr(PreparedWords, "check", lambda self, columns: None)  # its own, which is none of the peers'
-    monkeypatch.setattr(Measures, "measure", lambda *_: ({}, [], {}))  # a model that is measured has diverged
+    monkeypatch.setattr(Measurements, "measure", lambda *_: ({}, [], {}))  # a model that is measured has diverged
     monkeypatch.setattr(LocalColumns, "__init__", init)
     monkeypatch.setattr(LocalColumns, "_integers", integers)
 
@@ -137,7 +137,7 @@ def test_every_party_enters_what_a_weight_holds_of_its_own() -> None:
         for party in ("bank", "shop", "telco"):
             assert told(tape, party, "columns") == (0 if party == to else bits)
             assert told(tape, party, "labels") == (bits if party == "bank" != to else 0)
-        counted = job(to).method.counts(job(to), known_run(job(to), both).sizes)
+        counted = job(to).family.disclosures(job(to), pooled_run_facts(job(to), both).sizes)
         own = [each for each in counted if each.group == "weights"]
         assert {each.about[0] for each in own} == {"bank", "shop", "telco"} - {to}
         assert all(each.numbers * bits == each.numbers * bits for each in own)
@@ -191,7 +191,7 @@ def outputs_read(monkeypatch: pytest.MonkeyPatch, *, first: int | None, bits: in
     run = vfl.simulate(chosen, both, observe=tape, workers=1)
     numbers, lowest = seen["numbers"], seen["lowest"]
     ring = ShareRing(numbers.bits)
-    theta = numbers.weights(ring.reduce(states["shop", 1].own[0] + states["bank", 1].others["shop"][0]))
+    theta = numbers.decode_weights(ring.reduce(states["shop", 1].own[0] + states["bank", 1].others["shop"][0]))
     rows = chosen.schedule(both[0].register).partition(0)[LAST][: COLUMNS * a_weight]
     X = both[1].X
     H = ((X[rows] - X.mean(axis=0)) / X.std(axis=0) @ theta)[:, 0]
@@ -230,7 +230,7 @@ def test_half_of_the_bits_and_as_many_weights_as_rows_are_refused(to: str) -> No
         "shop" if to == "bank" else "bank", few[0].X[:, :2], None if to == "bank" else few[0].y, aligned=True
     )
     made = job(to).model_copy(update=without)
-    leaks = made.method.leaks(made, known_run(made, few).sizes)
+    leaks = made.family.leaks(made, pooled_run_facts(made, few).sizes)
     (own,) = [leak for leak in leaks if leak.name == "opened_weights"]
     assert own.apart
     assert "rank" not in [leak.name for leak in leaks]
@@ -238,11 +238,11 @@ def test_half_of_the_bits_and_as_many_weights_as_rows_are_refused(to: str) -> No
 
 def test_bits_of_earlier_jobs_add_up() -> None:
     made, both = job("shop").model_copy(update={"accepts": ("small_metrics",)}), tables(rows=2000)
-    sizes = known_run(made, both).sizes
-    own = [each for each in made.method.counts(made, sizes) if each.group == "weights"]
+    sizes = pooled_run_facts(made, both).sizes
+    own = [each for each in made.family.disclosures(made, sizes) if each.group == "weights"]
     share = max(each.share for each in own)
     jobs, before = 0, list[Disclosure]()
-    while not made.method.leaks(made, sizes, before):
+    while not made.family.leaks(made, sizes, before):
         before, jobs = [*before, *own], jobs + 1
     assert jobs == int(np.ceil(0.5 / share)) - 1
 

@@ -52,7 +52,7 @@ SLIPS: dict[str, tuple[Callable[[], Patch], Callable[[], None]]] = {
         SHUFFLES["test_a_session_draws_a_new_order_for_each_shuffle"],
     ),
     "bits above those of a level": (
-        lambda: edited(Quantizer, "cut", (" & np.uint64(2**self.bits - 1)", "")),
+        lambda: edited(Quantizer, "truncate", (" & np.uint64(2**self.bits - 1)", "")),
         SCORES["test_a_level_has_no_bits_but_its_own"],
     ),
     "masks of a shuffle are zero": (
@@ -113,7 +113,7 @@ def ids(*numbers: int) -> list[bytes]:
 
 def ledger(trained: int = 20, X: Any = None) -> ScoreLedger:
     own = ScoreLedger(None)
-    own.trained(b"m", trained, ids(*range(100, 140)), X)
+    own.record_model(b"m", trained, ids(*range(100, 140)), X)
     return own
 
 
@@ -129,10 +129,10 @@ def ask(
 ) -> list[int]:
     committed = b"".join((name + salt).ljust(COMMITMENT_BYTES) for name in rows)
     table = np.random.default_rng().normal(size=(len(rows), d)) if X is None else X
-    question = own.question(model, "bank", rows, committed)
+    question = own.query(model, "bank", rows, committed)
     states = own.admit(question, table, **keys)
     new = question.where(states == NEW)
-    own.keep(new, [b"part"] * len(new.rows))
+    own.store(new, [b"part"] * len(new.rows))
     return list(states)
 
 
@@ -171,35 +171,35 @@ def of_a_row_again() -> None:
 
 def of_a_row_while_another_scores_it() -> None:
     own = ledger()
-    with own.claiming() as claim, mock.patch.object(ledger_module, "PATIENCE", 0.05):
-        own.admit(own.question(b"m", "bank", ids(1), ids(1)[0].ljust(COMMITMENT_BYTES)), np.ones((1, 40)), claim=claim)
+    with own.claim() as claim, mock.patch.object(ledger_module, "CLAIM_TIMEOUT", 0.05):
+        own.admit(own.query(b"m", "bank", ids(1), ids(1)[0].ljust(COMMITMENT_BYTES)), np.ones((1, 40)), claim=claim)
         assert ask(own, ids(1, 2)) == [REFUSED, NEW]
 
 
 def of_a_row_again_and_again() -> None:
     own, rows = ledger(), ids(1)
-    question = own.question(b"m", "bank", rows, rows[0].ljust(COMMITMENT_BYTES))
+    question = own.query(b"m", "bank", rows, rows[0].ljust(COMMITMENT_BYTES))
     assert [int(own.admit(question, np.ones((1, 40)))[0]) for _ in range(5)] == [NEW] * 4 + [REFUSED]
 
 
 def under_many_models() -> None:
     own = ledger()
     for model in (b"n", b"o"):
-        own.trained(model, 20, ids(200))
+        own.record_model(model, 20, ids(200))
         ask(own, ids(1), model=model, d=12)
     assert ask(own, ids(1), d=12) == [REFUSED]
 
 
 def beyond_the_bits() -> None:
     own = ledger()
-    own.trained(b"n", 20, ids(200))
+    own.record_model(b"n", 20, ids(200))
     ask(own, ids(1), model=b"n", bits=6, most=10.0)
     assert ask(own, ids(1), bits=6, most=10.0) == [REFUSED]
 
 
 def with_other_columns() -> None:
     own = ledger()
-    own.trained(b"n", 20, ids(200))
+    own.record_model(b"n", 20, ids(200))
     ask(own, ids(1), model=b"n")
     assert ask(own, ids(1), salt=b"!") == [REFUSED]
 
@@ -207,8 +207,8 @@ def with_other_columns() -> None:
 def measured_often() -> None:
     own, rows = ScoreLedger(None), ids(*range(250))
     for _ in range(2):
-        own.measure("bank", rows)
-    refused("2 times at most", lambda: own.measure("bank", rows))
+        own.record_evaluation("bank", rows)
+    refused("2 times at most", lambda: own.record_evaluation("bank", rows))
 
 
 class SlippedOut(DisclosingMessage, frozen=True):
@@ -255,7 +255,7 @@ CHECKS: dict[str, tuple[Any, str, list[Callable[[], None]]]] = {
     ),
     "how rows come": (ScoreLedger, "admit", [of_a_row_twice_in_one_question, of_a_row_while_another_scores_it]),
     "rows like those of the training": (ScoreLedger, "_check_alike", [of_training_rows_by_other_names]),
-    "what is measured": (ledger_module, "_check_measures", [measured_often]),
+    "what is measured": (ledger_module, "check_evaluations", [measured_often]),
     "what leaves": (
         DisclosureGate,
         "check",

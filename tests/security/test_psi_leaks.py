@@ -171,9 +171,9 @@ def masked_shares(view: PartyView, passive: str) -> okvs.Words:
 def evaluated(work: AlignmentWork, passive: str, keys: okvs.Words) -> okvs.Words:
     """What P_1 can compute of F_i on any keys, from its journal."""
     own = work.journal.chunk("own", 0)
-    slots = (len(own) - okvs.SEED_BYTES) // okvs.VALUE_BYTES
+    slots = (len(own) - okvs.OKVS_SEED_BYTES) // okvs.VALUE_BYTES
     _, c = psi_transfers._take_vole(work, passive, slots, 1 << 40)
-    return vole_prf.evaluated(PrfHash(psi_transfers._coin(work, "all")), own[: okvs.SEED_BYTES], c, keys)
+    return vole_prf.evaluate_stored(PrfHash(psi_transfers._coin(work, "all")), own[: okvs.OKVS_SEED_BYTES], c, keys)
 
 
 def pairwise_guesses(parties: int, *, transfers: bool = False) -> dict[str, set[int]]:

@@ -16,8 +16,8 @@ from securevfl.base.arrays import Floats
 from securevfl.crypto.kernel import opening_checks, row_products
 from securevfl.crypto.kernel.gradient import KernelGradientHolder
 from securevfl.families import output_rounding
-from securevfl.families.batch_participant import BatchPlayer
-from securevfl.families.output_rounding import RoundedOutputs, step_for
+from securevfl.families.batch_participant import BatchParticipant
+from securevfl.families.output_rounding import RoundedOutputs, output_step
 from securevfl.protocols import joint_prediction
 from securevfl.protocols.link import ActiveLink, PassiveLink
 from securevfl.protocols.residuals.sealed_residual import SealedActive
@@ -48,22 +48,22 @@ def read(monkeypatch: pytest.MonkeyPatch, sums: str, rows: int, columns: int) ->
 
     The holder knows the checks' secret, so that it moves the value by the most that passes.
     """
-    publish, opens, fits = SealedActive.publish, KernelGradientHolder.open, opening_checks.fits
+    publish, opens, fits = SealedActive.publish, KernelGradientHolder.open, opening_checks.passes_checks
     most, seen = list[int](), list[Floats]()
 
     def noted(opened: Floats, rho: Floats, levels: float, within: Floats) -> bool:
         most.append(int(0.9 * np.min(within / np.abs(rho[0]))))
         return fits(opened, rho, levels, within)
 
-    collect = ActiveLink.ahead
+    collect = ActiveLink.collect
 
     def ahead(self: ActiveLink, batch: Any) -> Floats:
         seen.append(collect(self, batch))
         return seen[-1]
 
     monkeypatch.setattr(SealedActive, "publish", lambda self, g, **rest: publish(self, 0 * g, **rest))
-    monkeypatch.setattr(row_products, "fits", noted)
-    monkeypatch.setattr(ActiveLink, "ahead", ahead)
+    monkeypatch.setattr(row_products, "passes_checks", noted)
+    monkeypatch.setattr(ActiveLink, "collect", ahead)
     chosen, parties = SUMS[sums]
 
     def changed(*given: Any) -> bytes:
@@ -100,7 +100,7 @@ def test_the_largest_change_at_every_visit_for_more_sizes(
 
 @pytest.mark.parametrize("sums", SUMS)
 def test_outputs_in_full_precision_are_the_column(sums: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BatchPlayer, "shown", lambda self, H, *_: H)
+    monkeypatch.setattr(BatchParticipant, "sendable_outputs", lambda self, H, *_: H)
     assert read(monkeypatch, sums, 300, 5) > (0.99 if sums == "direct" else 0.6)  # of two columns that are added up
 
 
@@ -112,10 +112,10 @@ def test_a_fresh_dither_each_visit_is_averaged_away(monkeypatch: pytest.MonkeyPa
         return np.asarray(np.floor(H / self._step + rng.random(H.shape)) * self._step)
 
     monkeypatch.setattr(RoundedOutputs, "__call__", fresh)
-    monkeypatch.setattr(output_rounding, "COARSEST", 1 / 64)
+    monkeypatch.setattr(output_rounding, "MAX_OUTPUT_STEP", 1 / 64)
     again = read(monkeypatch, "direct", 2000, 15)
     monkeypatch.undo()
-    monkeypatch.setattr(output_rounding, "COARSEST", 1 / 64)
+    monkeypatch.setattr(output_rounding, "MAX_OUTPUT_STEP", 1 / 64)
     assert again > read(monkeypatch, "direct", 2000, 15) + 0.1
 
 
@@ -157,11 +157,11 @@ def test_every_output_of_a_run_is_whole_steps_with_one_dither_a_row(
         made = made.model_copy(update={"model": keys["model"]})
 
     def observe(event: Any) -> None:
-        if type(event.message).__name__ == "Part" and event.direction == "send":
+        if type(event.message).__name__ == "Summand" and event.direction == "send":
             passed.append(np.asarray(event.message.values))
 
     vfl.simulate(made, own, workers=1, observe=observe)
-    step = step_for(len(made.schedule(own[0].register).train))
+    step = output_step(len(made.schedule(own[0].register).train))
     assert len(passed) == len(sent) > 1
     for one in passed:
         assert np.array_equal(one, np.rint(one / step) * step)
@@ -177,4 +177,4 @@ def test_the_mean_of_what_is_sent_is_the_output() -> None:
 
 @pytest.mark.parametrize(("rows", "step"), [(100, 1 / 8), (10_000, 1 / 8), (22_500, 1 / 16), (1_000_000, 1 / 32)])
 def test_steps_by_rows(rows: int, step: float) -> None:
-    assert step_for(rows) == step
+    assert output_step(rows) == step

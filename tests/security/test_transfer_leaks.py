@@ -21,7 +21,7 @@ from securevfl.base.arrays import Floats
 from securevfl.data.party import register_of
 from securevfl.disclosure.counts import Disclosure
 from securevfl.errors import ConfigError, LeakageError
-from securevfl.families.run_shape import sizes_of
+from securevfl.families.run_shape import derive_run_shape
 from securevfl.families.transfer import local_quadratic, taylor
 from securevfl.families.transfer.transfer_model import Transfer
 from securevfl.families.transfer.two_way_exchange import SecondMoments
@@ -83,7 +83,7 @@ def received(job: vfl.Job, tables: Sequence[vfl.Party]) -> Received:
         return np.asarray((X - own.mean(axis=0)) / own.std(axis=0))
 
     U = model.build(COLUMNS, run.parts["shop"].state["theta"]).forward(scaled(shop.X))
-    whole = taylor.length(len(schedule.batch_order), model.units)
+    whole = taylor.vector_length(len(schedule.batch_order), model.units)
     gradients = [fact for fact in observer.learned if fact.J.matrix.shape[0] == whole]
     scores = [fact for fact in observer.learned if fact.J.matrix.shape[0] != whole]
     own = np.column_stack([scaled(bank.X), np.ones(len(bank))])[schedule.batch_order]
@@ -112,7 +112,7 @@ def solved(facts: Sequence[GradientLearned], before: Floats) -> Floats:
 def found(run: Received, steps: int) -> Floats:
     """U^B (n x d) by the gradients of all exchanges, each correcting what those before it have told."""
     n, d = run.trained.shape
-    vector = np.zeros(taylor.length(n, d))
+    vector = np.zeros(taylor.vector_length(n, d))
     for start in range(0, len(run.gradients), steps):
         vector = solved(run.gradients[start : start + steps], vector)
     return vector[: n * d].reshape(d, n).T
@@ -132,7 +132,7 @@ def test_more_equations_than_numbers_tell_the_representations() -> None:
     """
     own, tables = job(3, vfl.FedBCD(lr=3.0, local_steps=8), 3, "ckks", 0.05), parties(60)
     sealed = received(own.model_copy(update={"epochs": 2}), tables).trained
-    vector = solved(received(own, tables).gradients[-8:], np.zeros(taylor.length(60, 3)))
+    vector = solved(received(own, tables).gradients[-8:], np.zeros(taylor.vector_length(60, 3)))
     assert explained(vector[:180].reshape(3, 60).T, sealed) > 0.8
 
 
@@ -183,7 +183,7 @@ def of_one_exchange(who: str, openings: int, linearised: bool) -> tuple[Floats, 
     own = job(6, vfl.FedBCD(lr=4.0, local_steps=8), 1, "open", 0.005, test_fraction=0.0)
     model = own.model.model_copy(update={"linearised": linearised})
     vfl.simulate(own.model_copy(update={"model": model}), tables, observe=told)
-    facts = [fact for fact in told.learned[who] if len(fact.J.dense) == taylor.length(400, 6)][:openings]
+    facts = [fact for fact in told.learned[who] if len(fact.J.dense) == taylor.vector_length(400, 6)][:openings]
     A, b = np.vstack([fact.J.dense.T for fact in facts]), np.concatenate([fact.gradient for fact in facts])
     moments = told.moments.get(who, np.zeros(21))
     if linearised:
@@ -205,7 +205,7 @@ def test_one_opening_and_moments_tell_labels_less_than_an_opening_a_step() -> No
         units, _, rows = np.linalg.svd(vector, full_matrices=False)
         auc = area_under_curve(positive, rows[0])
         found[openings, linearised] = max(auc, 1 - auc), units[:, 0], moments
-    phi = np.linalg.eigh(local_quadratic.whole(found[1, True][2], 6))[1][:, -1]
+    phi = np.linalg.eigh(local_quadratic.symmetric_matrix(found[1, True][2], 6))[1][:, -1]
     assert abs(found[1, False][1] @ phi) > 0.95  # before any moments
     assert found[1, False][0] < found[1, True][0] < found[8, False][0]
 
@@ -215,7 +215,7 @@ def test_one_opening_and_moments_tell_representations_less_than_an_opening_a_ste
     U = received(job(6, vfl.FedBCD(lr=1e-9), 1, "open", 0.005, test_fraction=0.0), parties(400)).trained
     each, _ = of_one_exchange("bank", 8, False)
     one, moments = of_one_exchange("bank", 1, True)
-    own, S = np.linalg.cholesky(one @ one.T / 400), np.linalg.cholesky(local_quadratic.whole(moments, 6))
+    own, S = np.linalg.cholesky(one @ one.T / 400), np.linalg.cholesky(local_quadratic.symmetric_matrix(moments, 6))
     stretched = S @ np.linalg.solve(own, one)
     assert max(explained(one.T, U), explained(stretched.T, U)) < explained(each.T, U)
 
@@ -223,8 +223,8 @@ def test_one_opening_and_moments_tell_representations_less_than_an_opening_a_ste
 def counted(own: vfl.Job, tables: Sequence[vfl.Party]) -> dict[str, Disclosure]:
     """What the bank is told of columns, by groups of rows."""
     schedule = own.schedule(register_of(tables))
-    sizes = sizes_of(own, schedule, active="bank", columns={"bank": COLUMNS, "shop": COLUMNS}, outputs=1)
-    told = own.method.counts(own, sizes)
+    sizes = derive_run_shape(own, schedule, active="bank", columns={"bank": COLUMNS, "shop": COLUMNS}, outputs=1)
+    told = own.family.disclosures(own, sizes)
     return {item.group: item for item in told if (item.kind, item.learner) == ("columns", "bank")}
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.disclosure.ledger import DisclosureLedger, told_to
+from securevfl.disclosure.ledger import DisclosureLedger, total_to
 from securevfl.protocols.permits import STOP_DECISION_BITS
 
 PROTOCOLS: dict[str, Any] = {
@@ -47,12 +47,12 @@ def test_every_verdict_is_bits_of_labels_in_the_ledger(protocol: str, watch: str
     )
     run = vfl.simulate(job, parties, ledgers=ledgers)
     evaluated = sum("auc" in record and record["round"] < run.parts["shop"].rounds for record in run.history)
-    own = [each for each in ledgers["bank"].read().entries if each.told.group == "verdicts"]
-    told = told_to(own, "labels", "shop").count
+    own = [each for each in ledgers["bank"].read().entries if each.disclosure.group == "verdicts"]
+    told = total_to(own, "labels", "shop").count
     print(f"{protocol}, {watch}: {evaluated} evaluations, {told} bits counted")
     if watch == "neither":
         assert not own
     else:
         assert told >= STOP_DECISION_BITS * evaluated > 0
-        assert {each.told.of for each in own} <= set(range(50, 61))  # what labels of 60 rows hold
-    assert not [each for each in ledgers["shop"].read().entries if each.told.group == "verdicts"]
+        assert {each.disclosure.capacity for each in own} <= set(range(50, 61))  # what labels of 60 rows hold
+    assert not [each for each in ledgers["shop"].read().entries if each.disclosure.group == "verdicts"]

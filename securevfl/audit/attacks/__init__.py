@@ -31,7 +31,7 @@ from securevfl.audit.attacks import (
     two_values,
 )
 from securevfl.audit.attacks.base import Attack, LabelAttack, Score, label_auc
-from securevfl.base.extensions import Extension, allowed, load
+from securevfl.base.extensions import Extension, allowed_entry_points, load_entry_point
 from securevfl.errors import ConfigError
 
 __all__ = ["ATTACKS", "Attack", "LabelAttack", "Score", "label_auc", "load_more"]
@@ -77,8 +77,8 @@ def load_more() -> dict[str, Extension]:
     """Add the attacks of other packages that this party allows, and return where each comes from. ConfigError if a name
     is taken."""
     loaded = {}
-    for name, point in allowed(GROUP).items():
-        attack, loaded[name] = load(point)
+    for name, point in allowed_entry_points(GROUP).items():
+        attack, loaded[name] = load_entry_point(point)
         if attack.name != name or ATTACKS.setdefault(name, attack) is not attack:
             raise ConfigError(f"{loaded[name].distribution}: attack {name} is not its name or is taken; uninstall it")
     return loaded

@@ -16,8 +16,8 @@ from securevfl.audit.recording.party_view import PartyView
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
 from securevfl.data.party import Party
-from securevfl.disclosure.exposure import smallest_batch
-from securevfl.families.run_facts import Known
+from securevfl.disclosure.label_auc import smallest_batch
+from securevfl.families.run_facts import RunFacts
 from securevfl.job import Job
 
 Requirement = tuple[Callable[[Job], bool], str]  # what a job must have for an attack, and what is said where it has not
@@ -31,7 +31,7 @@ WEIGHT_PER_COLUMN: Requirement = (
     "only a model with a weight for each column can be attacked so",
 )
 NOT_ON_SHARES: Requirement = (
-    lambda job: job.protocol.method is None,
+    lambda job: job.protocol.family is None,
     "on shares no sum and no residual is told, so there is none to attack",
 )
 SINGLE_OUTPUT: Requirement = (
@@ -102,13 +102,13 @@ class Attack(ABC):
 
     def attacker_name(self, job: Job, attacker: str, lead: str) -> str:
         """Return the attacker's name in this job, or `AttackerRole.ANY`; `attacker` is the passive party in turn."""
-        asker = job.method.asker(job, lead)
+        asker = job.family.score_requester(job, lead)
         return {AttackerRole.PASSIVE: attacker, AttackerRole.LEAD: lead, AttackerRole.REQUESTER: asker}.get(
             self.attacker_role, str(AttackerRole.ANY)
         )
 
     @abstractmethod
-    def remedy(self, job: Job, known: Known, attacker: str) -> str:
+    def remedy(self, job: Job, known: RunFacts, attacker: str) -> str:
         """Say what would make the attack find less."""
 
     def __call__(self, job: Job, parties: Sequence[Party], seed: int) -> Score:
@@ -139,7 +139,7 @@ class LabelAttack(Attack):
     requirements: ClassVar[tuple[Requirement, ...]] = (
         CLASSIFICATION,
         (
-            lambda job: job.protocol.residual is not None or job.protocol.method is not None,
+            lambda job: job.protocol.residual is not None or job.protocol.family is not None,
             "no residual goes down in this job, nor a share of one",
         ),
     )
@@ -149,10 +149,10 @@ class LabelAttack(Attack):
         """Score every row (m x c): c = 1, higher for the second class; or a column a class. Unknown rows are NaN."""
 
     def target_hidden(self, job: Job) -> bool:
-        return job.protocol.seals or job.protocol.method is not None
+        return job.protocol.seals or job.protocol.family is not None
 
-    def remedy(self, job: Job, known: Known, attacker: str) -> str:
-        if job.protocol.method is not None:
+    def remedy(self, job: Job, known: RunFacts, attacker: str) -> str:
+        if job.protocol.family is not None:
             return "none: it has nothing to go by"
         if not job.protocol.seals:
             return 'seal the residual: residual = "ckks" or "paillier"; or blur it with a defence'

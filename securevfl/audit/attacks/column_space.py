@@ -21,7 +21,7 @@ from securevfl.audit.recording.column_numbers import ColumnNumbers, received
 from securevfl.audit.recording.party_recording import Recording
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
-from securevfl.disclosure.exposure import NEARLY_ALL
+from securevfl.disclosure.column_recovery import NEARLY_ALL
 
 INSIDE = 0.99  # share of a column from which it is called inside
 FLOOR = 1e-11  # of the largest singular value; below is rounding

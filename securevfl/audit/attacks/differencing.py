@@ -11,7 +11,7 @@ from securevfl.audit.recording.column_numbers import by_batch
 from securevfl.audit.recording.party_recording import Recording
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
-from securevfl.families.run_facts import Known
+from securevfl.families.run_facts import RunFacts
 from securevfl.job import Job
 
 PARALLEL = "the parallel mode, in which all parts move at once"
@@ -23,12 +23,12 @@ class Differencing(Attack):
     measures = "mean |correlation| of the difference of two sums with the change of one party's part"
     requirements = (
         NOT_ON_SHARES,
-        (lambda job: not job.method.stores, "differences of stored sums are attacked as columns received"),
+        (lambda job: not job.family.uses_stored_sums, "differences of stored sums are attacked as columns received"),
         HIDDEN_PARTS,
         WEIGHT_PER_COLUMN,
     )
 
-    def remedy(self, job: Job, known: Known, attacker: str) -> str:
+    def remedy(self, job: Job, known: RunFacts, attacker: str) -> str:
         if job.optimizer.exchanges([party.name for party in known.parties[1:]]) > 1:
             return PARALLEL
         return "more parties in the sum: it is in what the sum itself tells, and one part outweighs the others"

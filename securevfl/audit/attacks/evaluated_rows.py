@@ -12,8 +12,8 @@ from securevfl.audit.attacks.new_row_scores import rounded
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Rows
-from securevfl.families.shares.shares_job import on_shares
-from securevfl.families.shares.shares_plan import plan
+from securevfl.families.shares.shares_job import trains_on_shares
+from securevfl.families.shares.shares_plan import make_plan
 from securevfl.models import pair_metrics
 from securevfl.protocols.shares.opened_loss import MAX_LOSS_ROWS
 from securevfl.protocols.shares.quantizer import Quantizer
@@ -78,9 +78,9 @@ def _of(pair: RealIdealPair, rows: Rows) -> EvaluatedRows:
     targets = loss.targets(pair.active.labels[rows], lead.label_classes)
     label = targets > 0 if loss.classifies else np.zeros(f.shape, bool)
     less = 0.0 if loss.classifies else targets
-    assert on_shares(job), "pairs are told on shares"
+    assert trains_on_shares(job), "pairs are told on shares"
     most = max(len(part) for part in schedule.partition(0))
-    numbers = plan(job, rows=most, batches=schedule.batches, parties=len(run.parts)).numbers
+    numbers = make_plan(job, rows=most, batches=schedule.batches, parties=len(run.parts)).numbers
     return EvaluatedRows(
-        f - less, own - less, label, job.protocol.shares.metrics_levels(numbers, classifies=loss.classifies)
+        f - less, own - less, label, job.protocol.shares.metric_quantizer(numbers, classifies=loss.classifies)
     )

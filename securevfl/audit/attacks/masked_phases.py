@@ -15,7 +15,7 @@ from securevfl.audit.attacks.phase_attack import PHASES, explained, first_rows, 
 from securevfl.audit.recording.party_view import fields
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair, noise_like
 from securevfl.families.fdskl.phase_sums import worker_of
-from securevfl.families.fdskl.random_features import Frequencies
+from securevfl.families.fdskl.random_features import RandomFrequencies
 from securevfl.protocols.number_spaces import Phases
 from securevfl.runtime.codec import Message
 from securevfl.runtime.observer import Event
@@ -49,7 +49,7 @@ def _share_found(event: Event, message: Message, pair: RealIdealPair) -> float |
     assert worker is not None
     sender = pair.real(event.peer)
     rows = first_rows(pair.real(pair.active.name))
-    drawn = Frequencies(model, sender.key, sender.X.shape[1])
+    drawn = RandomFrequencies(model, sender.key, sender.X.shape[1])
     w = np.hstack([drawn.w(worker, k) for k in range(model.blocks)])
     for value in fields(message):
         phases = _as_phases(value, (model.blocks, len(rows), model.block_size), model.bits)

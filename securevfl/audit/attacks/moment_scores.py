@@ -18,7 +18,7 @@ from securevfl.audit.attacks.base import (
 from securevfl.audit.recording.party_view import PartyView
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
-from securevfl.families.transfer.local_quadratic import whole
+from securevfl.families.transfer.local_quadratic import symmetric_matrix
 from securevfl.families.transfer.transfer_model import Transfer
 from securevfl.families.transfer.two_way_exchange import SecondMoments
 from securevfl.job import Job
@@ -46,6 +46,6 @@ class MomentScores(LabelAttack):
         shown = [receipt.message for receipt in view.receipts if isinstance(receipt.message, SecondMoments)]
         if not isinstance(model, Transfer) or not shown or shown[-1].upper.size != model.units * (model.units + 1) // 2:
             return np.full((len(view.X), 1), np.nan)
-        phi = np.linalg.eigh(whole(np.asarray(shown[-1].upper, np.float64), model.units))[1][:, -1]
+        phi = np.linalg.eigh(symmetric_matrix(np.asarray(shown[-1].upper, np.float64), model.units))[1][:, -1]
         scores: Floats = model.build(view.X.shape[1], view.theta).forward(view.X) @ phi
         return scores[:, None]

@@ -55,13 +55,13 @@ def as_told(job: Job, f: Floats, seed: int) -> Floats:
     options = job.protocol.shares
     if options is None or options.scores == "exact":
         return f
-    return rounded(f, options.score_levels(job.model.loss.spacing), seed)
+    return rounded(f, options.score_quantizer(job.model.loss.spacing), seed)
 
 
 def rounded(f: Floats, levels: Quantizer, seed: int) -> Floats:
     """Round sums f (any shape) at random to levels; those out of reach wrap."""
     at = np.floor(f / levels.size + np.random.default_rng([seed, 6]).random(f.shape))
-    return levels.sums(at.astype(np.int64).view(np.uint64), rounded_down=0)
+    return levels.dequantize(at.astype(np.int64).view(np.uint64), rounded_down=0)
 
 
 SCORES_DISCLOSED: Requirement = (

@@ -17,7 +17,7 @@ from securevfl.audit.attacks.base import (
 from securevfl.audit.recording.party_view import PartyView
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
-from securevfl.families.run_facts import Known
+from securevfl.families.run_facts import RunFacts
 from securevfl.job import Job
 from securevfl.models.block import BlockModel
 
@@ -36,10 +36,10 @@ class PartialScore(LabelAttack):
     def target_hidden(self, job: Job) -> bool:
         """Weights that are shared leave a party a random direction of its columns, which ranks labels well or badly, by
         chance: no single run can be held against another."""
-        return job.protocol.method is None and super().target_hidden(job)
+        return job.protocol.family is None and super().target_hidden(job)
 
-    def remedy(self, job: Job, known: Known, attacker: str) -> str:
-        if job.protocol.method is not None:
+    def remedy(self, job: Job, known: RunFacts, attacker: str) -> str:
+        if job.protocol.family is not None:
             return "none: its share of its weights is random; the mean over many runs is a half"
         return "none: the party needs these weights to predict; keep columns that go with the label from it"
 

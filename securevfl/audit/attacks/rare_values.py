@@ -20,7 +20,7 @@ from securevfl.audit.attacks.base import (
 )
 from securevfl.audit.recording.party_view import PartyView, least_norm
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
-from securevfl.disclosure.exposure import ALONE, leverage
+from securevfl.disclosure.leverage import HIGH_LEVERAGE, leverages
 
 
 class RareValues(Attack):
@@ -46,7 +46,7 @@ class RareValues(Attack):
 
 def lonely_rows(view: PartyView) -> np.ndarray:
     """Rows of high leverage in a batch of the view."""
-    alone = [view.rows_of(opened)[leverage(opened.J) > ALONE] for opened in view.opened_gradients]
+    alone = [view.rows_of(opened)[leverages(opened.J) > HIGH_LEVERAGE] for opened in view.opened_gradients]
     return np.unique(np.concatenate([np.empty(0, np.intp), *alone]))
 
 

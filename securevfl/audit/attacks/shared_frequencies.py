@@ -9,7 +9,7 @@ import numpy as np
 from securevfl.audit.attacks.phase_attack import PhaseAttack, explained, first_exchange, kernel
 from securevfl.audit.recording.party_view import PartyView, least_norm
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
-from securevfl.families.fdskl.random_features import Frequencies
+from securevfl.families.fdskl.random_features import RandomFrequencies
 
 
 class SharedFrequencies(PhaseAttack):
@@ -21,6 +21,6 @@ class SharedFrequencies(PhaseAttack):
         """Over the rows of the first exchange; the others' columns in the order of the parties."""
         others = np.hstack([pair.real(party.name).X for party in pair.passives])
         rows, u, blocks = first_exchange(view, pair)
-        drawn = Frequencies(kernel(pair), view.key, others.shape[1])
+        drawn = RandomFrequencies(kernel(pair), view.key, others.shape[1])
         w = np.hstack([drawn.w(view.name, k) for k in blocks])
         return explained(least_norm(w.T, u.T).T, others[rows])

@@ -22,7 +22,7 @@ from securevfl.audit.findings import NO_MESSAGE
 from securevfl.audit.recording.party_view import PartyView, fields
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
-from securevfl.families.run_facts import Known
+from securevfl.families.run_facts import RunFacts
 from securevfl.job import Job
 
 
@@ -32,7 +32,7 @@ class TranscriptClassifier(LabelAttack):
     randomized = True
     requirements = (CLASSIFICATION,)
 
-    def remedy(self, job: Job, known: Known, attacker: str) -> str:
+    def remedy(self, job: Job, known: RunFacts, attacker: str) -> str:
         if job.protocol.residual is None:
             return NO_MESSAGE
         return super().remedy(job, known, attacker)

@@ -87,7 +87,7 @@ class Recording(defaultdict[str, PartyRecord], Observer):
 
 def watched(job: Job, parties: Sequence[Party], witness: ProtocolRecord, residual: ResidualProtocol | None) -> Job:
     """Return the job with this residual and a witness at every seat of its sums; itself on shares, which have none."""
-    if job.protocol.method is not None:
+    if job.protocol.family is not None:
         return job
     _, others = check_parties(parties)
     sums = witnessed(RecordedSum, job.protocol.sum_for(sum(bool(party.columns) for party in others)), witness)

@@ -20,8 +20,8 @@ from securevfl.audit.recording.replayed_defence import replayed
 from securevfl.data.party import Party, check_parties, register_of
 from securevfl.data.schedule import Rows, Schedule
 from securevfl.families import leak_kinds
-from securevfl.families.family import Method
-from securevfl.families.participant import Player
+from securevfl.families.family import Family
+from securevfl.families.participant import Participant
 from securevfl.families.state import State
 from securevfl.job import Job
 from securevfl.protocols.party_context import PartyContext
@@ -32,14 +32,14 @@ from securevfl.training.run import Run
 @contextmanager
 def drawing_from(job: Job, run: Run) -> Iterator[None]:
     """While the block runs, every party starts from what it has drawn for itself in another run of the job."""
-    method = type(job.method)
-    make = method.player
+    family = type(job.family)
+    make = family.participant
 
-    def start(self: Method[Any], job: Job, context: PartyContext, columns: int, state: State | None) -> Player:
-        drawn = self.drawn(run.parts[context.me].state) if state is None else state
+    def start(self: Family[Any], job: Job, context: PartyContext, columns: int, state: State | None) -> Participant:
+        drawn = self.drawn_secrets(run.parts[context.me].state) if state is None else state
         return make(self, job, context, columns, drawn)
 
-    with mock.patch.object(method, "player", start):
+    with mock.patch.object(family, "participant", start):
         yield
 
 
@@ -84,7 +84,7 @@ class RealIdealPair:
         over what the real one has drawn at random: what a defence has made of g, and the keys of random features.
         """
         run, tape = self.real_run
-        ideal = self.job.method.ideal(self.job)
+        ideal = self.job.family.ideal_job(self.job)
         if ideal.protocol.residual is not None:
             residual = replayed(ideal.protocol.residual, outcomes=tape.blurred)
             ideal = ideal.model_copy(update={"protocol": ideal.protocol.model_copy(update={"residual": residual})})
@@ -129,7 +129,7 @@ class RealIdealPair:
             **vars(tape[name]),
             name=name,
             X=part.scaling(party.X),
-            theta=self.job.method.weights(self.job, part.state, len(run.parts)),
+            theta=self.job.family.final_weights(self.job, part.state, len(run.parts)),
             outputs=part.outputs,
             rows=self.rows,
             key=self.real_run[0].parts[name].state.get("key", b""),

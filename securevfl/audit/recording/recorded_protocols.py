@@ -110,10 +110,10 @@ class RecordedActive(ActiveResidual):
     def __init__(self, inner: ActiveResidual, me: str, witness: ProtocolRecord) -> None:
         self._inner, self._me, self._witness = inner, me, witness
 
-    def publish(self, g: Floats, *, epoch: int, to: Collection[str], again: Release | None = None) -> None:
+    def publish(self, g: Floats, *, epoch: int, to: Collection[str], resend_of: Release | None = None) -> None:
         self._witness.residuals[self._me].append((np.array(g), tuple(to)))
         self._witness.epochs.add(epoch)
-        self._inner.publish(g, epoch=epoch, to=to, again=again)
+        self._inner.publish(g, epoch=epoch, to=to, resend_of=resend_of)
 
     def close(self) -> None:
         self._inner.close()

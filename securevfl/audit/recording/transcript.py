@@ -47,7 +47,7 @@ class Transcript:
         ]
         for roles, declared in [*((cast.roles, cast.declared) for cast in casts), (self.roles, self.declared)]:
             for item in declared:
-                between = item.sender in roles.plays(event.peer) and item.receiver in roles.plays(event.me)
+                between = item.sender in roles.roles_of(event.peer) and item.receiver in roles.roles_of(event.me)
                 if between and item.message is type(event.message):
                     return item
         return None

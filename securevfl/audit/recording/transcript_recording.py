@@ -17,7 +17,7 @@ from securevfl.audit.recording.transcript import Transcript
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import CONTRIBUTOR, Roles
 from securevfl.data.party import Party, check_parties, register_of
-from securevfl.families.declarations import declared_of, roles_of
+from securevfl.families.declarations import run_declarations, run_roles
 from securevfl.job import Job
 from securevfl.models.class_labels import find_classes
 from securevfl.protocols.declarations import MessageDeclaration
@@ -41,7 +41,7 @@ def record_transcript(job: Job, parties: Sequence[Party], executor: Executor | N
     executor: takes the heavy calls; without one they run as they come. Raises what `simulate` raises.
     """
     lead, others = check_parties(parties)
-    roles, witness, residual = roles_of(job.method, job, parties), ProtocolRecord(), job.protocol.residual
+    roles, witness, residual = run_roles(job.family, job, parties), ProtocolRecord(), job.protocol.residual
     seen = None if residual is None else _watched(residual, lead.name, witness)
     events: list[Event] = []
     run = simulate(
@@ -57,7 +57,7 @@ def record_transcript(job: Job, parties: Sequence[Party], executor: Executor | N
     secrets[f"the labels of {lead.name}"] = loss.targets(
         y[rows], find_classes(lead.name, loss, y if loss.classifies else y[rows], job.positive)
     )
-    transcript = _transcript(events, roles, declared_of(job.method, job, roles), witness, residual, secrets)
+    transcript = _transcript(events, roles, run_declarations(job.family, job, roles), witness, residual, secrets)
     return transcript, Run(job, run.parts)
 
 
@@ -106,7 +106,7 @@ def record_sum(
     events: list[Event] = []
     roles: dict[str, Callable[[Channel], None]] = {COLLECTS: collect, **dict.fromkeys(rounds[0], contribute)}
     run_threads(roles, WallClock, timeout=60.0, observe=events.append)
-    return Transcript(events, cast, protocol.declares(cast.having(CONTRIBUTOR)), witness)
+    return Transcript(events, cast, protocol.declares(cast.with_role(CONTRIBUTOR)), witness)
 
 
 def record_residual(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeGuard
 
-from securevfl.base.config import misfits
+from securevfl.base.config import mismatched_fields
 from securevfl.models.linear import LinearModel
 from securevfl.optim.block_descent import BlockDescent
 from securevfl.optim.fedbcd import FedBCD
@@ -13,7 +13,7 @@ from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.shares.shares_options import Shares
 
 
-class SharesHide(Protocol, defer_build=True):
+class SharesMessages(Protocol, defer_build=True):
     """The messages of a job on shares."""
 
     shares: Shares
@@ -24,12 +24,12 @@ class SharesJob(JobOptions, defer_build=True):
 
     model: LinearModel
     optimizer: FedBCD | BlockDescent
-    protocol: SharesHide
+    protocol: SharesMessages
 
 
-def on_shares(job: JobOptions) -> TypeGuard[SharesJob]:
+def trains_on_shares(job: JobOptions) -> TypeGuard[SharesJob]:
     """Whether a job trains on shares."""
-    return not any(misfits(job, SharesJob))
+    return not any(mismatched_fields(job, SharesJob))
 
 
 def check_optimizer(job: JobOptions) -> None:

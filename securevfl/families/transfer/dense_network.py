@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.base.chunked_matrix import Sparse
+from securevfl.base.chunked_matrix import SparseRows
 from securevfl.base.normal_distribution import normal_quantile
 from securevfl.models.inputs import private_stream
 
@@ -60,9 +60,9 @@ class DenseNetwork:
                 delta = (delta @ self._weights(layer)[:, :-1]) * (1 - seen[layer] ** 2)
         return total
 
-    def derivatives(self, X: Floats) -> Sparse:
+    def derivatives(self, X: Floats) -> SparseRows:
         """dU_ij / dtheta, unit by unit: row j n + i (n d x p)."""
-        return Derivatives(self._activations(X), [self._weights(layer) for layer in range(len(self._shapes))])
+        return NetworkJacobian(self._activations(X), [self._weights(layer) for layer in range(len(self._shapes))])
 
     def _weights(self, layer: int) -> Floats:
         return self.theta[self._places[layer]].reshape(self._shapes[layer])
@@ -75,7 +75,7 @@ class DenseNetwork:
         return seen
 
 
-class Derivatives(Sparse):
+class NetworkJacobian(SparseRows):
     """The derivatives of every representation by the parameters, made unit by unit when they are read.
 
     The weights of the last layer feed one unit each: in its rows the columns of all others are zero, and left out.

@@ -21,7 +21,7 @@ from securevfl.audit.transcript_checks import Outcome, check_transcript
 from securevfl.base.roles import ACTIVE
 from securevfl.data import datasets
 from securevfl.data.party import Helper, Party
-from securevfl.families import METHODS
+from securevfl.families import FAMILIES
 from securevfl.job import Job
 from securevfl.protocols.engines import ENGINES, Ckks, Engine
 from securevfl.protocols.number_spaces import Circle, Reals, Space
@@ -121,13 +121,13 @@ def small_parties(count: int = 4) -> list[Party]:
 def job_check(*, labelled: int = 1, **keys: Any) -> Outcome:
     """Check a whole job over two sessions, handshake and evaluation included, in which `labelled` parties have
     labels."""
-    method = small_job(**keys).method
-    lead, *others = small_parties() if method.most is None else small_parties(method.most)
+    family = small_job(**keys).family
+    lead, *others = small_parties() if family.max_parties is None else small_parties(family.max_parties)
     table = [
         lead,
         *(Party(each.name, each.X, lead.y, aligned=True) for each in others[: labelled - 1]),
         *others[labelled - 1 :],
-        *(Helper(name, role) for name, role in method.helpers),
+        *(Helper(name, role) for name, role in family.example_helpers),
     ]
     with watched() as draws:
         runs = []
@@ -142,7 +142,7 @@ def sum_checks() -> dict[str, Check]:
     found: dict[str, Check] = {}
     for name, kind in SUMS.items():
         for label, sums in kind.variants().items():
-            found[f"sum {label}"] = partial(sum_check, sums.quick, rounds=2 if sums.encrypts else 4)
+            found[f"sum {label}"] = partial(sum_check, sums.with_smallest_keys, rounds=2 if sums.encrypts else 4)
         first = next(iter(kind.variants().values()))
         if not first.encrypts:
             found[f"phases {name}"] = partial(sum_check, first, Circle(32))
@@ -155,7 +155,7 @@ def residual_checks() -> dict[str, Check]:
     for kind in RESIDUALS.values():
         for label, residual in kind.variants().items():
             few: dict[str, int] = {"passives": 1, "rows": 40} if residual.pooled else {}
-            found[f"residual {label}"] = partial(residual_check, residual.quick, **few)
+            found[f"residual {label}"] = partial(residual_check, residual.with_smallest_keys, **few)
     blurred = SealedResidual(engine=Ckks(), defence=Rounding())
     return found | {
         "residual open, blurred": partial(residual_check, OpenResidual(defence=Gaussian(sigma=0.5))),
@@ -166,11 +166,11 @@ def residual_checks() -> dict[str, Check]:
 def method_checks() -> dict[str, Check]:
     """Small jobs of every registered method, the last one among several parties with labels where it admits them."""
     found: dict[str, Check] = {}
-    for kind in METHODS.values():
-        method = kind()
-        for name, example in method.examples().items():
+    for kind in FAMILIES.values():
+        family = kind()
+        for name, example in family.example_jobs().items():
             found[f"job {name}"] = partial(job_check, **example)
-        if method.admits(ACTIVE, leads=False):
+        if family.accepts_role(ACTIVE, leads=False):
             found[f"job {name}, three with labels"] = partial(job_check, labelled=3, **example)
     return found
 
@@ -180,9 +180,9 @@ def engine_checks() -> dict[str, Check]:
     found: dict[str, Check] = {}
     for name, kind in ENGINES.items():
         for library, engine in kind.libraries().items():
-            work = [partial(engines.linear, engine.quick.scheme(), executor) for executor in _ways(engine)]
+            work = [partial(engines.linear, engine.with_smallest_keys.scheme(), executor) for executor in _ways(engine)]
             found[f"engine {name}{library}"] = partial(_watch, work)
-        sums = [partial(engines.additive, kind().quick.sums(), executor) for executor in _ways(kind())]
+        sums = [partial(engines.additive, kind().with_smallest_keys.sums(), executor) for executor in _ways(kind())]
         found[f"engine {name} sums"] = partial(_watch, sums)
     return found
 

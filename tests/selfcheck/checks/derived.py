@@ -21,7 +21,7 @@ from securevfl.crypto import share_scheme
 from securevfl.crypto.key_agreement import KeyPair
 from securevfl.crypto.key_derivation import derive_key
 from securevfl.crypto.prg import Prg
-from securevfl.crypto.transfers.ot_extension import RowOfferer
+from securevfl.crypto.transfers.ot_extension import OtSender
 from securevfl.crypto.transfers.row_hash import RowHash, tweaks
 from securevfl.crypto.transfers.vole_prf import PrfHash
 from securevfl.data.register import Register
@@ -68,7 +68,7 @@ def _commitment(key: bytes, row: bytes, X: bytes) -> bytes:
 
 def _challenge(coin: bytes, number: int, first: bytes, middle: bytes, last: bytes) -> bytes:
     """Return the tags of one fixed column, which differ by the challenge alone."""
-    end, column = RowOfferer(bytes(16), [_A] * 128, coin, 2), np.arange(64, dtype=np.uint8).reshape(1, 64)
+    end, column = OtSender(bytes(16), [_A] * 128, coin, 2), np.arange(64, dtype=np.uint8).reshape(1, 64)
     return end._tags(number, first + middle + last, column)
 
 

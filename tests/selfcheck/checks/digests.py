@@ -16,7 +16,7 @@ import numpy as np
 
 from securevfl.audit.transcript_checks import Outcome
 from securevfl.crypto.transfers import base_transfers, okvs, ot_extension
-from securevfl.crypto.transfers.ot_extension import COLUMNS, Chooser, RowOfferer
+from securevfl.crypto.transfers.ot_extension import BASE_TRANSFERS, OtReceiver, OtSender
 from securevfl.data import datasets
 from securevfl.data.party import Party
 from securevfl.errors import SecureVFLError
@@ -164,17 +164,21 @@ def columns() -> Outcome:
     """Check that the tags of columns of transfers, 16 bytes for each column, are compared to their last byte."""
     outcome = Outcome()
     secret, choices = ot_extension.fresh_secret()
-    base, coin = base_transfers.Offerer(), os.urandom(32)
-    points, seeds = base_transfers.choose(base.offer, choices)
-    message, _ = Chooser(base.pairs(points), coin, 2).extend(_ROWS)
-    size = ot_extension._TAG * (COLUMNS + 1)
-    RowOfferer(secret, seeds, coin, 2).extend(_ROWS, message)
-    for number in (1, COLUMNS // 2, COLUMNS):  # the first is the tag of choices, which goes into the others
+    base, coin = base_transfers.BaseSender(), os.urandom(32)
+    points, seeds = base_transfers.receive_keys(base.offer, choices)
+    message, _ = OtReceiver(base.pairs(points), coin, 2).extend(_ROWS)
+    size = ot_extension._TAG * (BASE_TRANSFERS + 1)
+    OtSender(secret, seeds, coin, 2).extend(_ROWS, message)
+    for number in (
+        1,
+        BASE_TRANSFERS // 2,
+        BASE_TRANSFERS,
+    ):  # the first is the tag of choices, which goes into the others
         for place in PLACES:
             at = len(message) - size + number * ot_extension._TAG
             tag = altered(message[at : at + ot_extension._TAG], place)
             with suppress(SecureVFLError):
-                RowOfferer(secret, seeds, coin, 2).extend(_ROWS, message[:at] + tag + message[at + ot_extension._TAG :])
+                OtSender(secret, seeds, coin, 2).extend(_ROWS, message[:at] + tag + message[at + ot_extension._TAG :])
                 outcome.add("bound", "offerer", f"takes the tag of column {number} altered in its {place} byte")
     return outcome
 

@@ -27,14 +27,14 @@ from numpy.typing import NDArray
 
 from securevfl.audit.statistics import Battery, add_uniformity_tests
 from securevfl.audit.transcript_checks import Outcome
-from securevfl.crypto.kernel.share_protocol import REPLY
+from securevfl.crypto.kernel.share_protocol import REPLY_HEADER
 from securevfl.crypto.lattice.lattice_shares import BfvParameters, LatticeShares
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing, Words
 from securevfl.crypto.share_scheme import common_coin
 from securevfl.crypto.transfers import base_transfers, ot_extension, row_hash
-from securevfl.crypto.transfers.bit_matrices import transposed
-from securevfl.crypto.transfers.ot_extension import COLUMNS, Chooser, RowOfferer
+from securevfl.crypto.transfers.bit_matrices import transpose_bits
+from securevfl.crypto.transfers.ot_extension import BASE_TRANSFERS, OtReceiver, OtSender
 from securevfl.data import datasets
 from securevfl.errors import CryptoError, DivergenceError, LeakageError, ProtocolError
 from securevfl.families.state import State
@@ -54,7 +54,7 @@ from securevfl.protocols.shares.shares_options import Shares
 from securevfl.protocols.shares.spent_chunks import SpentChunks
 from securevfl.runtime.disclosure_gate import DisclosureRecord
 from securevfl.runtime.observer import Event, Observer
-from securevfl.training.checkpoint import Checkpoints, Saved
+from securevfl.training.checkpoint import Checkpoint, Checkpoints
 from securevfl.training.simulate import simulate
 
 _BITS, _ROWS = 6, 60
@@ -120,7 +120,7 @@ def answered() -> Outcome:
     evaluator: Any = scheme.evaluator(holder.public, coins[0])
     V = ShareRing(48).uniform(Prg.fresh("audit"), (40, 1))
     prepared, sealed = evaluator.prepare(np.eye(40, 8, dtype=np.int64)), holder.encrypt(V, columns=8)
-    size = REPLY.size
+    size = REPLY_HEADER.size
     one, other = (evaluator.product(prepared, sealed)[0][size : size + 4096] for _ in range(2))
     if one == other:
         outcome.add("fresh", "holder", "two answers to one query have a polynomial in common, so it can be divided by")
@@ -150,10 +150,10 @@ def transferred() -> Outcome:
     streams: list[Words] = []
 
     def noting(columns: NDArray[np.uint8]) -> Words:
-        streams.append(transposed(columns))
+        streams.append(transpose_bits(columns))
         return streams[-1]
 
-    with mock.patch.object(ot_extension, "transposed", noting):
+    with mock.patch.object(ot_extension, "transpose_bits", noting):
         message, chosen = chooser.extend(_ROWS)
     pads = offerer.extend(_ROWS, message).pads(0, _ROWS)
     t = streams[0][: _ROWS * _BITS]
@@ -178,8 +178,8 @@ def _odd_columns() -> Outcome:
     outcome = Outcome()
     chooser, offerer = _met()
     message = bytearray(chooser.extend(_ROWS)[0])
-    octets = (len(message) - ot_extension._TAG * (COLUMNS + 1)) // COLUMNS
-    for j in range(COLUMNS):
+    octets = (len(message) - ot_extension._TAG * (BASE_TRANSFERS + 1)) // BASE_TRANSFERS
+    for j in range(BASE_TRANSFERS):
         message[j * octets] ^= 1 << j % 8
     with contextlib.suppress(CryptoError):
         offerer.extend(_ROWS, bytes(message))
@@ -189,9 +189,9 @@ def _odd_columns() -> Outcome:
 
 def _met() -> tuple[Any, Any]:
     secret, choices = ot_extension.fresh_secret()
-    base, coin = base_transfers.Offerer(), os.urandom(32)
-    points, seeds = base_transfers.choose(base.offer, choices)
-    return Chooser(base.pairs(points), coin, _BITS), RowOfferer(secret, seeds, coin, _BITS)
+    base, coin = base_transfers.BaseSender(), os.urandom(32)
+    points, seeds = base_transfers.receive_keys(base.offer, choices)
+    return OtReceiver(base.pairs(points), coin, _BITS), OtSender(secret, seeds, coin, _BITS)
 
 
 def kept() -> Outcome:
@@ -204,13 +204,13 @@ def kept() -> Outcome:
         store.take(0, 0)
         shutil.copytree(Path(folder) / "ahead", Path(folder) / "backup")
         store.close()
-        if 0 in DiskStore(Path(folder) / "ahead").numbers:
+        if 0 in DiskStore(Path(folder) / "ahead").chunk_numbers:
             outcome.add("kept", "all", "a chunk that was begun is there again after a crash, masks and all")
-        if 1 in DiskStore(Path(folder) / "backup").numbers:
+        if 1 in DiskStore(Path(folder) / "backup").chunk_numbers:
             outcome.add("kept", "all", "a chunk that was copied serves a second time")
         names = SpentChunks(Path(folder) / "names")
         names.spend(bytes(NAME_BYTES))
-        if not SpentChunks(Path(folder) / "names").holds(bytes(NAME_BYTES)):
+        if not SpentChunks(Path(folder) / "names").contains(bytes(NAME_BYTES)):
             outcome.add("kept", "all", "a chunk that was gone through is not known by its name")
         names.spend(bytes([1] * NAME_BYTES))
         with contextlib.suppress(ProtocolError):
@@ -218,8 +218,8 @@ def kept() -> Outcome:
             outcome.add("kept", "all", "a chunk of a name that is spent is begun again")
         states, key = Checkpoints(Path(folder) / "states", "shop"), bytes(32)
         for number in (2, 4, 6):
-            states.save(key, Saved(number, "run", [], {}, State()))
-        states.forget_after(key, 4)
+            states.save(key, Checkpoint(number, "run", [], {}, State()))
+        states.remove_after(key, 4)
         if states.rounds(key) != (2, 4):
             outcome.add("kept", "all", "states of a try that was given up stay beside those of the next one")
     return outcome
@@ -234,7 +234,7 @@ def limited() -> Outcome:
     def refuses(what: str, ask: Callable[[ScoreLedger], object]) -> None:
         ledger = ScoreLedger(None)
         for model in (b"one", b"two"):
-            ledger.trained(model, 20, rows[:10])
+            ledger.record_model(model, 20, rows[:10])
         with contextlib.suppress(LeakageError):
             if np.all(np.asarray(ask(ledger))):
                 outcome.add("limits", "partner", what)
@@ -242,10 +242,10 @@ def limited() -> Outcome:
     def ask(
         ledger: ScoreLedger, model: bytes, asked: Sequence[bytes], commitments: bytes = b"", bits: int = 0
     ) -> NDArray[np.bool_]:
-        question = ledger.question(model, "bank", asked, commitments or same * len(asked))
+        question = ledger.query(model, "bank", asked, commitments or same * len(asked))
         X = np.arange(40.0 * len(asked)).reshape(len(asked), 40) + 0.5
         states = ledger.admit(question, X, bits=bits, most=13.0)
-        ledger.keep(question, [b"part"] * len(asked))
+        ledger.store(question, [b"part"] * len(asked))
         return np.asarray(states == NEW)
 
     def twice(ledger: ScoreLedger) -> object:
@@ -257,13 +257,13 @@ def limited() -> Outcome:
 
     def renamed(ledger: ScoreLedger) -> object:
         table = np.arange(1600.0).reshape(40, 40)
-        ledger.trained(b"one", 20, rows[:20], table[:20])
+        ledger.record_model(b"one", 20, rows[:20], table[:20])
         asked = [b"0" + row for row in rows[:20]]
-        return ledger.admit(ledger.question(b"one", "bank", asked, same * 20), table[:20])
+        return ledger.admit(ledger.query(b"one", "bank", asked, same * 20), table[:20])
 
     def measured(ledger: ScoreLedger) -> object:
         for peer in ("bank", "telco"):
-            ledger.measure(peer, rows)
+            ledger.record_evaluation(peer, rows)
         return True
 
     def fine(ledger: ScoreLedger) -> object:
@@ -344,7 +344,7 @@ def scaled() -> Outcome:
     """Columns and steps stand at scales that are agreed, whatever the columns are."""
     outcome, numbers = Outcome(), FixedPointEncoding(64, 0.5)
     X = np.round(np.random.default_rng(0).normal(size=(64, 5)) * 64) / 64
-    for what, made in (("columns", numbers.columns), ("steps", lambda X: numbers.steps(X, 0.5))):
+    for what, made in (("columns", numbers.encode_columns), ("steps", lambda X: numbers.encode_steps(X, 0.5))):
         if np.abs(made(2 * X) - 2 * made(X)).max() > 1:
             outcome.add("numbers", "all", f"{what} stand at a scale that follows the data and so tells of them")
     return outcome

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from securevfl.crypto.scheme import Shape
-from securevfl.families.transfer.transfer_family import TransferLearning
+from securevfl.crypto.scheme import OpeningShape
+from securevfl.families.transfer.transfer_family import TransferFamily
 from securevfl.families.transfer.two_way_exchange import SecondMoments
 from securevfl.protocols.declarations import Reveal
 from securevfl.protocols.residuals import exchanges, sealed_residual
 from securevfl.protocols.residuals.open_residual import OpenActive, OpenReply
 from securevfl.protocols.residuals.sealed_residual import ResidualCiphertext
-from securevfl.protocols.sums.base import part_of_sum
+from securevfl.protocols.sums.base import permit_summand
 from securevfl.protocols.sums.cipher_sum import CipherAdder, CipherHolder, PartialSum
 from securevfl.protocols.sums.direct_sum import DirectSum, DirectSumRole
 from securevfl.runtime.disclosure_gate import DisclosureGate
@@ -24,7 +24,7 @@ from selfcheck.mutants.mutant import Mutant, patched
 def _clear_partial(self: Any, values: Any, space: Any) -> None:
     for child in self._below:
         self._channel.recv(child, PartialSum, self._subchannel)
-    permit = part_of_sum(self._context, values, space)
+    permit = permit_summand(self._context, values, space)
     self._channel.send(
         self._above, PartialSum(np.ravel(values).astype(np.float64).tobytes()), self._subchannel, permit=permit
     )
@@ -34,7 +34,7 @@ def _clear_collect(self: Any, shape: Any, space: Any) -> Any:
     return np.frombuffer(self._channel.recv(self._head, PartialSum, self._subchannel).ciphertext).reshape(shape)
 
 
-def _open_under_sealed_name(self: Any, g: Any, *, epoch: int, to: Any, again: Any = None) -> None:
+def _open_under_sealed_name(self: Any, g: Any, *, epoch: int, to: Any, resend_of: Any = None) -> None:
     number = self.__dict__.setdefault("_sent", 0)
     for passive in to:
         self._context.channel.send(passive, ResidualCiphertext(number, np.ascontiguousarray(g).tobytes()), self._down)
@@ -93,7 +93,7 @@ _publish = sealed_residual.SealedActive.publish
 _open_publish = OpenActive.publish
 
 
-def _repeated(self: Any, g: Any, *, epoch: int, to: Any, again: Any = None) -> None:
+def _repeated(self: Any, g: Any, *, epoch: int, to: Any, resend_of: Any = None) -> None:
     """One ciphertext for every batch of a shape in an epoch, as a cache keyed by shape would."""
     inner = self._holder.encrypt_pieces
 
@@ -110,14 +110,14 @@ def _repeated(self: Any, g: Any, *, epoch: int, to: Any, again: Any = None) -> N
     if epoch == self._epoch:
         self._holder = Cached()
     try:
-        _publish(self, g, epoch=epoch, to=to, again=again)
+        _publish(self, g, epoch=epoch, to=to, resend_of=resend_of)
     finally:
         if isinstance(self._holder, Cached):
             self._holder = holder
 
 
-def _noisy_publish(self: Any, g: Any, *, epoch: int, to: Any, again: Any = None) -> None:
-    _open_publish(self, np.sign(g), epoch=epoch, to=to, again=again)
+def _noisy_publish(self: Any, g: Any, *, epoch: int, to: Any, resend_of: Any = None) -> None:
+    _open_publish(self, np.sign(g), epoch=epoch, to=to, resend_of=resend_of)
 
 
 _open_active = OpenActive.__init__
@@ -127,18 +127,18 @@ def _forgets_defence(self: Any, context: Any, agreement: Any, defence: Any) -> N
     _open_active(self, context, agreement, None)
 
 
-def _half_blurred(self: Any, g: Any, *, epoch: int, to: Any, again: Any = None) -> None:
+def _half_blurred(self: Any, g: Any, *, epoch: int, to: Any, resend_of: Any = None) -> None:
     self._clear = not getattr(self, "_clear", False)
     defence = self._defence
     if self._clear:
         defence.apply(g, self._noise.take())
         self._defence = None
-    _open_publish(self, g, epoch=epoch, to=to, again=again)
+    _open_publish(self, g, epoch=epoch, to=to, resend_of=resend_of)
     self._defence = defence
 
 
 _sealed_declares = sealed_residual.SealedResidual.declares
-_transfer = TransferLearning.declares
+_transfer = TransferFamily.declarations
 
 
 def _declares_no_moments(self: Any, job: Any, roles: Any) -> Any:
@@ -223,7 +223,7 @@ MUTANTS = [
         "output",
         patched(
             (sealed_residual.SealedPassive, "gradient", _per_sample),
-            (Shape, "check", _any_shape),
+            (OpeningShape, "check", _any_shape),
             (DisclosureGate, "check", any_bits),
         ),
     ),
@@ -256,6 +256,6 @@ MUTANTS = [
         "what several steps on one opening follow from is shown and not declared",
         "job transfer linearised",
         "declared",
-        patched((TransferLearning, "declares", _declares_no_moments)),
+        patched((TransferFamily, "declarations", _declares_no_moments)),
     ),
 ]
