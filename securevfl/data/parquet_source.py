@@ -70,7 +70,9 @@ class ParquetSource:
             self.labelled = self._label in names
             self.rows = int(self._file.metadata.num_rows)
             if not self.rows:
-                raise TableError("the table has no rows", "export the table again", code="SVFL-TABLE-EMPTY")
+                raise TableError(
+                    "the table has no rows below its header", "export the table again", code="SVFL-TABLE-EMPTY"
+                )
             for column in self.columns:
                 check_kind(column, schema.field(column).type)
             exact = {pa.float16(), pa.float32(), pa.bool_(), pa.int8(), pa.int16(), pa.uint8(), pa.uint16()}

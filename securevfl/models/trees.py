@@ -163,7 +163,7 @@ class Trees(LinearModel):
             trees=self.count(spread),
             depth=self.depth,
             bins=self.bins,
-            fewest=FEWEST if spread.opened else 1,
+            min_leaf_rows=FEWEST if spread.opened else 1,
         )
         score = None
         if self.boosted_score and seen.targets is not None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from builders import raises_code
 from pyarrow import parquet
 
 import securevfl as vfl
@@ -128,8 +129,8 @@ def test_the_party_s_own_process_asks_for_few_rows(tables: Path, monkeypatch: py
         asked.append(len(found))
         return found
 
-    for place in ("training.session", "families.run_shape"):
-        monkeypatch.setattr(f"securevfl.{place}.ROWS", 50)
+    for module in ("training.session", "families.run_shape"):
+        monkeypatch.setattr(f"securevfl.{module}.MAX_SAMPLE_ROWS", 50)
     monkeypatch.setattr("securevfl.families.rounds.rounds_participant.INITIAL_WEIGHT_ROWS", 50)
     monkeypatch.setattr("securevfl.data.baseline.MAX_EXTERNAL_BASELINE_ROWS", 50)
     monkeypatch.setattr(PartitionedTable, "__getitem__", counted)
@@ -182,13 +183,13 @@ def test_parts_lie_at_the_workers_in_turn(tables: Path) -> None:
 
 @pytest.mark.parametrize("partitions", [-1, ROWS + 1])
 def test_a_number_of_partitions_that_cannot_be(tables: Path, partitions: int) -> None:
-    with pytest.raises(TableError, match="partitions were expected"):
+    with raises_code(TableError, "SVFL-TABLE-SHAPE"):
         partition_party("shop", tables / "shop.table", Rooms(), partitions=partitions)
 
 
 def test_paillier_says_that_it_takes_arrays(tables: Path) -> None:
     parties = [open_table("bank", tables / "bank.table"), partition_party("shop", tables / "shop.table", Rooms())]
-    with pytest.raises(ConfigError, match="smaller batches, or Ckks"):
+    with raises_code(ConfigError, "SVFL-JOB-OPTION"):
         vfl.simulate(job(vfl.Paillier(bits=2048)), parties, workers=1)
 
 
@@ -196,5 +197,5 @@ def test_a_table_that_the_disk_has_changed_goes_to_no_worker(tables: Path, tmp_p
     changed = bytearray((tables / "shop.table").read_bytes())
     changed[-100] ^= 1
     (tmp_path / "shop.table").write_bytes(changed)
-    with pytest.raises(DataError, match="not as it was written"):
+    with raises_code(DataError, "SVFL-TABLE-CHANGED"):
         partition_party("shop", tmp_path / "shop.table", Rooms())

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from builders import raises_code
 
 import securevfl as vfl
 from securevfl.data.columns import columns_of
@@ -81,7 +82,7 @@ def test_what_cannot_be_read_is_named_and_no_text(tmp_path: Path, what: str, tex
         path.write_text("\n".join(["id,c", *(f'{k},"{value}"' for k, value in enumerate(values))]))
     else:
         pyarrow.parquet.write_table(rows, path)
-    with pytest.raises(TableError, match=what) as caught:
+    with raises_code(TableError, "SVFL-TABLE-TYPE") as caught:
         columns_of("shop", rows.select(["c"])) if kind == "frame" else read_table(path)
     assert "column c" in str(caught.value)
     assert not any(text in str(caught.value) for text in texts)
@@ -127,7 +128,7 @@ def test_arrays_of_dates_are_columns_of_dates(kind: object) -> None:
 
 def test_what_can_be_read_in_two_ways_is_refused_with_its_row(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text('id;a\n1;5\n2;8.25\n3;"1.200,5"\n')
-    with pytest.raises(TableError, match=r"column a has separators .* in two ways, first in row 3; export") as caught:
+    with raises_code(TableError, "SVFL-TABLE-TYPE") as caught:
         read_table(tmp_path / "t.csv")
     assert "1.200" not in str(caught.value)
 
@@ -164,5 +165,5 @@ def test_columns_left_out_take_no_part() -> None:
     job = vfl.Job(model="logistic", prepare={"drop": ["note", "since", "nowhere"]})
     own = prepare_party(job, bank, bank.register)
     assert (own.columns, own.X.shape, bank.columns) == (["a"], (80, 1), ["a", "note", "since"])
-    with pytest.raises(TableError, match="columns beside those left out were expected"):
+    with raises_code(TableError, "SVFL-TABLE-EMPTY"):
         prepare_party(vfl.Job(model="logistic", prepare={"drop": ["a", "note", "since"]}), bank, bank.register)

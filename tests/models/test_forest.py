@@ -134,7 +134,7 @@ def test_every_question_of_a_tree_is_drawn_by_itself() -> None:
 
 def test_small_leaves_count_as_a_neighbour() -> None:
     by, X = prepared(mixed(200, 3), np.arange(200))
-    forest = drawn(X, by, fewest=20)
+    forest = drawn(X, by, min_leaf_rows=20)
     found = forest.leaves(X)
     for tree in range(len(forest)):
         counts = np.bincount(found[:, tree], minlength=16)
