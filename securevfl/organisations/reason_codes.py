@@ -104,7 +104,7 @@ def admit(
     if ids is None:
         raise ConfigError(f"{part.name}: rows with ids were expected, as what codes tell counts by row; bring ids")
     rows = [id_digest(part.name, each) for each in ids]
-    return ledger.admit_codes(part.run, rows, X, bits=given.bits(part), most=most)
+    return ledger.admit_codes(part.run, rows, X, bits=given.bits(part), max_bits=most)
 
 
 def coded(part: ModelPart, given: ReasonCodePolicy, scaled: Floats) -> list[list[str]]:
