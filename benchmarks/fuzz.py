@@ -20,7 +20,7 @@ import numpy as np
 from fuzz_live import live, resident
 
 from securevfl.errors import ProtocolError
-from securevfl.protocols.sums.direct_sum import Part
+from securevfl.protocols.sums.direct_sum import Summand
 from securevfl.runtime.codec import decode_message, encode_frame
 from securevfl.runtime.inbox import Inbox
 from securevfl.training.text_table import format_table
@@ -53,7 +53,7 @@ def main() -> None:
     options.add_argument("--json", type=Path, default=Path("out/fuzz.json"))
     given = options.parse_args()
     draw = random.Random(given.seed)
-    good = encode_frame(Part(np.arange(6.0).reshape(3, 2)), session=SESSION, sender="shop", receiver="bank")
+    good = encode_frame(Summand(np.arange(6.0).reshape(3, 2)), session=SESSION, sender="shop", receiver="bank")
     refused = passed = crashed = 0
     early = 0
     started = time.perf_counter()
@@ -63,7 +63,7 @@ def main() -> None:
         try:
             inbox.deliver(data)
             frame = inbox.take("shop", "", 0.0).frame
-            decode_message(Part, frame.payload)
+            decode_message(Summand, frame.payload)
         except ProtocolError:
             refused += 1
         except Exception:  # what must not happen; counted

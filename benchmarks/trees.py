@@ -214,7 +214,7 @@ def _trained(job: Job, own: Sequence[Party]) -> tuple[dict[str, Any], Run]:
     return {
         "trees": [len(each.forest) for each in inputs.values()],
         "widths": list(found.active.state["sizes"]["columns"].values()),
-        "ahead_s": sum(counters.seconds(Stage.AHEAD) for counters in costs.counters.values()),
+        "ahead_s": sum(counters.seconds(Stage.OFFLINE) for counters in costs.counters.values()),
         "visits_s": sum(counters.seconds(Stage.TRAIN) for counters in costs.counters.values()),
         "clock_s": time.perf_counter() - started,
         "cpu_s": _spent() - before,

@@ -24,7 +24,7 @@ from securevfl.families.rounds.rounds_family import RoundsFamily
 from securevfl.families.transfer.transfer_family import TransferFamily
 from securevfl.protocols.engines import Engine
 from securevfl.protocols.residuals.sealed_residual import SealedActive
-from securevfl.protocols.sums.direct_sum import Part
+from securevfl.protocols.sums.direct_sum import Summand
 from securevfl.runtime.observer import Event
 from tests.small_keys import SMALL
 
@@ -95,7 +95,7 @@ def column_read(protocol: vfl.Protocol) -> float:
 
 def outputs(seen: list[Event]) -> list[np.ndarray]:
     """What shop's outputs are, exchange by exchange."""
-    sent = [event.message for event in seen if isinstance(event.message, Part) and event.direction == "send"]
+    sent = [event.message for event in seen if isinstance(event.message, Summand) and event.direction == "send"]
     return [np.asarray(each.values).ravel() for each in sent]
 
 

@@ -22,7 +22,7 @@ from securevfl.protocols.number_spaces import Circle, Space
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.sums import pairwise_sum
 from securevfl.protocols.sums.base import SumProtocol, SumRole
-from securevfl.protocols.sums.pairwise_sum import PairMasked
+from securevfl.protocols.sums.pairwise_sum import MaskedSummand
 from securevfl.protocols.sums.tree_sum import MaskedPartial, MaskPartial
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import VirtualClock
@@ -107,7 +107,7 @@ def knowledge(run: Transcript, coalition: set[str]) -> list[Equation]:
     names, sums = run.names, run.sums
     known: list[Equation] = [({("v", name): 1}, run.parts[name][0].astype(np.int64)) for name in coalition - {"a"}]
     if isinstance(sums, vfl.DirectSum):
-        for sender, message in run.seen(coalition, vfl.protocols.sums.base.PhasePart):
+        for sender, message in run.seen(coalition, vfl.protocols.sums.direct_sum.PhaseSummand):
             known.append(({("v", sender): 1}, message.values.astype(np.int64)))
     elif isinstance(sums, vfl.TreeSum):
         for kind, tree in zip((MaskedPartial, MaskPartial), sums.trees(len(names)), strict=True):
@@ -122,7 +122,7 @@ def knowledge(run: Transcript, coalition: set[str]) -> list[Equation]:
             for peer, key in run.keys[name].items():
                 mask = Prg(key, "pair mask").array(run.parts["b"][0].shape, np.uint32, number=0).astype(np.int64)
                 known.append(({("m", *sorted((name, peer))): 1}, mask))
-        for sender, message in run.seen(coalition, PairMasked):
+        for sender, message in run.seen(coalition, MaskedSummand):
             combination = {("v", sender): 1}
             for peer in set(run.keys) - {sender}:
                 combination[("m", *sorted((sender, peer)))] = 1 if sender < peer else -1

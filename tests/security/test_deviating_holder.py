@@ -46,8 +46,8 @@ from securevfl.errors import CryptoError
 from securevfl.protocols.engines import Engine
 from securevfl.protocols.residuals.sealed_residual import BlindedProduct
 from securevfl.protocols.residuals.sealed_residual import ResidualKey as KeyMessage
-from securevfl.protocols.sums.mask_keys import SumPublic
-from securevfl.protocols.sums.pairwise_sum import PairMasked
+from securevfl.protocols.sums.mask_keys import SumPublicKey
+from securevfl.protocols.sums.pairwise_sum import MaskedSummand
 from securevfl.runtime.observer import Event
 
 PARAMETERS = LatticeGradientParameters()
@@ -389,8 +389,8 @@ def test_a_public_key_that_makes_pair_keys_known_is_refused(key: bytes, monkeypa
     send, events = Channel.send, []
 
     def sends_bad_key(self: Channel, to: str, message: object, subchannel: str = "", *, told: object = None) -> None:
-        if self.me == "shop" and isinstance(message, SumPublic):
-            message = SumPublic(key)
+        if self.me == "shop" and isinstance(message, SumPublicKey):
+            message = SumPublicKey(key)
         send(self, to, message, subchannel, permit=told)
 
     monkeypatch.setattr(Channel, "send", sends_bad_key)
@@ -399,5 +399,5 @@ def test_a_public_key_that_makes_pair_keys_known_is_refused(key: bytes, monkeypa
     with pytest.raises(CryptoError, match="no X25519 key of full order"):
         vfl.simulate(job, vfl.datasets.breast_cancer(parties=3), observe=events.append)
     sent = {type(event.message) for event in events if event.me == "telco" and event.direction == "send"}
-    assert SumPublic in sent
-    assert PairMasked not in sent
+    assert SumPublicKey in sent
+    assert MaskedSummand not in sent

@@ -118,7 +118,7 @@ def test_the_first_exchange_on_all_rows_tells_nothing() -> None:
 
 
 def is_part(event: object) -> bool:
-    return type(event.message).__name__ == "Part" and event.direction == "recv"  # type: ignore[attr-defined]
+    return type(event.message).__name__ == "Summand" and event.direction == "recv"  # type: ignore[attr-defined]
 
 
 def test_equations_about_labels() -> None:

@@ -46,7 +46,7 @@ def noise(rows: int, columns: int, seed: int = 0, positive: float = 0.5) -> list
 def told(parties: list[vfl.Party], woe: Woe) -> tuple[np.ndarray, np.ndarray]:
     """What the shop holds of a whole run: the matrix of its bins (k x n) and the counts (k,) that were opened."""
     kept: list[Any] = []
-    ask = bin_classes.ask
+    ask = bin_classes.receive_counts
 
     def watched(context: Any, residual: Any, bins: BinIndicators, rows: Any) -> Any:
         found = ask(context, residual, bins, rows)
@@ -54,7 +54,7 @@ def told(parties: list[vfl.Party], woe: Woe) -> tuple[np.ndarray, np.ndarray]:
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bin_classes, "ask", watched)
+        patch.setattr(bin_classes, "receive_counts", watched)
         vfl.simulate(job(woe, accepts=["columns", "rank"]), parties)
     return kept[0], kept[1]
 
@@ -125,8 +125,8 @@ def test_nobody_is_told_more_counts_than_all_know_of(monkeypatch: pytest.MonkeyP
     def rows_apart(context: Any, residual: Any, bins: BinIndicators, rows: Any) -> Any:
         return ask(context, residual, np.eye(len(bins)), np.ones(len(bins), int))
 
-    ask = bin_classes.ask
-    monkeypatch.setattr(bin_classes, "ask", rows_apart)
+    ask = bin_classes.receive_counts
+    monkeypatch.setattr(bin_classes, "receive_counts", rows_apart)
     with pytest.raises((ProtocolError, LimitError), match="shop asks for another product"):
         vfl.simulate(job(Woe(bins=2, rows=20)), noise(60, 1))
 
@@ -210,7 +210,7 @@ def test_weights_in_place_of_bins_read_no_more_labels_than_are_counted(
     right = dict[int, int]()
     fits = word - 1 if engine.exact else word - 4  # a lattice scales columns by their norm, and these are of few rows
     for each in (fits, 14):
-        monkeypatch.setattr(bin_classes, "ask", ask(each))
+        monkeypatch.setattr(bin_classes, "receive_counts", ask(each))
         with pytest.raises((Stopped, OpeningMismatch, ProtocolError)):
             vfl.simulate(chosen, parties)
         guesses = np.array(read.get(each, []), bool)

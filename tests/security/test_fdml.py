@@ -134,8 +134,8 @@ def test_transcripts_hold_what_is_declared(stored: str, residual: str | None) ->
 def test_only_who_is_told_sums_is_sent_keys() -> None:
     sheet = vfl.explain(job("masks", shows=False, residual="ckks"), parties(2))
     bank, shop, server = sheet.split("\n\n")[1:4]
-    assert "OwnKey from passive" in bank
-    assert "OwnKey from" not in shop
+    assert "WrappedMaskKey from passive" in bank
+    assert "WrappedMaskKey from" not in shop
     assert "Push from passive: uniform" in server
 
 

@@ -14,7 +14,7 @@ from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Schedule
 from securevfl.families.fdskl.kernel_model import Kernel
 from securevfl.families.fdskl.random_features import RandomFrequencies
-from securevfl.protocols.sums.direct_sum import PhasePart
+from securevfl.protocols.sums.direct_sum import PhaseSummand
 from securevfl.runtime.observer import Event
 
 ROWS, COLUMNS = 64, 3
@@ -32,7 +32,7 @@ def seen(own: list[vfl.Party], model: Kernel = MODEL) -> tuple[vfl.Run, Floats, 
     received: dict[str, list[NDArray[np.uint32]]] = {party.name: [] for party in own[1:]}
 
     def observe(event: Event) -> None:
-        if event.direction == "recv" and isinstance(event.message, PhasePart):
+        if event.direction == "recv" and isinstance(event.message, PhaseSummand):
             received[event.peer].append(event.message.values)
 
     job = vfl.Job(

@@ -12,7 +12,7 @@ from securevfl.crypto.sum_trees import SumTree
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.sums import pairwise_sum
 from securevfl.protocols.sums.base import SumProtocol, SumRole
-from securevfl.protocols.sums.pairwise_sum import PairMasked
+from securevfl.protocols.sums.pairwise_sum import MaskedSummand
 from securevfl.protocols.sums.topologies import two_passes
 from securevfl.protocols.sums.tree_sum import MaskedPartial, MaskPartial, TreeSumRole
 from tests.security.test_collusion import NAMES, SUMS, Transcript, knowledge, parts_of, solve
@@ -85,7 +85,7 @@ class SeededMaskSum(WithRole):
 
 
 MASKED: list[SumProtocol] = [sums for sums in SUMS if isinstance(sums, vfl.TreeSum | vfl.PairwiseSum)]
-CARRIERS = (MaskedPartial, MaskPartial, PairMasked)
+CARRIERS = (MaskedPartial, MaskPartial, MaskedSummand)
 
 
 def uniform(words: np.ndarray) -> bool:

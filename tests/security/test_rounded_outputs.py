@@ -55,7 +55,7 @@ def read(monkeypatch: pytest.MonkeyPatch, sums: str, rows: int, columns: int) ->
         most.append(int(0.9 * np.min(within / np.abs(rho[0]))))
         return fits(opened, rho, levels, within)
 
-    collect = ActiveLink.ahead
+    collect = ActiveLink.collect
 
     def ahead(self: ActiveLink, batch: Any) -> Floats:
         seen.append(collect(self, batch))
@@ -63,7 +63,7 @@ def read(monkeypatch: pytest.MonkeyPatch, sums: str, rows: int, columns: int) ->
 
     monkeypatch.setattr(SealedActive, "publish", lambda self, g, **rest: publish(self, 0 * g, **rest))
     monkeypatch.setattr(row_products, "passes_checks", noted)
-    monkeypatch.setattr(ActiveLink, "ahead", ahead)
+    monkeypatch.setattr(ActiveLink, "collect", ahead)
     chosen, parties = SUMS[sums]
 
     def changed(*given: Any) -> bytes:
@@ -157,7 +157,7 @@ def test_every_output_of_a_run_is_whole_steps_with_one_dither_a_row(
         made = made.model_copy(update={"model": keys["model"]})
 
     def observe(event: Any) -> None:
-        if type(event.message).__name__ == "Part" and event.direction == "send":
+        if type(event.message).__name__ == "Summand" and event.direction == "send":
             passed.append(np.asarray(event.message.values))
 
     vfl.simulate(made, own, workers=1, observe=observe)

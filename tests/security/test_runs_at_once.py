@@ -148,7 +148,7 @@ def test_a_ledger_that_cannot_be_written_lets_go_of_what_it_held(
     def no_room(path: Path, data: bytes) -> None:
         raise StorageError(path, OSError(28, "No space left on device"))
 
-    monkeypatch.setattr("securevfl.disclosure.ledger.write_whole", no_room)
+    monkeypatch.setattr("securevfl.disclosure.ledger.write_atomic", no_room)
     with pytest.raises(StorageError, match="Free space"):
         run.settle([columns(2)])
     assert sum(entry.disclosure.count for entry in ledger.counted_for(REGISTER)) == 3

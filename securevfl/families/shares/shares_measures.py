@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import warnings
 from collections import deque
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +14,7 @@ from securevfl.data.schedule import Iteration
 from securevfl.errors import DataNotice
 from securevfl.families.divergence import DIVERGENCE_FACTOR as FAR_ABOVE
 from securevfl.families.divergence import divergence_error
+from securevfl.families.score_results import Measurement
 from securevfl.families.shares.measured_labels import MetricLabels
 from securevfl.families.shares.shares_job import SharesJob
 from securevfl.families.shares.shares_plan import can_roll_back
@@ -59,8 +59,6 @@ _LEVELS_WRAP = (
     "these may be wrong; set a larger metrics_range"
 )
 
-Found = tuple[dict[str, float], Sequence[list[float]], Mapping[str, float]]
-
 
 class Measurements:
     """The measurements of one training, with the shuffles that were made ahead of them."""
@@ -70,22 +68,15 @@ class Measurements:
         self._player, self._job, self._context = player, job, context
         self._chunk = -1
         self._shuffles: dict[int, deque[Shuffle]] = {}
-        self._calibration: Sequence[list[float]] = []
-        self._spread: Mapping[str, float] = {}
         self.none = np.inf  # the loss without a model, of the rows last measured; known to the party with labels
         self._far = 0.0  # the part of the rows that was warned of last
         self._uncounted = False  # whether the partner told no count of rows beyond the table
 
-    def measure(self, loss: Loss, data: TrainingData, state: SharedState, rounds: int) -> Found:
-        """Return the metrics after so many rounds, points of a calibration curve, and the metrics' standard errors; all
-        empty where nobody is told.
+    def measure(self, loss: Loss, data: TrainingData, state: SharedState, rounds: int) -> Measurement:
+        """Return the metrics after `rounds` rounds; empty at a party that receives none.
 
         DivergenceError if the loss is far above that of a model that says nothing.
         """
-        self._calibration, self._spread = [], {}
-        return self._measure(loss, data, state, rounds), self._calibration, self._spread
-
-    def _measure(self, loss: Loss, data: TrainingData, state: SharedState, rounds: int) -> dict[str, float]:
         rows = self._evaluated(data)
         if len(rows) < MIN_LOSS_ROWS:
             if self._context.me == self._context.active:
@@ -93,7 +84,7 @@ class Measurements:
                 warnings.warn(
                     f"party {self._context.me}: {what}; hold out more (test_fraction)", DataNotice, stacklevel=2
                 )
-            return {}
+            return Measurement()
         self._note_measure(data, rows)
         if not pair_metrics.fits(loss):
             return self._sum_of_losses(data, rows, state, rounds)
@@ -114,9 +105,8 @@ class Measurements:
             met.top_transfers if held else None,
         )
         if found is None or own is None:
-            return {}
-        told, self._calibration = own.metrics(found)
-        self._spread = own.spread(found)
+            return Measurement()
+        told, curve = own.metrics(found)
         self._watch(told["loss"], own.none, rounds)
         if self._uncounted and own.less is None:
             self._warn(
@@ -125,9 +115,9 @@ class Measurements:
         if not held:
             outer = (np.abs(found.f) > OUTER_SHARE * own.reach) & ((own.less is None) | ~found.marked)
             self._warn(float(outer.mean()), 0.0, _LEVELS_WRAP)
-        return told
+        return Measurement(told, curve, own.spread(found))
 
-    def _sum_of_losses(self, data: TrainingData, rows: ScaledRows, state: SharedState, rounds: int) -> dict[str, float]:
+    def _sum_of_losses(self, data: TrainingData, rows: ScaledRows, state: SharedState, rounds: int) -> Measurement:
         """Return what one opened sum tells of a loss that pairs do not."""
         targets = (
             None
@@ -137,13 +127,13 @@ class Measurements:
         met, own = self._player.met, self._player.inputs_of(data, rows.rows)
         found = open_loss(met.products, met.transfers, self._player.terms, state, state.visits, own, targets)
         if found is None or targets is None:
-            return {}
+            return Measurement()
         none = float(targets.values(np.zeros_like(targets.minimizers), targets.targets).mean())
         self._watch(found.loss * self._context.outputs, none * self._context.outputs, rounds)
         if self._uncounted:
             self._warn(found.far_share, MAX_NEAR_END_SHARE, _NEAR_RANGE_END)
         counts = 1.0 if data.weights is None else float(data.weights[rows.rows].mean())
-        return {"loss": found.loss * self._context.outputs / counts}
+        return Measurement({"loss": found.loss * self._context.outputs / counts})
 
     def _watch(self, loss: float, none: float, rounds: int) -> None:
         """Compare the loss with that of no model. DivergenceError if it is far above, and nothing turns back for it."""

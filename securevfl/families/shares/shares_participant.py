@@ -26,11 +26,11 @@ from securevfl.disclosure.column_recovery import MAX_SAMPLE_ROWS
 from securevfl.disclosure.information_content import InformationContent
 from securevfl.errors import ConfigError, LeakageError
 from securevfl.families.participant import Participant, Round
-from securevfl.families.score_results import RowHistory, ScoreResult
+from securevfl.families.score_results import Measurement, RowHistory, ScoreResult
 from securevfl.families.shares.chunk_pipeline import ChunkPipeline, chunk_epochs, split_chunks
 from securevfl.families.shares.shares_inputs import INPUTS_FILE, InputRows, fitted_positions, read_inputs, remote_inputs
 from securevfl.families.shares.shares_job import SharesJob
-from securevfl.families.shares.shares_measures import Found, Measurements
+from securevfl.families.shares.shares_measures import Measurements
 from securevfl.families.shares.shares_plan import (
     Plan,
     Rollbacks,
@@ -124,8 +124,7 @@ class SharesParticipant(Participant):
         self._scores: ScoringSession | None = None
         self._weights: Floats | None = own.get("theta")
         self._blocks = 0
-        self._answered = ScoreResult(np.zeros(0, np.bool_), np.zeros(0, np.bool_))
-        self._measured: dict[int, Found] = {}
+        self._measured: dict[int, Measurement] = {}
         self._inputs: Inputs | None = None
         self._importance = {"importance": own["importance"]} if "importance" in own else {}
         if self._sizes:
@@ -182,22 +181,24 @@ class SharesParticipant(Participant):
             finally:
                 training.ahead.store.close()
 
-    def measure(self, loss: Loss, data: TrainingData, rounds: int, *, last: bool) -> dict[str, float]:
+    def measure(self, loss: Loss, data: TrainingData, rounds: int, *, last: bool) -> Measurement:
         """Metrics of pairs (level, label) of the evaluated rows, in a hidden order."""
         if last and self._training is not None:
             self._end()
         if self._state is None:
-            return {}
+            return Measurement()
         if self.exchanges not in self._measured:
             self._measured[self.exchanges] = self._measures.measure(loss, data, self._state, rounds)
-        found, self.calibration, self.spread = self._measured[self.exchanges]
-        return found
+        return self._measured[self.exchanges]
 
     @cached_property
     def _measures(self) -> Measurements:
         return Measurements(self, self._job, self._context)
 
-    def score(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
+    def model_outputs(self, rows: RowSlices, request: RowsToScore | None = None) -> Floats | None:
+        return self.score(rows, request).outputs
+
+    def score(self, rows: RowSlices, asked: RowsToScore | None = None) -> ScoreResult:
         if self._state is None:
             raise ConfigError(f"{self._context.me}: a model was expected, this party has none yet; train first")
         if self._scores is None:
@@ -212,10 +213,11 @@ class SharesParticipant(Participant):
             agreed.append(self._scores.agreed)
             if scores is not None:
                 found.append(scores)
-        self._answered = ScoreResult(
-            np.concatenate([each.scored for each in agreed]), np.concatenate([each.fresh for each in agreed])
+        return ScoreResult(
+            np.concatenate(found) if found else None,
+            np.concatenate([block.scored for block in agreed]),
+            np.concatenate([block.fresh for block in agreed]),
         )
-        return np.concatenate(found) if found else None
 
     def _stretch(self, training: _TrainingResources, start: int) -> Generator[Round]:
         """Go through the visits from `start` on, to the last one or to where the training turns back."""
@@ -275,9 +277,6 @@ class SharesParticipant(Participant):
         eventlog.warn(
             self._context.me, "turned back", {"visit": self.exchanges, "to": turned[-1][1], "reason": _ROLLBACK_REASON}
         )
-
-    def answered(self, rows: int) -> ScoreResult:
-        return self._answered
 
     def row_history(self, asked: RowsToScore) -> RowHistory:
         ledger = self.ledger
@@ -392,7 +391,7 @@ class SharesParticipant(Participant):
     def _make(self, training: _TrainingResources, first: int, part: Sequence[Iteration]) -> None:
         """Make a chunk, unless all parties have it already."""
         ahead, number = training.ahead, self._chunk(training, first)
-        self._context.channel.clock.stage = Stage.AHEAD
+        self._context.channel.clock.stage = Stage.OFFLINE
         if ahead.is_holder:  # in the first chunk, before work goes on beside questions about the model
             self.met.base.establish()
         if agree_on_chunk(ahead.greet(), ahead, number, len(part)):

@@ -83,7 +83,7 @@ MUTANTS = [
         "a count of k bits weighs as one of the bits that groups hold",
         "counts by group",
         "count",
-        (fairness_by_group, "summed", _numbers),
+        (fairness_by_group, "statistics_disclosure", _numbers),
     ),
     _mutant(
         "counts by group: no end",
@@ -104,7 +104,7 @@ MUTANTS = [
         "a second look takes the place of the first in the ledger",
         "correlations of columns",
         "count",
-        edited(joint_statistics, "record_joint_statistics", (_session_id, 'JOINT_STATISTICS, ""')),
+        edited(correlate, "record_joint_statistics", (_session_id, 'JOINT_STATISTICS, ""')),
     ),
     _mutant(
         "correlations: numbers in place of bits",
