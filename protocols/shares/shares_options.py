@@ -55,7 +55,7 @@ class Shares(MessageProtocol):
     needs. Between organisations, the party that rounds the scores (normally the partner) may reduce this to as few as
     4 bits to protect its columns."""
     scores: Literal["levels", "exact", "none"] = "levels"
-    """What new rows reveal: quantized scores ("levels"), exact scores, which the job must accept by name, or nothing."""
+    """What new rows reveal: quantized scores ("levels"), exact scores (to be accepted by name), or nothing."""
 
     library: Library = "own"
     """Implementation of products with encrypted vectors. "own": this package's arithmetic, which tests compare with
