@@ -130,21 +130,21 @@ def _by_name(name: str, keys: Iterable[Any], chosen: Sequence[str] | None) -> di
     return {column: by_name[column] for column in chosen}
 
 
-def text_column(prefix: str, column: str, values: Sequence[Any], *, forced: bool = False) -> ColumnValues:
+def text_column(party: str | None, column: str, values: Sequence[Any], *, forced: bool = False) -> ColumnValues:
     """Read a column from the texts (n,) of all rows, None for missing ones (see `read_texts`)."""
     texts = sorted({str(value) for value in values if value is not None})
     rank = {text: position for position, text in enumerate(texts)}
     positions = np.array([-1 if value is None else rank[str(value)] for value in values], dtype=np.intp)
-    return read_texts(prefix, column, texts, positions, forced=forced)
+    return read_texts(party, column, texts, positions, forced=forced)
 
 
 def read_texts(
-    prefix: str, column: str, texts: Sequence[str], positions: NDArray[np.intp], *, forced: bool = False
+    party: str | None, column: str, texts: Sequence[str], positions: NDArray[np.intp], *, forced: bool = False
 ) -> ColumnValues:
     """Read a column of texts as dates, numbers or categories.
 
     Args:
-        prefix: text before messages, such as the name of the party.
+        party: the party, for messages, if it is known.
         column: the name of the column.
         texts: the sorted distinct texts.
         positions: position (n,) of each row's text among them, -1 if it is missing.
@@ -162,16 +162,18 @@ def read_texts(
         if numbers is not None:
             values = np.where(positions < 0, np.nan, np.array(numbers)[positions])
             return ColumnValues(values, dates=days is not None, percents=days is None and are_percentages(texts))
-        _check_mixed(prefix, column, texts, positions)
+        _check_mixed(party, column, texts, positions)
     return ColumnValues(np.where(positions < 0, np.nan, positions), tuple(texts))
 
 
-def _check_mixed(prefix: str, column: str, texts: Sequence[str], positions: NDArray[np.intp]) -> None:
+def _check_mixed(party: str | None, column: str, texts: Sequence[str], positions: NDArray[np.intp]) -> None:
     """Refuse a column that seems to hold dates, amounts or numbers in a form that cannot be read."""
+    prefix = "" if party is None else f"party {party}: "
+    fields = {"column": column} if party is None else {"party": party, "column": column}
     if recognised := unreadable_format(texts):
         what, remedy = recognised
         raise TableError(
-            f"{prefix}column {column!r} seems to contain {what}", remedy, code="SVFL-TABLE-TYPE", column=column
+            f"{prefix}column {column!r} seems to contain {what}", remedy, code="SVFL-TABLE-TYPE", **fields
         )
     numbers = sum(map(is_number, texts))
     separated = sum(_SEPARATED.fullmatch(text) is not None and not is_number(text) for text in texts)
@@ -182,8 +184,8 @@ def _check_mixed(prefix: str, column: str, texts: Sequence[str], positions: NDAr
             f"{prefix}column {column!r} contains numbers whose separators can be read in two ways, first in row {row}",
             "export numbers with a decimal point and without thousands separators",
             code="SVFL-TABLE-TYPE",
-            column=column,
             row=row,
+            **fields,
         )
     if numbers > MAX_NUMERIC_CATEGORIES and 2 * numbers >= len(texts):
         raise TableError(
@@ -192,7 +194,7 @@ def _check_mixed(prefix: str, column: str, texts: Sequence[str], positions: NDAr
             "are not numbers",
             "correct these values, leave them empty, or drop the column",
             code="SVFL-TABLE-TYPE",
-            column=column,
+            **fields,
         )
 
 
@@ -226,7 +228,7 @@ def _column(name: str, column: str, values: NDArray[Any], text: bool) -> ColumnV
         return ColumnValues(days_of(values), dates=True)
     objects = [None if is_missing(value) else value for value in values.tolist()]
     if text:
-        return text_column(f"party {name}: ", column, objects, forced=True)
+        return text_column(name, column, objects, forced=True)
     try:
         return ColumnValues(np.array([np.nan if value is None else float(value) for value in objects]))
     except (TypeError, ValueError):
@@ -240,7 +242,7 @@ def _column(name: str, column: str, values: NDArray[Any], text: bool) -> ColumnV
                 party=name,
                 column=column,
             ) from None
-    return text_column(f"party {name}: ", column, objects)
+    return text_column(name, column, objects)
 
 
 def days_of(moments: NDArray[Any]) -> Floats:

@@ -335,7 +335,7 @@ def _column(name: str, column: Any, delimiter: str, *, forced: bool) -> ColumnVa
     numbers = _plain_numbers(name, texts, delimiter) if delimiter and not forced else None
     if numbers is not None:
         return ColumnValues(np.where(positions < 0, np.nan, np.array(numbers)[positions]))
-    return read_texts("", name, texts, positions, forced=forced)
+    return read_texts(None, name, texts, positions, forced=forced)
 
 
 def _distinct(column: Any) -> tuple[NDArray[np.intp], list[str]]:
