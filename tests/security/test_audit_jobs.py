@@ -41,7 +41,7 @@ def parties() -> list[vfl.Party]:
 def test_what_goes_down_is_what_the_defence_has_made_of_it(name: str, parties: list[vfl.Party]) -> None:
     transcript, _ = record_transcript(job(DEFENDED[name]), parties)
     assert not check_transcript(transcript).findings
-    clear, blurred = transcript.protocol_record.clear["bank"], transcript.protocol_record.residuals["bank"]
+    clear, blurred = transcript.protocol_record.undefended["bank"], transcript.protocol_record.residuals["bank"]
     assert len(clear) == len(blurred) == 4
     assert all(np.abs(g - own).max() > 1e-3 for g, (own, _) in zip(clear, blurred, strict=True))
 
@@ -52,7 +52,7 @@ def test_the_ideal_run_has_the_noise_of_the_real_one(name: str, parties: list[vf
     real, ideal = pair.real().opened_gradients, pair.ideal().opened_gradients
     assert len(real) == len(ideal) == 4
     assert all(np.abs(a.gradient - b.gradient).max() < 1e-2 for a, b in zip(real, ideal, strict=True))
-    assert pair.real_run[1].blurred
+    assert pair.real_run[1].defended_residuals
 
 
 @pytest.mark.parametrize(

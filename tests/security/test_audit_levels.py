@@ -15,10 +15,10 @@ import securevfl as vfl
 from securevfl.audit.attacks import ATTACKS
 from securevfl.audit.attacks.evaluated_rows import EvaluatedRows
 from securevfl.audit.attacks.linked_outputs import linked_apart, linked_together
-from securevfl.audit.attacks.marked_pairs import certain, told_of
-from securevfl.audit.attacks.new_row_scores import explained, rounded
-from securevfl.audit.attacks.rank_matching import gained
-from securevfl.audit.attacks.score_columns import added
+from securevfl.audit.attacks.marked_pairs import exact_rows, marked_gain
+from securevfl.audit.attacks.new_row_scores import added_variance, round_to_levels
+from securevfl.audit.attacks.rank_matching import rank_gain
+from securevfl.audit.attacks.score_columns import added_by_column
 from securevfl.audit.noise_tables import with_noise_parties
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.families import leak_kinds
@@ -51,7 +51,7 @@ def read(X: np.ndarray, weights: np.ndarray, step: float | None, askings: int = 
     seen = np.ones((len(X), 1)) * prior
     if step is not None:
         for k in range(askings):
-            level = rounded(f, Levels(int(np.log2(step)), 12), k)
+            level = round_to_levels(f, Levels(int(np.log2(step)), 12), k)
             near = np.abs((every @ weights)[None] - level[:, None]) / step
             seen = seen * np.maximum(1 - near, 0)
     one = seen @ every / np.maximum(seen.sum(axis=1, keepdims=True), 1e-300)
@@ -102,8 +102,12 @@ def test_a_single_column_and_a_sum_follow_from_levels() -> None:
     none = np.empty((4000, 0))
     for log, column, total in ((-4, 0.995, 0.999), (-2, 0.92, 0.99), (-1, 0.76, 0.966)):
         levels = Levels(log, 9)
-        assert added(none, rounded(0.35 * part, levels, 0), part, 200)[0] == pytest.approx(column, abs=0.02)
-        assert explained(rounded(1.1 * part, levels, 0)[:, 0], part[:, 0]) == pytest.approx(total, abs=0.01)
+        assert added_by_column(none, round_to_levels(0.35 * part, levels, 0), part, 200)[0] == pytest.approx(
+            column, abs=0.02
+        )
+        assert added_variance(round_to_levels(1.1 * part, levels, 0)[:, 0], part[:, 0]) == pytest.approx(
+            total, abs=0.01
+        )
 
 
 def test_levels_of_ten_classes_or_models_are_columns() -> None:
@@ -111,24 +115,24 @@ def test_levels_of_ten_classes_or_models_are_columns() -> None:
     own, X = rng.normal(size=(2000, 4)), rng.normal(size=(2000, 8))
     for c, bounds in ((1, (0.05, 0.2)), (10, (0.95, 1.0))):
         f = own @ rng.normal(size=(4, c)) + X @ rng.normal(size=(8, c))
-        told = float(added(own, rounded(f, HALVES, 0), X, 200).mean())
+        told = float(added_by_column(own, round_to_levels(f, HALVES, 0), X, 200).mean())
         assert bounds[0] < told < bounds[1]
 
 
 def test_ranks_tell_nothing_of_a_row_among_many() -> None:
     """Levels of these rows against those of others, which tell as well how own parts and scores go together."""
     for rows, most in ((50, 0.03), (400, 0.008), (1000, 0.003)):
-        gains = [gained(sums(rows, seed), sums(rows, seed), seed) for seed in range(12)]
-        by_others = [gained(sums(rows, seed), sums(4000, 100 + seed), seed) for seed in range(12)]
+        gains = [rank_gain(sums(rows, seed), sums(rows, seed), seed) for seed in range(12)]
+        by_others = [rank_gain(sums(rows, seed), sums(4000, 100 + seed), seed) for seed in range(12)]
         assert np.mean(gains) - np.mean(by_others) < most
 
 
 def test_marks_tell_rows_in_time_and_little_in_as_many_evaluations_as_are_allowed() -> None:
     rows = sums(1000)
-    assert told_of(rows, 10, drawn(3)) < 0.04  # one for each hundred rows
-    assert 0.04 < told_of(rows, 30, drawn(3)) < 0.15
-    assert told_of(rows, 100, drawn(3)) > 0.2
-    assert told_of(rows, 100, drawn(3), marks=False) < 0.01
+    assert marked_gain(rows, 10, drawn(3)) < 0.04  # one for each hundred rows
+    assert 0.04 < marked_gain(rows, 30, drawn(3)) < 0.15
+    assert marked_gain(rows, 100, drawn(3)) > 0.2
+    assert marked_gain(rows, 100, drawn(3), marks=False) < 0.01
 
 
 def test_rows_that_are_moved_apart_are_read_for_certain() -> None:
@@ -137,7 +141,8 @@ def test_rows_that_are_moved_apart_are_read_for_certain() -> None:
         levels = Levels(-4, 4 + int(np.log2(2 * reach)))
         f = np.clip(drawn(reach).normal(size=(400, 1)) * 1.5, -3.9, 3.9)
         assert (
-            certain(EvaluatedRows(np.array([[-3.9], [3.9]]), np.zeros((2, 1)), np.zeros((2, 1), bool), levels)) == rows
+            exact_rows(EvaluatedRows(np.array([[-3.9], [3.9]]), np.zeros((2, 1)), np.zeros((2, 1), bool), levels))
+            == rows
         )
         place = np.zeros(400, int)
         place[100 : 100 + rows] = 1 + np.arange(rows)  # one row in each window beside the first, of either mark

@@ -9,7 +9,7 @@ import securevfl as vfl
 from securevfl.audit.attacks import ATTACKS
 from securevfl.audit.attacks.new_row_scores import query_scores
 from securevfl.audit.attacks.score_bits import agree, split
-from securevfl.audit.attacks.score_columns import added
+from securevfl.audit.attacks.score_columns import added_by_column
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.audit.report import run_audit
 from securevfl.data.woe import Woe
@@ -75,8 +75,8 @@ def test_a_single_column_is_read_from_few_known_rows(mode: str) -> None:
     pair = RealIdealPair(job(mode), [*parties(column), *helpers(mode)], 0)
     found = query_scores(pair)
     for known in (12, 200):
-        assert added(found.own, found.scores, found.others["shop"][0], known)[0] > 0.999
-    assert added(found.own, found.constant, found.others["shop"][0], 5)[0] > 0.999
+        assert added_by_column(found.own, found.scores, found.others["shop"][0], known)[0] > 0.999
+    assert added_by_column(found.own, found.constant, found.others["shop"][0], 5)[0] > 0.999
     assert ATTACKS["score_columns"].score(pair).real > 0.999
 
 
@@ -88,7 +88,7 @@ def test_several_classes_give_as_many_columns() -> None:
     pair = RealIdealPair(job("shares", model=vfl.GeneralLinear(loss="one_vs_rest")), table, 0)
     found = query_scores(pair)
     assert found.scores.shape[1] == 6
-    assert (added(found.own, found.scores, X[found.rows], 30) > 0.999).all()
+    assert (added_by_column(found.own, found.scores, X[found.rows], 30) > 0.999).all()
 
 
 @pytest.mark.parametrize("name", ["kernel direct", "transfer open"])
@@ -105,8 +105,8 @@ def test_other_families_are_asked_too(name: str) -> None:
 def test_scores_that_say_nothing_add_nothing() -> None:
     generator = np.random.default_rng(0)
     own, X, noise = (generator.normal(size=(600, d)) for d in (3, 15, 1))
-    assert added(own, noise, X, 200).max() < 0.03
-    assert added(own, X @ generator.normal(size=(15, 1)), X, 200).max() < 0.5
+    assert added_by_column(own, noise, X, 200).max() < 0.03
+    assert added_by_column(own, X @ generator.normal(size=(15, 1)), X, 200).max() < 0.5
 
 
 def test_a_weight_that_nearly_is_the_sum_of_two_others_is_found() -> None:
@@ -166,7 +166,7 @@ def test_labels_are_attacked_from_classes_in_bins(residual: Any) -> None:
     )
     attack = ATTACKS["bin_counts"]
     assert not attack.skip_reason(own)
-    score = attack.score(RealIdealPair(own, table, 0, asked=(own, table)))
+    score = attack.score(RealIdealPair(own, table, 0, unprepared=(own, table)))
     assert score.real == score.simulated
     assert score.real > (0.99 if residual == "open" else 0.7)
     assert "no weights of evidence" in attack.skip_reason(job("open"))

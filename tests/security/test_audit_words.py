@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 import securevfl as vfl
 from securevfl.audit.attacks import ATTACKS
-from securevfl.audit.findings import FOUND, Audit, Inference
+from securevfl.audit.findings import MIN_EXCESS, Audit, Inference
 from securevfl.audit.page import html, summary, text
-from securevfl.audit.recording.column_numbers import complete, received
+from securevfl.audit.recording.column_numbers import column_numbers, complete_rows
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.audit.report import run_audit, unseen
 from securevfl.families import METHODS
@@ -55,7 +55,7 @@ def test_words_are_those_of_the_figures(found: list[Inference]) -> None:
     told = [each for each in found if each.above_chance]
     for each in found:
         away = max(abs(value - 0.5) if each.two_sided else value - each.chance for value in (each.real, each.simulated))
-        assert each.above_chance == (away > FOUND and away > 3 * each.noise), each
+        assert each.above_chance == (away > MIN_EXCESS and away > 3 * each.noise), each
         assert (each.strength == "none") != each.above_chance
         if not each.above_chance and sentences:
             assert f"{each.name} ({each.attacker})" in quiet[0]
@@ -128,7 +128,7 @@ def test_residuals_of_every_loss_are_turned_into_columns(loss: str) -> None:
         bank = vfl.Party("bank", bank.X, y, aligned=True)
     own = job(model=model, **STEPS.get(loss, {}))
     pair = RealIdealPair(own, [bank, shop], 0)
-    found = [each for each in received(pair, pair.real_run[1]) if each.learner == "shop"]
+    found = [each for each in column_numbers(pair, pair.real_run[1]) if each.learner == "shop"]
     assert found
     assert all(np.isfinite(each.numbers).all() and len(each.rows) == len(each.numbers) for each in found)
     assert ATTACKS["column_space"].score(pair).detail.count("shop about bank: 3 of 3 columns within") == 1
@@ -137,14 +137,14 @@ def test_residuals_of_every_loss_are_turned_into_columns(loss: str) -> None:
 def test_weights_of_rows_hide_sums_and_no_labels() -> None:
     own = job(weights={"classes": "balanced"})
     pair = RealIdealPair(own, table(), 0)
-    assert not [each for each in received(pair, pair.real_run[1]) if each.learner == "shop"]
+    assert not [each for each in column_numbers(pair, pair.real_run[1]) if each.learner == "shop"]
     assert ATTACKS["residual_sign"].score(pair).real > 0.99
 
 
 def test_visits_that_leave_many_rows_open_are_left_out() -> None:
     open_, known = np.full((4, 1), np.nan), np.arange(4.0)[:, None]
     half = np.where(np.arange(4)[:, None] < 2, known, np.nan)
-    rows, numbers = complete([open_, half, known])
+    rows, numbers = complete_rows([open_, half, known])
     np.testing.assert_array_equal(rows, [0, 1])
     assert [each.ravel().tolist() for each in numbers] == [[0, 1], [0, 1]]
 
@@ -198,8 +198,8 @@ def test_whose_label_a_row_opens_that_stands_alone_is_told_so(noise_parties: tup
         accepts=["columns"],
     )  # fmt: skip
     audit = run_audit(job, [bank, shop], seeds=(0,), noise_parties=noise_parties)
-    assert list(audit.opens) == ["bank"]
-    told = " ".join(audit.opens["bank"])
+    assert list(audit.exposed_labels) == ["bank"]
+    told = " ".join(audit.exposed_labels["bank"])
     if noise_parties:
         assert "ask it for that line of its sheet" in told
     else:
@@ -207,7 +207,7 @@ def test_whose_label_a_row_opens_that_stands_alone_is_told_so(noise_parties: tup
         assert told in str(vfl.explain(job, [bank, shop]))
     assert f"What bank should know of its labels: {told}." in summary(audit)
     section = text(audit).split("\nbank (active)\n")[1].split("\nshop (passive)\n")[0]
-    assert audit.opens["bank"][0] in section
+    assert audit.exposed_labels["bank"][0] in section
     assert "Opened of its labels" in html(audit).split("<section")[1]
 
 

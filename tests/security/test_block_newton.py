@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 import securevfl as vfl
 from securevfl.audit.attacks import ATTACKS, LabelAttack, label_auc
 from securevfl.audit.attacks.two_values import subset
-from securevfl.audit.recording.column_numbers import received
+from securevfl.audit.recording.column_numbers import column_numbers
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.disclosure.exposure import expected_label_auc
 from securevfl.models import linear_block
@@ -70,7 +70,7 @@ def test_minibatches_of_the_same_data_tell_more() -> None:
 def test_few_exchanges_span_few_dimensions_of_the_columns() -> None:
     own = job(epochs=5, optimizer=vfl.BlockNewton(tolerance=0))
     pair = RealIdealPair(own, tables(1000), 0)
-    (batch,) = received(pair, pair.real_run[1])
+    (batch,) = column_numbers(pair, pair.real_run[1])
     exchanges = pair.real_run[0].costs.rounds
     assert exchanges == 5
     trained = batch.numbers[:, :exchanges]

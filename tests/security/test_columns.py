@@ -14,7 +14,7 @@ from securevfl.audit.attacks import ATTACKS
 from securevfl.audit.attacks.binary_columns import hidden_spaces, read, two_valued
 from securevfl.audit.attacks.column_space import recovery, shares, space
 from securevfl.audit.findings import Audit
-from securevfl.audit.recording.column_numbers import ColumnNumbers, received
+from securevfl.audit.recording.column_numbers import ColumnNumbers, column_numbers
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.audit.report import run_audit
 from securevfl.protocols.sums.base import SumProtocol
@@ -66,7 +66,9 @@ def test_a_long_run_tells_the_columns_through_every_sum(
     assert score.real > 0.999 > 0.2 > score.chance
     assert score.simulated == pytest.approx(score.real, abs=1e-3)  # the sums are declared
     whole = [
-        each for each in received(pair, pair.real_run[1]) if len(each.about) == (1 if sums == "direct" else passives)
+        each
+        for each in column_numbers(pair, pair.real_run[1])
+        if len(each.about) == (1 if sums == "direct" else passives)
     ]
     for batch in whole:
         assert space(batch).shape[1] == batch.truth.shape[1]
@@ -82,7 +84,7 @@ def test_a_short_run_tells_a_part_of_the_columns() -> None:
     score = ATTACKS["column_space"].score(pair)
     assert 0.3 < score.real < 0.9
     assert "no column within" in score.detail
-    control = received(pair, pair.real_run[1])[0]
+    control = column_numbers(pair, pair.real_run[1])[0]
     noise = replace(control, numbers=np.random.default_rng(0).normal(size=control.numbers.shape))
     assert np.nanmean(shares(noise.truth, space(noise))) < 0.1
 
@@ -100,7 +102,7 @@ def test_the_other_parts_follow_from_an_open_residual_of_every_loss(model: objec
     parties = vfl.datasets.digits(3) if isinstance(model, vfl.Softmax) else credit(2)
     own = job(epochs=30, model=model, batch_size=150, optimizer=vfl.FedBCD(local_steps=2, lr=0.1))
     pair = RealIdealPair(own, parties, 0)
-    found = [each for each in received(pair, pair.real_run[1]) if each.learner != "bank"]
+    found = [each for each in column_numbers(pair, pair.real_run[1]) if each.learner != "bank"]
     assert {each.learner for each in found} == {party.name for party in parties[1:]}
     for each in found:
         assert np.nanmean(shares(each.truth, space(each))) > 0.99
@@ -108,7 +110,7 @@ def test_the_other_parts_follow_from_an_open_residual_of_every_loss(model: objec
 
 def test_evaluations_count_and_held_out_rows_are_told_by_them() -> None:
     pair = RealIdealPair(job(epochs=4, test_fraction=0.2, evaluate_every=1), credit(), 0)
-    found = received(pair, pair.evaluated_run[1])
+    found = column_numbers(pair, pair.evaluated_run[1])
     held_out = next(each for each in found if np.array_equal(each.rows, pair.schedule.test))
     assert held_out.numbers.shape[1] == 4 * pair.schedule.batches + 1
     assert np.nanmin(shares(held_out.truth, space(held_out))) > 0.999

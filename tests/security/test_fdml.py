@@ -14,7 +14,7 @@ import pytest
 import securevfl as vfl
 from securevfl.audit.attacks.column_space import ColumnSpace, shares, space
 from securevfl.audit.recording import party_recording
-from securevfl.audit.recording.column_numbers import ColumnNumbers, received
+from securevfl.audit.recording.column_numbers import ColumnNumbers, column_numbers
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.audit.recording.transcript_recording import record_transcript
 from securevfl.audit.transcript_checks import check_transcript
@@ -47,7 +47,7 @@ def job(
 def found(own: vfl.Job, given: list[vfl.Party]) -> dict[tuple[str, tuple[str, ...]], list[ColumnNumbers]]:
     pair = RealIdealPair(own, given, 1)
     every: dict[tuple[str, tuple[str, ...]], list[ColumnNumbers]] = {}
-    for each in received(pair, pair.real_run[1]):
+    for each in column_numbers(pair, pair.real_run[1]):
         every.setdefault((each.learner, each.about), []).append(each)
     return every
 
@@ -87,7 +87,7 @@ def test_where_one_other_worker_moves_alone_its_columns_show() -> None:
     own, given = job(tau=6, epochs=14, batch_size=60), parties(3)
     pair = RealIdealPair(own, given, 1)
     with mock.patch.object(party_recording, "simulate", partial(vfl.simulate, slowed={"bank": 40.0, "shop": 5.0})):
-        single = [each for each in received(pair, pair.real_run[1]) if len(each.about) == 1]
+        single = [each for each in column_numbers(pair, pair.real_run[1]) if len(each.about) == 1]
     assert single, "somebody has moved alone"
     for each in single:
         changes = each.numbers - each.numbers.mean(axis=0)

@@ -118,7 +118,7 @@ def found(run: Received, steps: int) -> Floats:
     return vector[: n * d].reshape(d, n).T
 
 
-def explained(guess: Floats, U: Floats) -> float:
+def added_variance(guess: Floats, U: Floats) -> float:
     """The squared correlation of a guess with the truth, mean over the units."""
     own, other = guess - guess.mean(axis=0), U - U.mean(axis=0)
     shared = (own * other).sum(axis=0) ** 2
@@ -133,7 +133,7 @@ def test_more_equations_than_numbers_tell_the_representations() -> None:
     own, tables = job(3, vfl.FedBCD(lr=3.0, local_steps=8), 3, "ckks", 0.05), parties(60)
     sealed = received(own.model_copy(update={"epochs": 2}), tables).trained
     vector = solved(received(own, tables).gradients[-8:], np.zeros(taylor.length(60, 3)))
-    assert explained(vector[:180].reshape(3, 60).T, sealed) > 0.8
+    assert added_variance(vector[:180].reshape(3, 60).T, sealed) > 0.8
 
 
 @pytest.mark.parametrize(("rounds", "least", "most"), [(4, 0.0, 0.15), (60, 0.35, 1.0)])
@@ -145,8 +145,8 @@ def test_a_whole_run_tells_a_share_of_the_representations(rounds: int, least: fl
     )  # a seed fixes the draw; the gradients are those of a sealed run
     run = received(own, parties(400))
     theta = np.linalg.lstsq(run.own, run.trained, rcond=None)[0]
-    assert explained(run.own @ theta, run.trained) < 0.05
-    assert least <= explained(found(run, 1), run.trained) <= most
+    assert added_variance(run.own @ theta, run.trained) < 0.05
+    assert least <= added_variance(found(run, 1), run.trained) <= most
 
 
 def test_scores_of_many_evaluations_tell_the_representations_of_held_out_rows() -> None:
@@ -157,7 +157,9 @@ def test_scores_of_many_evaluations_tell_the_representations_of_held_out_rows() 
     told = np.array([fact.gradient for fact in run.scores])
     guess = np.linalg.lstsq(phis, told, rcond=1e-3)[0].T
     assert len(phis) == 13
-    assert explained(guess, run.held_out) > 0.3  # 0.23 to 0.32 over five seeds, of which one is drawn; by chance 0.01
+    assert (
+        added_variance(guess, run.held_out) > 0.3
+    )  # 0.23 to 0.32 over five seeds, of which one is drawn; by chance 0.01
 
 
 class Exchange(Observer):
@@ -217,7 +219,7 @@ def test_one_opening_and_moments_tell_representations_less_than_an_opening_a_ste
     one, moments = of_one_exchange("bank", 1, True)
     own, S = np.linalg.cholesky(one @ one.T / 400), np.linalg.cholesky(taylor.whole(moments, 6))
     stretched = S @ np.linalg.solve(own, one)
-    assert max(explained(one.T, U), explained(stretched.T, U)) < explained(each.T, U)
+    assert max(added_variance(one.T, U), added_variance(stretched.T, U)) < added_variance(each.T, U)
 
 
 def counted(own: vfl.Job, tables: Sequence[vfl.Party]) -> dict[str, Disclosure]:

@@ -70,7 +70,7 @@ def leaves_read(pair: RealIdealPair) -> tuple[float, float, float]:
     (name, part), *_ = ((name, part) for name, part in run.parts.items() if not part.leads)
     inputs, party = ForestInputs.read(part.state["inputs"]), next(p for p in pair.parties if p.name == name)
     leaves = inputs.forest.leaves(part.table(party.table))[train]
-    words = np.stack([each.values[:, 0] for each in pair.real(lead.name).shared])
+    words = np.stack([each.values[:, 0] for each in pair.real(lead.name).residual_shares])
     order = np.argsort(next(iter(pair.real().rows.values())), kind="stable")
     gradients = words[:, order] / max(float(np.abs(words).max()), 1.0)
     rng, width = np.random.default_rng(pair.seed), 2**inputs.forest.depth

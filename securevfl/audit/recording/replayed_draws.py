@@ -1,0 +1,46 @@
+"""A job whose parties start from what they drew at random in another run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import PrivateAttr
+
+from securevfl.families.base import Method
+from securevfl.families.player import Player, State
+from securevfl.job import Job
+from securevfl.protocols.party_context import PartyContext
+
+
+class ReplayedJob(Job):
+    """A job whose parties start from the random draws in the final states of another run."""
+
+    _states: Mapping[str, State] = PrivateAttr(default_factory=dict)
+
+    @property
+    def method(self) -> Method[Any]:
+        """The family of the job, with players that start from the recorded draws."""
+        method = super().method
+        player, states = method.player, self._states
+
+        def replaying(job: Job, context: PartyContext, columns: int, state: State | None) -> Player:
+            return player(job, context, columns, method.drawn(states[context.me]) if state is None else state)
+
+        vars(method)["player"] = replaying  # of this object alone, which is made for each access
+        return method
+
+
+def with_draws(job: Job, states: Mapping[str, State]) -> Job:
+    """Return the job with parties that start from what they drew in another run.
+
+    Args:
+        job: the job to run.
+        states: the final state of each party in the other run, by name.
+
+    Returns:
+        A job with the same options.
+    """
+    replayed = ReplayedJob.model_construct(**{name: getattr(job, name) for name in type(job).model_fields})
+    replayed._states = states
+    return replayed
