@@ -13,7 +13,7 @@ from securevfl.cli.bench import JsonFile, names_of, sizes_of, status, write_rows
 from securevfl.cli.main import Commands
 from securevfl.cli.show import console, table
 from securevfl.errors import ConfigError
-from securevfl.runtime.clock import Network
+from securevfl.runtime.network import Network
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, help=__doc__)
 

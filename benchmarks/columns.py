@@ -20,7 +20,7 @@ import securevfl as vfl
 from securevfl.audit.attacks import ATTACKS
 from securevfl.audit.attacks.base import Score
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
-from securevfl.optim.rules import Optimizer
+from securevfl.optim.optimizer import Optimizer
 
 ROWS, BATCH, EPOCHS, SEEDS = 3000, 750, 20, 3
 FEW = (EPOCHS, 8, 4, 3, 2)

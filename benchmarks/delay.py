@@ -37,7 +37,7 @@ from securevfl.organisations.join import join
 from securevfl.organisations.kit import init_certs, write_kit
 from securevfl.organisations.line_measurement import measure_lines, slowest
 from securevfl.organisations.peer_settings import PeerSettings
-from securevfl.runtime.clock import Stage
+from securevfl.runtime.costs import Stage
 from securevfl.training.run_page import format_table
 from securevfl.transport.peers import Peers
 

@@ -43,7 +43,7 @@ class Setting:
     @property
     def job(self) -> vfl.Job:
         if self.trees:
-            model = vfl.Trees(trees=3, depth=2, own_score=False)
+            model = vfl.Trees(trees=3, depth=2, boosted_score=False)
             protocol = vfl.Protocol(shares=self.residual)
             accepts = ["small_metrics"]
             steps = vfl.BlockDescent()  # safe ones, which no evaluation ends or turns back

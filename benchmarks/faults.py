@@ -47,15 +47,15 @@ from selfcheck.whole_weights import whole_weights
 
 import securevfl as vfl
 from securevfl.errors import SecureVFLError
-from securevfl.families.fdskl.fdskl import Phases
-from securevfl.families.player import State
-from securevfl.families.shares import shares_player
+from securevfl.families.fdskl.fdskl_family import Phases
+from securevfl.families.shares import shares_participant
+from securevfl.families.state import State
 from securevfl.job import Job
 from securevfl.models.forest_inputs import ForestInputs
 from securevfl.optim.curvature import of_rows
 from securevfl.organisations.join import join
 from securevfl.organisations.kit import init_certs, write_kit
-from securevfl.protocols.shares.shares_params import Terms
+from securevfl.protocols.shares.shares_params import SharesParams
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart
 from securevfl.training.session import run_key
@@ -97,7 +97,7 @@ def play(kit: Path, setting: Setting, listen: str | None, told: Connection, mang
         return data
 
     line.encode_message = encode_mangled
-    shares_player.Terms = partial(Terms, block=BLOCK)
+    shares_participant.SharesParams = partial(SharesParams, block=BLOCK)
 
     def on_round(done: int, of: int) -> None:
         told.send(("round", done))

@@ -25,7 +25,7 @@ from sklearn.preprocessing import StandardScaler
 import securevfl as vfl
 from benchmarks.real_tables import SIX, TABLES
 from securevfl.errors import DataNotice
-from securevfl.families.sizes import as_prepared, prepare_all
+from securevfl.families.table_preparation import as_prepared, prepare_all
 
 BINS = 10
 SPLITS = (0, 1, 2)

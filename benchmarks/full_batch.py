@@ -28,7 +28,7 @@ from securevfl.bench.result_file import file_content
 from securevfl.data.partitions import partition_party
 from securevfl.data.store import store_table
 from securevfl.models.metrics import evaluate
-from securevfl.runtime.clock import Stage
+from securevfl.runtime.costs import Stage
 
 L2 = 1e-3
 NEAR = 1e-3  # of the AUC
@@ -77,9 +77,9 @@ def at_workers(shop: vfl.Party, workers: int, stack: ExitStack) -> tuple[vfl.Par
         n_workers=workers, threads_per_worker=1, dashboard_address=None, local_directory=str(folder), memory_limit=0
     )
     client = stack.enter_context(Client(stack.enter_context(cluster)))
-    from securevfl.runtime.placing import DaskPlacing
+    from securevfl.runtime.dask_backend import DaskBackend
 
-    return partition_party("shop", folder / "shop.table", DaskPlacing(client)), client
+    return partition_party("shop", folder / "shop.table", DaskBackend(client)), client
 
 
 def main() -> None:
@@ -135,7 +135,7 @@ def main() -> None:
         "before_mb": before,
         "peak_mb": megabytes(),
         "worker_mb": held,
-        "shop_ops": {op: round(tally.amount, 2) for (_, op), tally in run.parts["shop"].books.ops.items()},
+        "shop_ops": {op: round(tally.amount, 2) for (_, op), tally in run.parts["shop"].counters.ops.items()},
     }
     print(json.dumps(row, indent=1))
     given.json.parent.mkdir(parents=True, exist_ok=True)

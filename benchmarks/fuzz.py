@@ -20,9 +20,9 @@ import numpy as np
 from fuzz_live import live, resident
 
 from securevfl.errors import ProtocolError
-from securevfl.protocols.sums.base import Part
-from securevfl.runtime.channel import Inbox
+from securevfl.protocols.sums.direct_sum import Part
 from securevfl.runtime.codec import decode_message, encode_frame
+from securevfl.runtime.inbox import Inbox
 from securevfl.training.run_page import format_table
 
 SESSION = b"s" * 16

@@ -38,8 +38,8 @@ import numpy as np
 from securevfl.errors import SecureVFLError
 from securevfl.job import Job
 from securevfl.organisations.kit import init_certs, write_kit
-from securevfl.protocols.sums.base import Part
-from securevfl.runtime.channel import Abort
+from securevfl.protocols.sums.direct_sum import Part
+from securevfl.runtime.abort import Abort
 from securevfl.runtime.codec import FORMAT, SESSION_BYTES, decode_message, encode_frame, encode_message
 from securevfl.transport.acceptor import STREAM_METHOD
 from securevfl.transport.certificate_names import server_name

@@ -25,13 +25,13 @@ import numpy as np
 from benchmarks import product_costs, shares
 from benchmarks.memory import MemoryHeld
 from securevfl.bench import he
-from securevfl.crypto.scheme import Shape
+from securevfl.crypto.scheme import OpeningShape
 from securevfl.data.party import Party
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
-from securevfl.optim.rules import BlockDescent
-from securevfl.protocols.choice import Protocol
+from securevfl.optim.block_descent import BlockDescent
 from securevfl.protocols.engines import Ckks, Engine
+from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.shares.share_schemes import SHARE_SCHEMES
 from securevfl.protocols.shares.shares_options import Shares
 from securevfl.training.simulate import simulate
@@ -134,7 +134,7 @@ def _ends(engine: Engine, n: int, d: int, c: int) -> Callable[[], int]:
     def once() -> int:
         sealed = holder.encrypt(g, bound=1.0)
         blinded, mask = evaluator.blind(evaluator.transpose_product(prepared, sealed))
-        opened = holder.open(blinded, Shape(n, c, d))
+        opened = holder.open(blinded, OpeningShape(n, c, d))
         evaluator.unblind(opened, mask)
         return len(sealed) + len(blinded) + len(opened)
 

@@ -43,7 +43,7 @@ from pyarrow import parquet
 import securevfl as vfl
 from benchmarks.scale import megabytes
 from securevfl.base.arrays import Floats
-from securevfl.base.machine import one_heap
+from securevfl.base.machine import use_one_heap
 from securevfl.bench.result_file import file_content
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.data.id_keys import id_keys
@@ -52,12 +52,13 @@ from securevfl.data.readers import read_ids
 from securevfl.data.register import Register
 from securevfl.data.row_order import read_rows, write_rows
 from securevfl.data.store import store_table
-from securevfl.families.shares.shares_plan import SharesJob, plan_of
+from securevfl.families.shares.shares_job import SharesJob
+from securevfl.families.shares.shares_plan import plan_of
 from securevfl.models.metrics import area_under_curve
 from securevfl.organisations.join import join
 from securevfl.organisations.kit import init_certs, write_kit
-from securevfl.protocols.shares.shares_params import BLOCK
-from securevfl.runtime.clock import Kind, Stage
+from securevfl.protocols.shares.shares_params import ROWS_PER_BLOCK
+from securevfl.runtime.costs import Kind, Stage
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart
 from securevfl.transport.peers import Peers
@@ -123,7 +124,7 @@ def job(given: argparse.Namespace) -> vfl.Job:
 
 def train(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     """Play one party, as `securevfl join` does."""
-    one_heap()
+    use_one_heap()
     name, data, began = given.play, folder / f"{given.play}.parquet", time.perf_counter()
     spent = time.process_time()
     own, client = (
@@ -145,7 +146,7 @@ def train(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     if client is None:
         forget(own, data)
     found = {"seconds": time.perf_counter() - began, "of these reading": read, "cpu_s": time.process_time() - spent}
-    found |= {"reading_mb": base, "peak_mb": megabytes(), "sent_mb": part.books.bytes_sent() / 1e6}
+    found |= {"reading_mb": base, "peak_mb": megabytes(), "sent_mb": part.counters.bytes_sent() / 1e6}
     found |= {"rounds": part.rounds, **part.metrics} | at_workers(client)
     return {key: round(value, 5) for key, value in found.items()}
 
@@ -160,7 +161,7 @@ def placed(name: str, data: Path, given: argparse.Namespace) -> tuple[vfl.Party,
     from distributed import Client, LocalCluster
 
     from securevfl.data.partitions import partition_party
-    from securevfl.runtime.placing import DaskPlacing
+    from securevfl.runtime.dask_backend import DaskBackend
 
     stored(name, data, given)
     cluster = LocalCluster(
@@ -171,7 +172,7 @@ def placed(name: str, data: Path, given: argparse.Namespace) -> tuple[vfl.Party,
         memory_limit=0,
     )
     client = Client(cluster)
-    return partition_party(name, data.with_suffix(".table"), DaskPlacing(client), rows=BLOCK), client
+    return partition_party(name, data.with_suffix(".table"), DaskBackend(client), rows=ROWS_PER_BLOCK), client
 
 
 def at_workers(client: Any) -> dict[str, float]:
@@ -207,7 +208,7 @@ def virtual(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
         found |= {f"{stage.name.lower()}_{kind.name.lower()}_s": s for kind, s in zip(Kind, spent, strict=True) if s}
     for name, part in run.parts.items():
         for op in ("encrypt", "encode", "compute", "decrypt", "transfer", "elsewhere"):
-            found[f"{name}_{op}_s"] = sum(tally.amount for (_, of), tally in part.books.ops.items() if of == op)
+            found[f"{name}_{op}_s"] = sum(tally.amount for (_, of), tally in part.counters.ops.items() if of == op)
     for name, client in zip(NAMES, clients, strict=False):
         found |= {f"{name}_{key}": value for key, value in at_workers(client).items()}
     return {key: round(value, 5) for key, value in found.items()}

@@ -20,26 +20,26 @@ import torch
 from torch import nn
 
 import securevfl as vfl
-from securevfl.base.chunked_matrix import Tall
-from securevfl.crypto.scheme import Shape
-from securevfl.models.torch_block import TorchPart, TorchRows
+from securevfl.base.chunked_matrix import ChunkedMatrix
+from securevfl.crypto.scheme import OpeningShape
+from securevfl.models.torch_block import LazyJacobian, TorchBlock
 from securevfl.protocols.residuals.sealed_residual import product_of
 from securevfl.training.run_page import format_table
 
 
-def step(part: TorchPart, rows: int, columns: int) -> dict[str, str | int | float]:
+def step(part: TorchBlock, rows: int, columns: int) -> dict[str, str | int | float]:
     """One step, timed."""
     generator = np.random.default_rng(0)
     X, g = generator.normal(size=(rows, columns)), generator.uniform(-1, 1, size=(rows, 1))
     scheme = vfl.Ckks().scheme()
     holder = scheme.keygen(columns=part.parameters)
     evaluator = scheme.evaluator(holder.public)
-    J = TorchRows(part, X, 1)
+    J = LazyJacobian(part, X, 1)
     start = time.process_time()
-    prepared = evaluator.prepare(Tall.here(J), room=0)
+    prepared = evaluator.prepare(ChunkedMatrix.local(J), max_bytes=0)
     product = product_of(evaluator, prepared, (piece for piece, _ in holder.encrypt_pieces(g, bound=1.0)))
     blinded, mask = evaluator.blind(product)
-    opened = holder.open(blinded, Shape(rows, 1, part.parameters))
+    opened = holder.open(blinded, OpeningShape(rows, 1, part.parameters))
     gradient = evaluator.unblind(opened, mask)
     whole = time.process_time() - start
     start = time.process_time()
@@ -111,7 +111,7 @@ def main() -> None:
         print(format_table([epoch(options)]))
         return
     module = vfl.TorchModel(network(options.columns, options.hidden))
-    part = TorchPart("shop", module, options.columns, 1, l2=0.0)
+    part = TorchBlock("shop", module, options.columns, 1, l2=0.0)
     print(format_table([step(part, options.rows, options.columns) for _ in range(options.steps)]))
 
 

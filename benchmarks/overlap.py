@@ -25,7 +25,7 @@ from delay import Told, measured, virtual
 from torch import nn
 
 import securevfl as vfl
-from securevfl.runtime.clock import Kind
+from securevfl.runtime.costs import Kind
 from securevfl.training.run_page import format_table
 
 ROWS, COLUMNS = 16_384, 20
@@ -96,7 +96,7 @@ def row(
     network = beside["bank"].network
     told = min(virtual(work(5, 5), tables, network) for _ in range(repeats)) / beside["bank"].rounds
     model = work(5, 5)
-    numbers = model.model.shown(1) * int(model.batch_size)
+    numbers = model.model.output_width(1) * int(model.batch_size)
     return {
         "rtt_ms": rtt_ms,
         "rounds": beside["bank"].rounds,

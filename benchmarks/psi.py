@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 from securevfl.organisations.align import align_privately
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.party_threads import run_threads
 
 
 def side(channel: Channel, *, ids: Iterable[int], names: list[str]) -> tuple[NDArray[np.intp], int, int]:
     rows = align_privately(channel.me, ids, channel, active=names[0], passives=names[1:])
-    return rows, channel.books.bytes_sent(), channel.books.messages_sent()
+    return rows, channel.counters.bytes_sent(), channel.counters.messages_sent()
 
 
 def cpu_seconds() -> float:

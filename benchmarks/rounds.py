@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks.tables import READERS
 from securevfl.base.arrays import Floats
-from securevfl.base.extras import extra
+from securevfl.base.extras import import_extra
 from securevfl.data.party import Party
 from securevfl.data.preparation import Preparation
 from securevfl.errors import ConfigError
@@ -31,13 +31,14 @@ from securevfl.models.linear_block import Linear
 from securevfl.models.metrics import area_under_curve
 from securevfl.optim.block_newton import BlockNewton
 from securevfl.optim.fedbcd import FedBCD, FedSGD
-from securevfl.optim.rules import Training
+from securevfl.optim.optimizer import Training
 from securevfl.options import Target
-from securevfl.protocols.choice import Protocol
 from securevfl.protocols.engines import Ckks, Paillier
-from securevfl.protocols.notes import Learned
-from securevfl.runtime.channel import Event, Observer
-from securevfl.runtime.clock import Kind, Network
+from securevfl.protocols.observations import GradientLearned
+from securevfl.protocols.protocol_options import Protocol
+from securevfl.runtime.costs import Kind
+from securevfl.runtime.network import Network
+from securevfl.runtime.observer import Event, Observer
 from securevfl.training.run import Run
 from securevfl.training.simulate import simulate
 
@@ -68,7 +69,7 @@ class OpenedGradients(Observer):
         pass
 
     def note(self, me: str, fact: object) -> None:
-        if me == self.name and isinstance(fact, Learned):
+        if me == self.name and isinstance(fact, GradientLearned):
             assert isinstance(fact.J.matrix, np.ndarray), "these tables are in memory"
             self.matrix[fact.index] = fact.J.matrix
             self.total[fact.index] = self.total.get(fact.index, 0.0) + fact.gradient
@@ -117,7 +118,7 @@ def run(
 
 def reference(parties: Sequence[Party]) -> tuple[float, float]:
     """Return the held-out AUC of scikit-learn on the pooled columns, and the least value of the objective."""
-    regression = extra("sklearn.linear_model", "sklearn", "the pooled reference").LogisticRegression
+    regression = import_extra("sklearn.linear_model", "sklearn", "the pooled reference").LogisticRegression
     X, y, split = _pooled(parties)
     fitted = regression(C=1 / (L2 * len(split.train)), tol=1e-8, max_iter=10_000).fit(X[split.train], y[split.train])
     auc = area_under_curve(y[split.test], fitted.decision_function(X[split.test]))

@@ -32,8 +32,8 @@ from pyarrow import parquet
 
 import securevfl as vfl
 from securevfl.bench.result_file import file_content
-from securevfl.cli.parties import predict as predict_command
-from securevfl.cli.party_options import MeetingOptions
+from securevfl.cli.option_groups import SessionOptions
+from securevfl.cli.party_commands import predict as predict_command
 from securevfl.data.row_order import write_rows
 from securevfl.data.store import open_table, store_table
 from securevfl.errors import TransportError
@@ -146,7 +146,7 @@ def predict(folder: Path, name: str) -> dict[str, Any]:
         folder / f"{name}.json",
         data,
         kit / "peers.toml",
-        meeting=MeetingOptions(certs=kit, timeout=WAIT),
+        meeting=SessionOptions(certs=kit, timeout=WAIT),
         out=folder / f"{name}.csv",
         ledger=folder / f"{name}.ledger",
     )

@@ -36,15 +36,17 @@ from securevfl.job import Job
 from securevfl.models import metrics
 from securevfl.models.linear import Logistic, OneVsRest, Square
 from securevfl.models.linear_block import Linear
+from securevfl.optim.block_descent import BlockDescent
 from securevfl.optim.fedbcd import FedSGD
-from securevfl.optim.rules import BlockDescent
-from securevfl.protocols.choice import Protocol
 from securevfl.protocols.engines import Ckks
-from securevfl.protocols.notes import SharedResidual
+from securevfl.protocols.observations import SharedResidual
+from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.shares.shares_options import Shares
-from securevfl.runtime.channel import Event, Observer
-from securevfl.runtime.clock import Network, Stage, VirtualClock
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.clock import VirtualClock
+from securevfl.runtime.costs import Stage
+from securevfl.runtime.network import Network
+from securevfl.runtime.observer import Event, Observer
+from securevfl.runtime.party_threads import run_threads
 from securevfl.training.model_part import ModelPart
 from securevfl.training.run import Run
 from securevfl.training.session import make_ahead, take_part
@@ -120,7 +122,7 @@ def size(n: int, d: int, *, epochs: int = 0) -> dict[str, Any]:
     spent = [_processor(partial(simulate, each, parties, workers=1)) for each in (sealed, on_seal, plain)]
     rounds = batches * epochs
     far = simulate(_few(job, 2), parties, network=Network(mbps=1e6, rtt_ms=1e3 * _FAR))
-    books = [part.books for part in parts.values()]
+    counters = [part.counters for part in parts.values()]
     path = max((part.path for part in parts.values()), key=lambda path: float(path[Stage.TRAIN].sum()))
     one = 1e3 * (ahead + visits) / rounds / len(parties)
     of_sealed, of_seal = (1e3 * (each - spent[2][0]) / rounds for each, _ in spent[:2])
@@ -135,7 +137,7 @@ def size(n: int, d: int, *, epochs: int = 0) -> dict[str, Any]:
         "ratio": one / of_sealed,
         "ratio_seal": one / of_seal,
         "bytes_ahead": once[0][1] // rounds,
-        "bytes_visit": sum(each.bytes_sent(Stage.TRAIN) for each in books) // rounds,
+        "bytes_visit": sum(each.bytes_sent(Stage.TRAIN) for each in counters) // rounds,
         "round_trips": round(_apart_by(far) / _FAR, 2),
         "virtual_ms": 1e3 * float(path[Stage.TRAIN].sum()) / rounds,
     }
@@ -160,7 +162,7 @@ def _longer(job: Job, parties: Sequence[Party]) -> tuple[Measured, tuple[float, 
 def _without_measuring(found: Measured) -> tuple[float, float]:
     """Processor seconds of the work ahead and of the visits."""
     (ahead, _), visits, parts = found
-    return ahead, visits - sum(part.books.seconds(Stage.EVALUATE) for part in parts.values())
+    return ahead, visits - sum(part.counters.seconds(Stage.EVALUATE) for part in parts.values())
 
 
 def _few(job: Job, epochs: int) -> Job:
@@ -183,7 +185,7 @@ def _apart(job: Job, parties: Sequence[Party]) -> Measured:
         def prepare(party: Party, channel: Any) -> None:
             channel.clock.stage = Stage.AHEAD
             make_ahead(job, party, channel, parties=names, folder=Path(folder) / party.name)
-            sent.append(channel.books.bytes_sent(Stage.AHEAD))
+            sent.append(channel.counters.bytes_sent(Stage.AHEAD))
 
         def clock() -> VirtualClock:
             return VirtualClock(Network())
@@ -277,7 +279,7 @@ def in_floats(job: Job, found: Run, parties: Sequence[Party]) -> dict[str, float
     else:
         steps = job.optimizer
         assert isinstance(steps, FedSGD), "all other tables are trained by it"
-        for t, visit in enumerate(schedule.visits()):
+        for t, visit in enumerate(schedule.iterations()):
             g = loss.residual(X[visit.rows] @ model.theta, targets[visit.rows])
             rate = steps.eta(t, len(parties)) / len(visit.rows)
             model.theta = model.theta - rate * X[visit.rows].T @ g

@@ -22,13 +22,15 @@ import numpy as np
 import securevfl as vfl
 from securevfl.base.roles import Roles
 from securevfl.bench.result_file import file_content
-from securevfl.protocols.declared import Circle, Reals, Space
+from securevfl.protocols.number_spaces import Circle, Reals, Space
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.sums.base import SumProtocol, SumRole
 from securevfl.runtime.channel import Channel
-from securevfl.runtime.clock import Network, Stage, VirtualClock
-from securevfl.runtime.executor import Meter
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.clock import VirtualClock
+from securevfl.runtime.costs import Stage
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.network import Network
+from securevfl.runtime.party_threads import run_threads
 
 VALUES = 4096
 PARTIES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -46,7 +48,7 @@ class RestartedClock(VirtualClock):
 
 
 def seat_of(channel: Channel, names: list[str]) -> PartyContext:
-    return PartyContext(channel, Roles.sum(names[0], tuple(names[1:])), Meter(channel.clock, channel.books))
+    return PartyContext(channel, Roles.sum(names[0], tuple(names[1:])), Meter(channel.clock, channel.counters))
 
 
 def exchange(context: PartyContext, role: SumRole, values: np.ndarray, space: Space) -> None:
@@ -102,7 +104,7 @@ def time_one(protocol: SumProtocol, q: int, repeats: int, space: Space) -> tuple
             ready.wait()
             exchange(context, role, values, space)
             times.append(float(channel.clock.path().sum()))
-        return times[1:], channel.books.bytes_sent(Stage.TRAIN)
+        return times[1:], channel.counters.bytes_sent(Stage.TRAIN)
 
     played = run_threads(dict.fromkeys(names, play), lambda: RestartedClock(NETWORK))
     return min(played[names[0]][0]), sum(sent for _, sent in played.values()) // (repeats + 1)

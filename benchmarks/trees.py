@@ -32,15 +32,15 @@ from numpy.typing import NDArray
 from benchmarks import tables as bench_tables
 from benchmarks.shares import read
 from securevfl.base.arrays import Floats
-from securevfl.base.extras import extra, installed
+from securevfl.base.extras import import_extra, is_installed
 from securevfl.data.party import Party
-from securevfl.families.sizes import prepare_all
+from securevfl.families.table_preparation import prepare_all
 from securevfl.job import Job
 from securevfl.models.forest_inputs import ForestInputs
-from securevfl.models.inputs import Seen, Spread
+from securevfl.models.inputs import FittingData, InputShape
 from securevfl.models.metrics import area_under_curve
 from securevfl.models.trees import Trees
-from securevfl.runtime.clock import Stage
+from securevfl.runtime.costs import Stage
 from securevfl.training.run import Run
 from securevfl.training.simulate import simulate
 
@@ -138,8 +138,10 @@ def in_floats(job: Job, own: Sequence[Party], new: dict[str, Any], labels: NDArr
     for place, party in enumerate(prepared):
         assert party.preparation is not None, "it has been prepared"
         n = len(party)
-        seen = Seen(party.name, party.X, tuple(party.preparation.sources), None if place else y, None, os.urandom(32))
-        spread = Spread(place == 0, party.X.shape[1], 1, len(own), n)
+        seen = FittingData(
+            party.name, party.X, tuple(party.preparation.sources), None if place else y, None, os.urandom(32)
+        )
+        spread = InputShape(place == 0, party.X.shape[1], 1, len(own), n)
         kept = None if found is None else found.parts[party.name].state["inputs"]
         inputs = model.inputs(spread, kept if place else None, partial(_same, seen))
         blocks.append(inputs.trained(party.X, np.arange(n)))
@@ -156,7 +158,7 @@ def in_floats(job: Job, own: Sequence[Party], new: dict[str, Any], labels: NDArr
     return float(area_under_curve(labels == labels.max(), _sums(later, at)[:, 0]))
 
 
-def _same(seen: Seen) -> Seen:
+def _same(seen: FittingData) -> FittingData:
     return seen
 
 
@@ -168,7 +170,7 @@ def beside(
     job: Job, own: Sequence[Party], new: dict[str, Any], y: NDArray[Any], labels: NDArray[Any]
 ) -> dict[str, float | None]:
     """AUCs of models of all columns in one place."""
-    extra("sklearn", "sklearn", "the models beside trees")
+    import_extra("sklearn", "sklearn", "the models beside trees")
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
@@ -189,7 +191,7 @@ def beside(
         "auc_mixed": area_under_curve(later, mixed.decision_function(Z)),
         "auc_xgboost": None,
     }
-    if installed("xgboost"):
+    if is_installed("xgboost"):
         fitted = (
             import_module("xgboost")
             .XGBClassifier(
@@ -212,8 +214,8 @@ def _trained(job: Job, own: Sequence[Party]) -> tuple[dict[str, Any], Run]:
     return {
         "trees": [len(each.forest) for each in inputs.values()],
         "widths": list(found.active.state["sizes"]["columns"].values()),
-        "ahead_s": sum(books.seconds(Stage.AHEAD) for books in costs.books.values()),
-        "visits_s": sum(books.seconds(Stage.TRAIN) for books in costs.books.values()),
+        "ahead_s": sum(counters.seconds(Stage.AHEAD) for counters in costs.counters.values()),
+        "visits_s": sum(counters.seconds(Stage.TRAIN) for counters in costs.counters.values()),
         "clock_s": time.perf_counter() - started,
         "cpu_s": _spent() - before,
         "virtual_s": costs.total,

@@ -32,7 +32,7 @@ from gmpy2 import jacobi
 from nacl.bindings import crypto_scalarmult
 from numpy.typing import NDArray
 
-from securevfl.crypto.identifiers import Ids
+from securevfl.crypto.identifiers import CanonicalIds
 from securevfl.crypto.secret import Secret
 from securevfl.errors import CryptoError
 
@@ -54,7 +54,7 @@ _DOMAIN = b"securevfl id to curve25519 v1\x00"
 _CHUNK = 4096
 
 
-def hash_to_group(ids: Ids, executor: Executor | None = None) -> bytes:
+def hash_to_group(ids: CanonicalIds, executor: Executor | None = None) -> bytes:
     """Map each of n canonical ids to a point (n x 32 bytes): SHA-512, counted up until x lies on the curve.
 
     Uniform over the curve's x, as a random oracle (Boneh, Lynn, Shacham 2001, section 3.3). The number of tries, two
@@ -130,7 +130,7 @@ def _on_curve(x: int) -> bool:
     return bool(jacobi(x * (x * (x + _A) + 1), _P) == 1)
 
 
-def _hash_chunk(ids: Ids) -> bytes:
+def _hash_chunk(ids: CanonicalIds) -> bytes:
     return b"".join([_hash_one(canonical) for canonical in ids])
 
 

@@ -29,9 +29,9 @@ Ring = NDArray[np.uint64] | NDArray[np.uint32]
 
 RingBits = Literal[32, 64]
 
-MAX_TERMS = 2**32
+MAX_RING_TERMS = 2**32
 
-COS_ERROR = math.pi * 2.0**-16 + 2.0**-25  # of `cos_circle`: half a table step, and the rounding of float32
+COSINE_ERROR = math.pi * 2.0**-16 + 2.0**-25  # of `cos_circle`: half a table step, and the rounding of float32
 
 _COS: NDArray[np.float32] = np.cos(np.arange(2**16) * (2 * math.pi / 2**16)).astype(np.float32)
 
@@ -45,8 +45,10 @@ def scale_bits(bound: float, terms: int, bits: RingBits = 64) -> int:
     """
     if not (math.isfinite(bound) and bound > 0):
         raise ConfigError("ring bound: expected a finite positive number; set it to the largest |value| a party sends")
-    if not 1 <= terms <= MAX_TERMS:
-        raise ConfigError(f"ring terms: expected 1 to {MAX_TERMS}, got {terms}; it is the number of values in a sum")
+    if not 1 <= terms <= MAX_RING_TERMS:
+        raise ConfigError(
+            f"ring terms: expected 1 to {MAX_RING_TERMS}, got {terms}; it is the number of values in a sum"
+        )
     room = ((1 << bits - 1) - 1 - Fraction(terms, 2)) / (terms * Fraction(bound))
     f = room.numerator.bit_length() - room.denominator.bit_length()
     return f if room >= Fraction(2) ** f else f - 1
@@ -71,6 +73,9 @@ def from_ring(total: Ring, bound: float, terms: int) -> Floats:
 
 
 def cos_circle(circle: NDArray[np.uint32] | NDArray[np.uint16]) -> NDArray[np.float32]:
-    """Cosine of each residue, from a table of 2^16 entries. Off by at most `COS_ERROR` (4.8e-5); 2^-25 for uint16."""
+    """Look up the cosine of each residue in a table of 2^16 entries.
+
+    It is off by at most `COSINE_ERROR` (4.8e-5), and by 2^-25 for uint16.
+    """
     steps = circle if circle.itemsize == 2 else (circle + np.uint32(1 << 15)) >> np.uint32(16)
     return np.take(_COS, steps, mode="clip")  # always in range; clip spares a check

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from securevfl.errors import IdError
 
-Ids = Sequence[bytes] | NDArray[np.bytes_]  # canonical, one after another
+CanonicalIds = Sequence[bytes] | NDArray[np.bytes_]  # canonical, one after another
 
 _MAX_DIGITS = 100
 
@@ -94,7 +94,7 @@ def canonical_ids(values: Iterable[Any]) -> list[bytes]:
     return list(first)
 
 
-def plain_ids(values: Any) -> NDArray[np.bytes_] | None:
+def canonical_ids_in_bulk(values: Any) -> NDArray[np.bytes_] | None:
     """Return what `canonical_ids` would (n,), in bulk, where all ids are texts of visible ASCII, or whole numbers of an
     array, of up to 64 octets and all different. None otherwise, and for n ids that are so once in 2^65 / n^2."""
     if isinstance(values, np.ndarray) and values.dtype.kind in "iu" and values.ndim == 1:
@@ -115,7 +115,7 @@ def plain_ids(values: Any) -> NDArray[np.bytes_] | None:
     return column if none_empty and (mixed[1:] != mixed[:-1]).all() else None
 
 
-def id_keys(ids: Ids) -> NDArray[np.uint64]:
+def id_keys(ids: CanonicalIds) -> NDArray[np.uint64]:
     """Return a block of 16 octets (n, 2) for each of n canonical ids, different for different ids.
 
     An id of up to 15 octets is its own block, filled up with zeros, its length in the last one; of longer ones it is 15

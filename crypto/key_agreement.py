@@ -11,11 +11,11 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from securevfl.crypto.key_derivation import KEY_BYTES, encode_context
+from securevfl.crypto.key_derivation import SYMMETRIC_KEY_BYTES, encode_context
 from securevfl.crypto.secret import Secret
 from securevfl.errors import CryptoError
 
-PUBLIC_BYTES = 32
+PUBLIC_KEY_BYTES = 32
 
 
 class KeyPair(Secret):
@@ -45,8 +45,8 @@ class KeyPair(Secret):
         except ValueError:
             raise CryptoError(
                 f"key agreement: the public key of {peer!r} ({len(peer_public)} bytes) is no X25519 key of full order; "
-                f"expected {PUBLIC_BYTES} bytes made by KeyPair, have {peer!r} send a new one"
+                f"expected {PUBLIC_KEY_BYTES} bytes made by KeyPair, have {peer!r} send a new one"
             ) from None
         (first, first_key), (second, second_key) = sorted([(own, self.public), (peer, peer_public)])
         info = encode_context("securevfl", "agreement", session, domain, first, first_key, second, second_key)
-        return HKDF(SHA256(), KEY_BYTES, salt=None, info=info).derive(shared)
+        return HKDF(SHA256(), SYMMETRIC_KEY_BYTES, salt=None, info=info).derive(shared)

@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from securevfl.errors import CryptoError
 
-KEY_BYTES = 32
+SYMMETRIC_KEY_BYTES = 32
 
 
 def encode_context(*parts: str | bytes | int) -> bytes:
@@ -29,6 +29,8 @@ def derive_key(key: bytes, *context: str | bytes | int) -> bytes:
 
     CryptoError if `key` is not 32 bytes.
     """
-    if len(key) != KEY_BYTES:
-        raise CryptoError(f"key: expected {KEY_BYTES} bytes, got {len(key)}; derive one with HKDF or os.urandom(32)")
-    return HKDFExpand(SHA256(), KEY_BYTES, encode_context("securevfl", *context)).derive(key)
+    if len(key) != SYMMETRIC_KEY_BYTES:
+        raise CryptoError(
+            f"key: expected {SYMMETRIC_KEY_BYTES} bytes, got {len(key)}; derive one with HKDF or os.urandom(32)"
+        )
+    return HKDFExpand(SHA256(), SYMMETRIC_KEY_BYTES, encode_context("securevfl", *context)).derive(key)

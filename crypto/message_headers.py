@@ -8,7 +8,7 @@ from typing import Any
 from securevfl.errors import CryptoError, KeyMismatch
 
 
-def header(engine: str, shape: struct.Struct, magic: bytes, message: bytes, key: bytes) -> tuple[Any, ...]:
+def read_header(engine: str, shape: struct.Struct, magic: bytes, message: bytes, key: bytes) -> tuple[Any, ...]:
     """Return the fields after magic and key, once these are what they should be; else CryptoError or KeyMismatch."""
     kind = magic.decode()
     if len(message) < shape.size or message[:4] != magic:
@@ -19,7 +19,7 @@ def header(engine: str, shape: struct.Struct, magic: bytes, message: bytes, key:
     return fields[2:]
 
 
-def sized(engine: str, magic: bytes, message: bytes, expected: int) -> None:
+def check_length(engine: str, magic: bytes, message: bytes, expected: int) -> None:
     """CryptoError unless a message has so many bytes."""
     if len(message) != expected:
         raise CryptoError(

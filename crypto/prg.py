@@ -21,7 +21,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from numpy.typing import NDArray
 
-from securevfl.crypto.key_derivation import KEY_BYTES, derive_key
+from securevfl.crypto.key_derivation import SYMMETRIC_KEY_BYTES, derive_key
 from securevfl.crypto.secret import Secret
 from securevfl.errors import CryptoError
 
@@ -33,7 +33,7 @@ _ZEROS = memoryview(bytes(1 << 16))  # a chunk that stays in the cache
 
 def random_words(count: int) -> NDArray[np.uint64]:
     """Draw `count` uniform words of 64 bits: a ChaCha20 keystream under a fresh key from the operating system."""
-    stream = Cipher(algorithms.ChaCha20(os.urandom(KEY_BYTES), bytes(16)), mode=None).encryptor()
+    stream = Cipher(algorithms.ChaCha20(os.urandom(SYMMETRIC_KEY_BYTES), bytes(16)), mode=None).encryptor()
     return np.frombuffer(stream.update(bytes(8 * count)), np.uint64)
 
 
@@ -52,7 +52,7 @@ class Prg(Secret):
     @classmethod
     def fresh(cls, label: str) -> Prg:
         """Make a generator under a key from the operating system, known to nobody else."""
-        return cls(os.urandom(KEY_BYTES), label)
+        return cls(os.urandom(SYMMETRIC_KEY_BYTES), label)
 
     def array(
         self, shape: int | tuple[int, ...], dtype: type[Unsigned], *, number: int | None = None

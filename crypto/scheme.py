@@ -27,14 +27,14 @@ from concurrent.futures import Executor
 from typing import Any, ClassVar, NamedTuple
 
 from securevfl.base.arrays import Floats
-from securevfl.base.chunked_matrix import Tall
+from securevfl.base.chunked_matrix import ChunkedMatrix
 from securevfl.crypto.secret import Secret
 from securevfl.errors import ShapeMismatch
 
-ROOM = 1 << 30  # bytes of plaintexts that are kept
+MAX_PLAINTEXT_BYTES = 1 << 30  # bytes of plaintexts that are kept
 
 
-class Shape(NamedTuple):
+class OpeningShape(NamedTuple):
     """What a key holder has agreed to open: J^T g for g (rows x outputs) and J (rows x columns).
 
     word: the bits of each value that are opened, if J and g are whole numbers and only so many are agreed; g then has
@@ -70,7 +70,7 @@ class KeyHolder(Secret, ABC):
         yield self.encrypt(g, bound=bound), True
 
     @abstractmethod
-    def open(self, blinded: bytes, shape: Shape) -> bytes:
+    def open(self, blinded: bytes, shape: OpeningShape) -> bytes:
         """Decrypts what `Evaluator.blind` made. The plaintexts are uniform to the holder.
 
         Beside the columns agreed it opens the checks that the evaluator adds to them, as many as both know. Where words
@@ -83,11 +83,11 @@ class Evaluator(ABC):
     """The party that owns J (n x d) and the holder's public key."""
 
     @abstractmethod
-    def prepare(self, J: Floats | Tall, *, room: int = ROOM) -> Any:
+    def prepare(self, J: Floats | ChunkedMatrix, *, max_bytes: int = MAX_PLAINTEXT_BYTES) -> Any:
         """J (n x d) in the form the product wants; made once a batch and kept. RangeError if J is not finite.
 
         Its `nbytes` says about what memory of this process it takes; `encode` and products may add to it, up to about
-        `room` bytes in each process that holds rows of J. ConfigError if the engine takes no tall matrix.
+        `max_bytes` bytes in each process that holds rows of J. ConfigError if the engine takes no tall matrix.
         """
 
     def encode(self, prepared: Any, sealed: bytes, onto: Any | None = None) -> None:  # noqa: B027
@@ -142,7 +142,7 @@ class LinearScheme(ABC):
         """Return the bits that are opened of J^T g (rows x columns) in words of so many bits, checks included."""
 
     @abstractmethod
-    def opened_size(self, shape: Shape) -> int:
+    def opened_size(self, shape: OpeningShape) -> int:
         """Return the bytes of what a holder opens of this shape, at most: the columns and the checks beside them."""
 
     @property

@@ -66,7 +66,7 @@ class ShareRing:
             octets = flat.astype("<u2").view(np.uint8).reshape(-1, 2)
             places = np.unpackbits(octets, axis=1, count=self.bits, bitorder="little")
             return np.packbits(places, bitorder="little").tobytes()
-        packing = Packing(self, flat.shape)
+        packing = IncrementalPacking(self, flat.shape)
         packing.put(slice(None), flat)
         return packing.packed()
 
@@ -106,7 +106,7 @@ class ShareRing:
         return words
 
 
-class Packing:
+class IncrementalPacking:
     """Elements (of a shape) that are packed some at a time, as `ShareRing.pack` packs all; of 16 bits or more."""
 
     def __init__(self, ring: ShareRing, shape: tuple[int, ...]) -> None:
@@ -123,7 +123,7 @@ class Packing:
         return self._octets.tobytes()
 
 
-def narrow(integers: Integers) -> Integers:
+def narrowest_integers(integers: Integers) -> Integers:
     """Convert the numbers to integers of 2 or 4 bytes each, if they fit."""
     low, high = (int(integers.min()), int(integers.max())) if integers.size else (0, 0)
     for kind in (np.int16, np.int32):
@@ -132,7 +132,7 @@ def narrow(integers: Integers) -> Integers:
     return integers
 
 
-class Factor:
+class IntegerFactor:
     """A fixed matrix A (m x n) of small integers, ready for products modulo 2^bits.
 
     RangeError if A is not a matrix of whole numbers or so large that a limb would have fewer than 8 bits.

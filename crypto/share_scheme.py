@@ -138,17 +138,17 @@ class ShareScheme(ABC):
         """About how long a product takes with V of n x c and W of n x d, both ends, on one core."""
 
 
-def encrypted(scheme: ShareScheme, key: bytes, V: Words, columns: int, uses: int) -> bytes:
+def encrypt_exported(scheme: ShareScheme, key: bytes, V: Words, columns: int, uses: int) -> bytes:
     """`ShareHolder.encrypt` in another process of the holder's party; key: the holder, exported."""
     return scheme.holder(key).encrypt(V, columns=columns, uses=uses)
 
 
-def multiplied(scheme: ShareScheme, public: bytes, coin: bytes, W: Integers, sealed: bytes) -> tuple[bytes, Words]:
+def multiply_once(scheme: ShareScheme, public: bytes, coin: bytes, W: Integers, sealed: bytes) -> tuple[bytes, Words]:
     """`ShareEvaluator.product` in another process of the evaluator's party."""
     evaluator = scheme.evaluator(public, coin)
     return evaluator.product(evaluator.prepare(W, once=True), sealed)
 
 
-def opened(scheme: ShareScheme, key: bytes, reply: bytes) -> Words:
+def open_exported(scheme: ShareScheme, key: bytes, reply: bytes) -> Words:
     """`ShareHolder.open` in another process of the holder's party."""
     return scheme.holder(key).open(reply)

@@ -107,7 +107,7 @@ class SumTrees:
     T2: SumTree
 
 
-def balanced(order: Sequence[int], root: int) -> SumTree:
+def balanced_tree(order: Sequence[int], root: int) -> SumTree:
     """Build the binary tree that halves `order` again and again: depth ceil(log2 q). A half is headed by its first
     party.
 
@@ -134,17 +134,17 @@ def balanced(order: Sequence[int], root: int) -> SumTree:
     return SumTree(tuple(tuple(level) for level in levels), root)
 
 
-def star(parties: Iterable[int], root: int) -> SumTree:
+def star_tree(parties: Iterable[int], root: int) -> SumTree:
     """Everyone sends to the root at once. Fit for sums that need no mask: the root sees each part."""
     return SumTree((tuple((party, root) for party in sorted(set(parties) - {root})),), root)
 
 
-def chain(order: Sequence[int]) -> SumTree:
+def chain_tree(order: Sequence[int]) -> SumTree:
     """Each sends to the next; the last is the root. Depth q - 1."""
     return SumTree(tuple(((sender, to),) for sender, to in pairwise(order)), order[-1])
 
 
-def totally_different(t1: SumTree, t2: SumTree) -> bool:
+def are_totally_different(t1: SumTree, t2: SumTree) -> bool:
     """Definition 2: no subtree in common of more than one party, other than all parties. ConfigError as below."""
     _check_pair(t1, t2)
     return not (t1.subtrees() & t2.subtrees()) - {t1.parties}
@@ -207,11 +207,11 @@ def build_trees(q: int, root: int, seed: bytes) -> SumTrees:
     prg = Prg(hashlib.sha256(seed).digest(), "public tree labels")
 
     def shuffled() -> SumTree:
-        return balanced(np.argsort(prg.array(q, np.uint64), kind="stable").tolist(), root)
+        return balanced_tree(np.argsort(prg.array(q, np.uint64), kind="stable").tolist(), root)
 
     for _ in range(_TRIES):
         T1, T2 = shuffled(), shuffled()
-        if totally_different(T1, T2) and not _learn_alone(T1, T2):
+        if are_totally_different(T1, T2) and not _learn_alone(T1, T2):
             return SumTrees(T1, T2)
     raise ConfigError(f"masked sum over trees: no fit pair for {q} parties in {_TRIES} tries; take another seed")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from securevfl.base.roles import Roles
 from securevfl.families import METHODS
-from securevfl.families.fdml.stored_sum import STORED
+from securevfl.families.fdml.stored_sums import STORED
 from securevfl.job import Job
 from securevfl.organisations import (
     correlate,
@@ -19,10 +19,10 @@ from securevfl.organisations import (
     scoring,
 )
 from securevfl.protocols import handshake
-from securevfl.protocols.alignment import psi, standing
-from securevfl.protocols.choice import RESIDUALS, SUMS
-from securevfl.protocols.declared import Declared
-from securevfl.protocols.shares.column_correlations import FEWEST, ProductNumbers
+from securevfl.protocols.alignment import online_lookup, psi
+from securevfl.protocols.declarations import MessageDeclaration
+from securevfl.protocols.protocol_options import RESIDUALS, SUMS
+from securevfl.protocols.shares.column_correlations import MIN_CORRELATION_ROWS, CorrelationEncoding
 from securevfl.protocols.shares.share_schemes import SHARE_SCHEMES
 from securevfl.runtime.codec import Message
 
@@ -37,7 +37,7 @@ class Section:
     title: str
     assumes: str
     breaks: str
-    declared: list[Declared]
+    declared: list[MessageDeclaration]
 
 
 def sections() -> list[Section]:
@@ -78,7 +78,7 @@ def sections() -> list[Section]:
         for source in (peer_session, prediction_session, scoring, line_measurement)
         for each in source.declares(_ROLES)
     ]
-    strength = SHARE_SCHEMES["own"](ProductNumbers(FEWEST).bits).strength
+    strength = SHARE_SCHEMES["own"](CorrelationEncoding(MIN_CORRELATION_ROWS).bits).strength
     both = "none needed: who asks is told the sums"
     return [
         *found,
@@ -133,7 +133,7 @@ def _standing() -> Section:
         "Questions about a standing table, two parties",
         "the one-more gap Diffie-Hellman assumption on Curve25519, hashes as random oracles",
         "the two parties together hold both sets",
-        standing.declares(),
+        online_lookup.declares(),
     )
 
 

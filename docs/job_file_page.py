@@ -17,23 +17,26 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import annotated_types
 from pydantic.fields import FieldInfo
 
-from securevfl.base.config import Config, Named, Registry
+from securevfl.base.config import Config, NamedOption, Registry
 from securevfl.data.preparation import Preparation
 from securevfl.data.woe import Woe
 from securevfl.errors import ConfigError
 from securevfl.families import leak_kinds
 from securevfl.families.fdml.local_noise import LocalNoise
-from securevfl.families.fdml.stored_sum import STORED, StoredSum
+from securevfl.families.fdml.stored_sum import StoredSum
+from securevfl.families.fdml.stored_sums import STORED
 from securevfl.job import Job
 from securevfl.models import MODELS, metrics
 from securevfl.models.base import Model
 from securevfl.models.losses import LOSSES
 from securevfl.models.row_weights import Weights
 from securevfl.optim import OPTIMIZERS
-from securevfl.optim.rules import RULES, Rule, Training
+from securevfl.optim.optimizer import Training
+from securevfl.optim.rule_choice import RULES
+from securevfl.optim.rules import Rule
 from securevfl.options import Patience, Target
-from securevfl.protocols.choice import RESIDUALS, SUMS, Protocol
 from securevfl.protocols.engines import ENGINES, Engine
+from securevfl.protocols.protocol_options import RESIDUALS, SUMS, Protocol
 from securevfl.protocols.residuals.base import ResidualProtocol
 from securevfl.protocols.residuals.defences import DEFENCES, Defence
 from securevfl.protocols.shares.shares_options import Shares
@@ -203,7 +206,7 @@ def _bound(mark: Any) -> str:
 def _default(field: FieldInfo) -> str:
     value = field.get_default(call_default_factory=True)
     if isinstance(value, Config):
-        return _value(value.name) if isinstance(value, Named) else "as below"
+        return _value(value.name) if isinstance(value, NamedOption) else "as below"
     return "none" if value is None else _value(value)
 
 

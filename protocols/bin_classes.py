@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.base.chunked_matrix import Rows, made
+from securevfl.base.chunked_matrix import RowSource, materialize
 from securevfl.errors import ProtocolError
 from securevfl.protocols.differentiable import FixedJacobian
 from securevfl.protocols.party_context import PartyContext
@@ -35,7 +35,7 @@ EVIDENCE_SUBCHANNEL = "evidence"
 _OFF = 0.4  # how far from a whole number of rows an opened count may be: a word is a quarter off where bins hold all
 
 
-def word_bits(rows: int) -> int:
+def count_bits(rows: int) -> int:
     """Return the bits of the word that tells a count among so many rows."""
     return (2 * rows - 1).bit_length()
 
@@ -47,14 +47,14 @@ def tell(context: PartyContext, residual: ResidualProtocol, later: NDArray[np.bo
     role.close()
 
 
-def ask(context: PartyContext, residual: ResidualProtocol, bins: Rows, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+def ask(context: PartyContext, residual: ResidualProtocol, bins: RowSource, rows: NDArray[np.intp]) -> NDArray[np.intp]:
     """Ask, as a passive party, how many rows of the positive class (k,) each of its bins (n x k) has.
 
     rows: how many rows each bin has. ProtocolError if what comes back are no counts of rows.
     """
     role = residual.passive(context, _agreed(len(bins)))
-    J: Floats = made(bins)  # type: ignore[assignment]  # where it is tall, products take it all the same
-    with context.channel.gate.on("bins"):
+    J: Floats = materialize(bins)  # type: ignore[assignment]  # where it is tall, products take it all the same
+    with context.channel.gate.about_rows("bins"):
         opened = role.reply().gradient(FixedJacobian(), Batch(0, 0, J))[:, 0]  # 2
     role.close()
     counts = (opened + rows) / 2  # 3
@@ -69,4 +69,4 @@ def ask(context: PartyContext, residual: ResidualProtocol, bins: Rows, rows: NDA
 
 
 def _agreed(rows: int) -> Agreement:
-    return Agreement(group="bins", word=word_bits(rows))
+    return Agreement(group="bins", word=count_bits(rows))

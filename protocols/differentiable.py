@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.base.chunked_matrix import Stretch, Tall
+from securevfl.base.chunked_matrix import ChunkedMatrix, RowChunk
 
 
 @dataclass(frozen=True)
@@ -20,13 +20,13 @@ class Jacobian:
     otherwise        `matrix` is (n c x p), in row i c + j the derivatives of H_ij by all p parameters. J^T g is (p,).
     """
 
-    matrix: Floats | Tall
+    matrix: Floats | ChunkedMatrix
     shares_outputs: bool = True
 
     @property
     def dense(self) -> Floats:
         """The matrix with all its rows in memory."""
-        if not isinstance(self.matrix, Tall):
+        if not isinstance(self.matrix, ChunkedMatrix):
             return self.matrix
         return np.concatenate([part.run(_rows).result() for part in self.matrix.parts])
 
@@ -35,7 +35,7 @@ class Jacobian:
         return self.matrix.T @ g if self.shares_outputs else (self.matrix.T @ g.reshape(-1, 1))[:, 0]
 
 
-def _rows(stretch: Stretch) -> Floats:
+def _rows(stretch: RowChunk) -> Floats:
     return np.concatenate([block for _, block in stretch.blocks()])
 
 

@@ -8,20 +8,20 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, SerializeAsAny
 
-from securevfl.base.config import Named, Registry
+from securevfl.base.config import NamedOption, Registry
 from securevfl.crypto.kernel.gradient import KernelGradient
-from securevfl.crypto.lattice.lattice_gradient import LatticeScheme
+from securevfl.crypto.lattice.lattice_gradient import LatticeGradient
 from securevfl.crypto.lattice.lattice_sum import LatticeSum
 from securevfl.crypto.paillier.paillier_product import PaillierScheme
 from securevfl.crypto.paillier.paillier_sum import PaillierSum
 from securevfl.crypto.scheme import AdditiveScheme, LinearScheme
-from securevfl.protocols.declared import MessageProtocol
+from securevfl.protocols.message_protocol import MessageProtocol
 from securevfl.protocols.party_context import PartyContext
 
 Library = Literal["own", "seal"]  # whose code the same protocol runs on
 
 
-class Engine(Named, ABC):
+class Engine(NamedOption, ABC):
     """An encryption scheme at one strength, as a run chooses it."""
 
     assumption: ClassVar[str]  # what its ciphertexts rest on
@@ -39,7 +39,7 @@ class Engine(Named, ABC):
         return {"": cls()}
 
     @property
-    def quick(self) -> Self:
+    def with_smallest_keys(self) -> Self:
         """The same with the smallest keys that are allowed, for tests."""
         return self
 
@@ -66,7 +66,7 @@ class Paillier(Engine):
         self.scheme()
 
     @property
-    def quick(self) -> Self:
+    def with_smallest_keys(self) -> Self:
         return self.model_copy(update={"bits": 2048})
 
     def scheme(self) -> LinearScheme:
@@ -103,7 +103,7 @@ def _paillier(bits: int) -> LinearScheme:
 
 @lru_cache(maxsize=2)
 def _lattice(library: Library) -> LinearScheme:
-    return LatticeScheme() if library == "seal" else KernelGradient()
+    return LatticeGradient() if library == "seal" else KernelGradient()
 
 
 ENGINES: Registry[Engine] = Registry("engine", Paillier, Ckks)
@@ -123,8 +123,8 @@ class Encrypted(MessageProtocol):
         return context.meter.linear(self.engine.scheme())
 
     @property
-    def quick(self) -> Self:
-        return self.model_copy(update={"engine": self.engine.quick})
+    def with_smallest_keys(self) -> Self:
+        return self.model_copy(update={"engine": self.engine.with_smallest_keys})
 
     @property
     def encrypts(self) -> bool:

@@ -15,8 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from securevfl.base.roles import LEAD, Roles
-from securevfl.protocols.declared import Declared, Reveal, permit_sizes
-from securevfl.runtime.channel import Abort, Channel, DisclosingMessage
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
+from securevfl.protocols.permits import permit_sizes
+from securevfl.runtime.abort import Abort
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.disclosure_gate import DisclosingMessage
 
 _SIZES = (
     "digests of the job and, keyed by the session, of the row order; role; numbers of rows, columns, parameters, "
@@ -54,8 +57,8 @@ class StopDecision(DisclosingMessage, frozen=True):
     step."""
 
     stop: bool
-    best: bool
-    back: bool
+    is_best: bool
+    roll_back: bool
 
 
 def exchange_hellos(channel: Channel, parties: Iterable[str], own: RunHello) -> dict[str, RunHello]:
@@ -67,11 +70,14 @@ def exchange_hellos(channel: Channel, parties: Iterable[str], own: RunHello) -> 
     return {name: heard.get(name, own) for name in parties}
 
 
-def declares(roles: Roles) -> list[Declared]:
+def declares(roles: Roles) -> list[MessageDeclaration]:
     """Declare what these messages reveal, and `Abort`, which any party may send at any time."""
     rest = dict.fromkeys(roles.role(name) for name in roles.others(roles.lead))
     return [
-        *(Declared(RunHello, sender, receiver, Reveal("plain", _SIZES)) for sender, receiver in roles.pairs()),
-        *(Declared(StopDecision, LEAD, role, Reveal("plain", _VERDICT)) for role in rest),
-        *(Declared(Abort, sender, receiver, Reveal("plain", _STOPPED)) for sender, receiver in roles.pairs()),
+        *(
+            MessageDeclaration(RunHello, sender, receiver, Reveal("plain", _SIZES))
+            for sender, receiver in roles.pairs()
+        ),
+        *(MessageDeclaration(StopDecision, LEAD, role, Reveal("plain", _VERDICT)) for role in rest),
+        *(MessageDeclaration(Abort, sender, receiver, Reveal("plain", _STOPPED)) for sender, receiver in roles.pairs()),
     ]

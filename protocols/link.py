@@ -15,23 +15,20 @@ party stops, and its channel with it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
 from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import Self, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from securevfl.base.arrays import Floats, RowSlices
-from securevfl.protocols.declared import Release, permit_stop_decision
-from securevfl.protocols.notes import Summed
+from securevfl.base.arrays import Floats
+from securevfl.protocols.message_protocol import Release
+from securevfl.protocols.observations import SumFinished
 from securevfl.protocols.party_context import PartyContext
+from securevfl.protocols.permits import permit_stop_decision
 from securevfl.protocols.residuals.base import ActiveResidual, Batch, PassiveResidual, Reply
 from securevfl.protocols.sums.base import SumRole
-from securevfl.runtime.clock import Kind
+from securevfl.runtime.background_task import BackgroundTask
 from securevfl.runtime.codec import Message
-from securevfl.runtime.threads import BackgroundTask
+from securevfl.runtime.costs import Kind
 
 M = TypeVar("M", bound=Message)
 
@@ -80,9 +77,9 @@ class ActiveLink(Link):
 
     def ahead(self, batch: Batch) -> Floats:
         """Return the sum on the batch of a later round, whose parts are on their way."""
-        self._channel.clock.offloaded(Kind.LOCAL, batch.elsewhere)
+        self._channel.clock.offloaded(Kind.LOCAL, batch.worker_seconds)
         total: Floats = self._sums.collect((len(batch.X), self._outputs), self._space)
-        self._channel.note(Summed(batch.index))
+        self._channel.note(SumFinished(batch.index))
         return total
 
     def tell(self, message: Message, subchannel: str) -> None:
@@ -92,15 +89,15 @@ class ActiveLink(Link):
             permit = permit_stop_decision(self._channel, passive)
             self._channel.send(passive, message, f"{self._subchannel}/{subchannel}", permit=permit)
 
-    def sum_beside(self, batch: Batch) -> BackgroundTask[Floats]:
+    def sum_in_background(self, batch: Batch) -> BackgroundTask[Floats]:
         """`sum` in a thread of its own, whose result it is; one at a time."""
         return BackgroundTask(self._channel, lambda: self.sum(batch), "exchange")
 
     def publish(
-        self, g: Floats, batch: Batch, *, to: Collection[str] | None = None, again: Release | None = None
+        self, g: Floats, batch: Batch, *, to: Collection[str] | None = None, resend_of: Release | None = None
     ) -> None:
         """Send g (n x c) of a batch to all passive parties, unless told otherwise; `again` as for residuals."""
-        self._residual.publish(g, epoch=batch.epoch, to=self.passives if to is None else to, again=again)
+        self._residual.publish(g, epoch=batch.epoch, to=self.passives if to is None else to, resend_of=resend_of)
 
 
 class PassiveLink(Link):
@@ -128,11 +125,11 @@ class PassiveLink(Link):
     def contribute(self, H: Floats, batch: Batch) -> None:
         """Send this party's H_k (n x c) to the sum."""
         self.rounds += 1
-        self._context.channel.clock.offloaded(Kind.LOCAL, batch.elsewhere)
+        self._context.channel.clock.offloaded(Kind.LOCAL, batch.worker_seconds)
         self._sums.contribute(self._shown(H, batch), self._context.reals)
-        self._context.channel.note(Summed(batch.index))
+        self._context.channel.note(SumFinished(batch.index))
 
-    def exchange_beside(self, H: Floats, batch: Batch) -> BackgroundTask[Reply]:
+    def exchange_in_background(self, H: Floats, batch: Batch) -> BackgroundTask[Reply]:
         """`contribute` and then `reply` in a thread of its own, whose result that is; one at a time."""
 
         def exchange() -> Reply:
@@ -148,54 +145,3 @@ class PassiveLink(Link):
     def reply(self) -> Reply:
         """Receive the next residual that the active party publishes to this party."""
         return self._residual.reply()
-
-
-# Joint prediction: f = sum_k H_k on rows that all parties have, told to the active party alone.
-#
-# 1. passive k -> active   its part of the sum, as the job's sum protocol sends it
-#    active                adds its own H, or feeds a model of its own with it, and sees f (m x c)
-#
-# What the active party learns beyond f is what the sum protocol declares. Rows go in blocks, so that a table of any
-# length fits in memory and in a frame.
-
-BLOCK = 65_536  # rows a message
-
-
-class ScoringPart(Protocol):
-    """One party's part of the model: its own numbers a row, and at the active party f from those of all others."""
-
-    def forward(self, X: Floats) -> Floats: ...
-
-    def joined(self, X: Floats, others: Floats) -> Floats: ...
-
-
-@dataclass(frozen=True)
-class AskedRows:
-    """New rows that are asked about: digests of their ids, and this party's columns (m x d) before any scaling. barred:
-    those (m,) of which this party tells nothing."""
-
-    ids: Sequence[bytes]
-    raw: Floats
-    barred: NDArray[np.bool_] | None = None
-
-
-def predict(
-    context: PartyContext,
-    sums: SumRole,
-    part: ScoringPart,
-    rows: RowSlices,
-    outputs: int,
-    shown: Callable[[Floats, slice], Floats] = lambda H, block: H,
-) -> Floats | None:
-    """f (m x outputs) on m rows at the active party, None elsewhere. All parties call it at the same point.
-
-    shown: this party's numbers of a block of these rows as they may be sent.
-    """
-    f = np.empty((len(rows), outputs))
-    for start in range(0, len(rows), BLOCK):
-        block = slice(start, min(start + BLOCK, len(rows)))
-        if context.me == context.active:
-            f[block] = part.joined(rows[block], sums.collect((block.stop - start, context.outputs), context.reals))  # 1
-        else:
-            sums.contribute(shown(part.forward(rows[block]), block), context.reals)  # 1
-    return f if context.me == context.active else None

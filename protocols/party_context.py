@@ -8,9 +8,9 @@ from functools import cached_property
 from pathlib import Path
 
 from securevfl.base.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, Roles
-from securevfl.protocols.declared import DOUBLES, Reals
+from securevfl.protocols.number_spaces import DOUBLES, Reals
 from securevfl.runtime.channel import Channel
-from securevfl.runtime.executor import Meter
+from securevfl.runtime.meter import Meter
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class PartyContext:
     parameters: Mapping[str, int] = field(default_factory=dict)
     seed: int = 0
     subchannel: str = ""
-    noise: bytes = field(default=b"", repr=False)
-    released: int = 0
+    noise_key: bytes = field(default=b"", repr=False)
+    residuals_sent: int = 0
     columns: Mapping[str, int] = field(default_factory=dict)
     resources: LocalResources = LocalResources()
     model: object = field(default=None, repr=False)
@@ -71,22 +71,22 @@ class PartyContext:
     @cached_property
     def active(self) -> str:
         """The name of the one party that has the labels."""
-        return self.roles.the(ACTIVE)
+        return self.roles.only(ACTIVE)
 
     @cached_property
     def passives(self) -> tuple[str, ...]:
         """The names of the parties that have columns alone."""
-        return self.roles.having(PASSIVE)
+        return self.roles.with_role(PASSIVE)
 
     @cached_property
     def collector(self) -> str:
         """The name of the party that a sum is for."""
-        return self.roles.the(COLLECTOR)
+        return self.roles.only(COLLECTOR)
 
     @cached_property
     def contributors(self) -> tuple[str, ...]:
         """Whose parts are in a sum."""
-        return self.roles.having(CONTRIBUTOR)
+        return self.roles.with_role(CONTRIBUTOR)
 
     def sum_to(
         self, collector: str, contributors: Sequence[str] = (), *, subchannel: str | None = None

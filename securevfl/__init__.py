@@ -24,11 +24,11 @@ if TYPE_CHECKING:  # the one list of public names: type checkers see it here, an
     from securevfl.data.party import Helper as Helper
     from securevfl.data.party import Party as Party
     from securevfl.data.preparation import Preparation as Preparation
-    from securevfl.families.fdml.fdml_player import FDML as FDML
+    from securevfl.families.fdml.fdml_optimizer import FDML as FDML
     from securevfl.families.fdml.local_noise import LocalNoise as LocalNoise
-    from securevfl.families.fdml.stored_sum import StoredMasks as StoredMasks
-    from securevfl.families.fdml.stored_sum import StoredOpen as StoredOpen
-    from securevfl.families.fdskl.fdskl import FDSKL as FDSKL
+    from securevfl.families.fdml.masked_store import StoredMasks as StoredMasks
+    from securevfl.families.fdml.open_store import StoredOpen as StoredOpen
+    from securevfl.families.fdskl.fdskl_optimizer import FDSKL as FDSKL
     from securevfl.families.fdskl.kernel_model import Kernel as Kernel
     from securevfl.families.transfer.transfer_model import Transfer as Transfer
     from securevfl.job import Job as Job
@@ -49,17 +49,17 @@ if TYPE_CHECKING:  # the one list of public names: type checkers see it here, an
     from securevfl.models.neural import Neural as Neural
     from securevfl.models.torch_model import TorchModel as TorchModel
     from securevfl.models.trees import Trees as Trees
+    from securevfl.optim.adagrad import AdaGrad as AdaGrad
+    from securevfl.optim.adam import Adam as Adam
+    from securevfl.optim.block_descent import BlockDescent as BlockDescent
     from securevfl.optim.block_newton import BlockNewton as BlockNewton
     from securevfl.optim.celu import CeluVFL as CeluVFL
     from securevfl.optim.fedbcd import FedBCD as FedBCD
     from securevfl.optim.fedbcd import FedPBCD as FedPBCD
     from securevfl.optim.fedbcd import FedSGD as FedSGD
-    from securevfl.optim.rounds import Pipeline as Pipeline
-    from securevfl.optim.rules import AdaGrad as AdaGrad
-    from securevfl.optim.rules import Adam as Adam
-    from securevfl.optim.rules import BlockDescent as BlockDescent
-    from securevfl.optim.rules import Momentum as Momentum
-    from securevfl.optim.rules import Proximal as Proximal
+    from securevfl.optim.momentum import Momentum as Momentum
+    from securevfl.optim.pipeline import Pipeline as Pipeline
+    from securevfl.optim.proximal import Proximal as Proximal
     from securevfl.optim.rules import Sgd as Sgd
     from securevfl.options import Target as Target
     from securevfl.organisations.correlate import correlate as correlate
@@ -69,19 +69,19 @@ if TYPE_CHECKING:  # the one list of public names: type checkers see it here, an
     from securevfl.organisations.fairness_by_group import simulate_group_rates as simulate_group_rates
     from securevfl.organisations.join import join as join
     from securevfl.organisations.predict import predict_with as predict_with
-    from securevfl.protocols.choice import Protocol as Protocol
     from securevfl.protocols.engines import Ckks as Ckks
     from securevfl.protocols.engines import Paillier as Paillier
+    from securevfl.protocols.protocol_options import Protocol as Protocol
     from securevfl.protocols.residuals import defences as defences
     from securevfl.protocols.residuals.open_residual import OpenResidual as OpenResidual
     from securevfl.protocols.residuals.sealed_residual import SealedResidual as SealedResidual
     from securevfl.protocols.shares.shares_options import Shares as Shares
-    from securevfl.protocols.sums.base import DirectSum as DirectSum
     from securevfl.protocols.sums.cipher_sum import CipherSum as CipherSum
+    from securevfl.protocols.sums.direct_sum import DirectSum as DirectSum
     from securevfl.protocols.sums.pairwise_sum import PairwiseSum as PairwiseSum
     from securevfl.protocols.sums.tree_sum import TreeSum as TreeSum
-    from securevfl.runtime.clock import Network as Network
-    from securevfl.runtime.clock import Pauses as Pauses
+    from securevfl.runtime.network import Network as Network
+    from securevfl.runtime.network import Pauses as Pauses
     from securevfl.training.comparison import compare as compare
     from securevfl.training.description import describe as describe
     from securevfl.training.run import Run as Run

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from pydantic import field_validator, model_validator
 
-from securevfl.base.config import flat, plain
+from securevfl.base.config import flatten, to_plain
 from securevfl.base.extensions import Extension
 from securevfl.data.party import Party
 from securevfl.display import html
 from securevfl.errors import ConfigError, PartiesError
 from securevfl.families import EXTENSIONS, METHODS, leak_kinds
-from securevfl.families.base import Method
+from securevfl.families.family import Method
 from securevfl.models import MODELS, metrics
 from securevfl.models.log_link_losses import LogLinkLoss
 from securevfl.optim import OPTIMIZERS
@@ -150,10 +150,10 @@ class Job(JobOptions):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the job as plain data: what a job file holds and what the digest covers."""
-        return plain(self)
+        return to_plain(self)
 
     def _repr_html_(self) -> str:
-        return f"<p><b>Job</b> {self.digest.hex()[:16]}</p>{html.facts(flat(self.to_dict()))}"
+        return f"<p><b>Job</b> {self.digest.hex()[:16]}</p>{html.facts(flatten(self.to_dict()))}"
 
     @property
     def digest(self) -> bytes:

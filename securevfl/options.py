@@ -20,8 +20,8 @@ from securevfl.models.loss import Loss
 from securevfl.models.row_weights import WeightedLoss, Weights
 from securevfl.optim import OPTIMIZERS
 from securevfl.optim.defaults import filled
-from securevfl.optim.rules import Training
-from securevfl.protocols.choice import Protocol
+from securevfl.optim.optimizer import Training
+from securevfl.protocols.protocol_options import Protocol
 
 
 class Target(Config):
@@ -178,7 +178,7 @@ class JobOptions(Config):
     def moves(self) -> bool:
         """Whether what a passive party opens are other equations in every local step: its Jacobian moves with the
         weights, or it weighs rows anew."""
-        return not self.model.static_jacobian or self.optimizer.reweighs
+        return not self.model.static_jacobian or self.optimizer.weighs_instances
 
     @property
     def equations(self) -> int:
@@ -205,7 +205,7 @@ class JobOptions(Config):
     def verdicts(self) -> int:
         """Rounds between evaluations after which the leading party tells the others how to go on; 0 where it does
         not."""
-        return self.evaluation_interval if self.stops_early or self.optimizer.dares else 0
+        return self.evaluation_interval if self.stops_early or self.optimizer.may_overshoot else 0
 
 
 def _there(value: Any) -> Any:

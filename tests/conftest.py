@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from securevfl.errors import TransportError
-from securevfl.families.player import BatchPlayer
+from securevfl.families.batch_participant import BatchPlayer
 from tests.small_keys import small
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -72,7 +72,7 @@ def _exact_outputs_of_a_module(request: pytest.FixtureRequest) -> Iterator[None]
 @pytest.fixture(autouse=True)
 def _exact_outputs(request: pytest.FixtureRequest) -> Iterator[None]:
     """In tests that are marked `exact_outputs` models are compared to the last digit; in all others H is rounded, as in
-    the package (`securevfl.families.player`)."""
+    the package (`securevfl.families.participant`)."""
     with _as_they_are() if request.node.get_closest_marker("exact_outputs") else nullcontext():
         yield
 

@@ -68,7 +68,7 @@ def small() -> Iterator[None]:
     """Take keys of 1,024 bits, from the pool, while the block runs."""
     try:
         with (
-            mock.patch.object(paillier_keys, "MIN_BITS", BITS),
+            mock.patch.object(paillier_keys, "MIN_PAILLIER_BITS", BITS),
             mock.patch.object(SecretKey, "generate", staticmethod(_from_pool)),
         ):
             yield

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from securevfl.base.files import check_writable, close_to_others, write_whole, writing_whole
-from securevfl.base.machine import one_thread
-from securevfl.base.spill_file import Spool
+from securevfl.base.files import atomic_writer, check_writable, restrict_to_owner, write_atomic
+from securevfl.base.machine import single_threaded_blas
+from securevfl.base.spill_file import SpillFile
 from securevfl.errors import ConfigError, StorageError
 from tests.forked import run_forked
 
@@ -36,21 +36,21 @@ def test_the_draft_of_a_killed_process_goes_with_the_next_one(tmp_path: Path) ->
     others = [f".model.json.{os.getppid()}", f".model.json.{10**30}", ".model.json.old", f".other{draft.suffix}"]
     for name in others:
         (tmp_path / name).write_bytes(b"")
-    write_whole(path, b"whole")
+    write_atomic(path, b"whole")
     assert path.read_bytes() == b"whole"
     assert sorted(each.name for each in tmp_path.iterdir()) == sorted([*others, path.name])
 
 
 def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "model.json"
-    write_whole(path, b"old")
+    write_atomic(path, b"old")
 
     def full(file: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(StorageError, match=r"model.json: .*No space left on device.*make room"):
-        write_whole(path, b"new")
+        write_atomic(path, b"new")
     assert [each.name for each in tmp_path.iterdir()] == ["model.json"]
     assert path.read_bytes() == b"old"
     assert path.stat().st_mode & 0o777 == 0o600
@@ -62,7 +62,7 @@ def test_what_is_no_regular_file_is_written_and_stays(tmp_path: Path) -> None:
     check_writable(pipe)
     reader = threading.Thread(target=lambda: got.append(pipe.read_bytes()))
     reader.start()
-    write_whole(pipe, b"whole")
+    write_atomic(pipe, b"whole")
     reader.join(60)
     assert got == [b"whole"]
     assert stat.S_ISFIFO(pipe.lstat().st_mode)
@@ -84,7 +84,7 @@ def full(tmp_path: Path) -> Path:
 def test_a_device_is_not_replaced_and_what_it_lacks_is_told(full: Path) -> None:
     check_writable(full)
     with pytest.raises(StorageError, match=r"full: .*No space left on device.*make room"):
-        write_whole(full, b"whole")
+        write_atomic(full, b"whole")
     assert stat.S_ISCHR(full.lstat().st_mode)
 
 
@@ -94,7 +94,7 @@ def test_a_link_stays_and_its_file_is_written_whole(tmp_path: Path) -> None:
     link.symlink_to(target)
     for content in (b"first", b"second"):  # the target is not there, then it is
         check_writable(link)
-        write_whole(link, content)
+        write_atomic(link, content)
         assert link.is_symlink()
         assert target.read_bytes() == content
     assert target.stat().st_mode & 0o777 == 0o600
@@ -103,22 +103,22 @@ def test_a_link_stays_and_its_file_is_written_whole(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a file was expected"):
         check_writable(link)
     with pytest.raises(StorageError, match="directory"):
-        write_whole(link, b"third")
+        write_atomic(link, b"third")
 
 
 def test_errors_of_another_file_are_not_those_of_the_file_that_is_written(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError), writing_whole(tmp_path / "out"):
+    with pytest.raises(FileNotFoundError), atomic_writer(tmp_path / "out"):
         (tmp_path / "nowhere").read_bytes()
     assert not list(tmp_path.iterdir())
 
 
 def test_folders_that_are_made_for_a_file_are_closed_to_others(tmp_path: Path) -> None:
     (tmp_path / "open").mkdir(mode=0o755)
-    write_whole(tmp_path / "open" / "states" / "deep" / "state.json", b"secret")
+    write_atomic(tmp_path / "open" / "states" / "deep" / "state.json", b"secret")
     modes = [path.stat().st_mode & 0o777 for path in sorted((tmp_path / "open").rglob("*"))]
     assert modes == [0o700, 0o700, 0o600]
     assert (tmp_path / "open").stat().st_mode & 0o777 == 0o755
-    close_to_others(tmp_path / "open")
+    restrict_to_owner(tmp_path / "open")
     assert (tmp_path / "open").stat().st_mode & 0o777 == 0o700
 
 
@@ -126,7 +126,7 @@ def test_folders_that_are_made_for_a_file_are_closed_to_others(tmp_path: Path) -
 def test_a_spool_gives_back_what_was_put_or_nothing(
     tmp_path: Path, full: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = Spool[int](tmp_path / "ahead")
+    kept = SpillFile[int](tmp_path / "ahead")
     put = [(np.arange(6, dtype=np.int16).reshape(2, 3), np.full((1, 2), 7, np.int32)), (np.zeros((0, 3)),)]
     if full:
         monkeypatch.setattr(os, "pwrite", lambda *_: (_ for _ in ()).throw(OSError(28, "no space")))
@@ -147,7 +147,7 @@ def test_linear_algebra_has_its_threads_back_after_the_last_of_several() -> None
         return [each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"]
 
     with threadpool_limits(2, user_api="blas"):
-        first, second = one_thread(), one_thread()
+        first, second = single_threaded_blas(), single_threaded_blas()
         first.__enter__()
         second.__enter__()
         first.__exit__(None, None, None)

@@ -30,13 +30,14 @@ from securevfl.audit.page import text
 from securevfl.audit.report import run_audit, unlooked
 from securevfl.errors import ConfigError, LeakageError
 from securevfl.families import METHODS
-from securevfl.families.base import Method
-from securevfl.families.fdml.stored_sum import STORED
+from securevfl.families.family import Method
+from securevfl.families.fdml.stored_sums import STORED
 from securevfl.models.losses import LOSSES
 from securevfl.optim import OPTIMIZERS
-from securevfl.optim.rules import RULES, Rule, Sgd
-from securevfl.protocols.choice import RESIDUALS, SUMS
+from securevfl.optim.rule_choice import RULES
+from securevfl.optim.rules import Rule, Sgd
 from securevfl.protocols.engines import ENGINES, Engine
+from securevfl.protocols.protocol_options import RESIDUALS, SUMS
 from securevfl.protocols.residuals.defences import DEFENCES
 from securevfl.protocols.sums.base import SumProtocol
 from securevfl.training.checkpoint import Checkpoints
@@ -171,7 +172,7 @@ def test_an_engine(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "## Residual: sealed (other)" in declarations.table()
     assert "Assumes: RLWE, 128-bit standard, under another name." in declarations.table()
     sealed = job(protocol=vfl.Protocol(residual="other"))
-    assert "SealedG" in vfl.explain(sealed, parties())
+    assert "ResidualCiphertext" in vfl.explain(sealed, parties())
     assert vfl.simulate(sealed, parties()).metrics["auc"] > 0.9
 
 

@@ -57,13 +57,14 @@ from securevfl.job import Job
 from securevfl.models import towers
 from securevfl.models.neural import Neural
 from securevfl.models.torch_model import TorchModel, torch
+from securevfl.optim.adagrad import AdaGrad
 from securevfl.optim.celu import CeluVFL
 from securevfl.optim.fedbcd import FedBCD, FedSGD
-from securevfl.optim.rounds import Pipeline
-from securevfl.optim.rules import AdaGrad, Optimizer
-from securevfl.protocols.choice import Protocol
+from securevfl.optim.optimizer import Optimizer
+from securevfl.optim.pipeline import Pipeline
+from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.residuals.open_residual import OpenResidual
-from securevfl.runtime.clock import Network
+from securevfl.runtime.network import Network
 from securevfl.training.simulate import simulate
 
 R, W, XI, DEPTH = 5, 5, 60.0, 3

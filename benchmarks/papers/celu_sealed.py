@@ -16,9 +16,9 @@ from securevfl.data.datasets import loans
 from securevfl.data.party import Party
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
+from securevfl.optim.adagrad import AdaGrad
 from securevfl.optim.celu import CeluVFL
-from securevfl.optim.rules import AdaGrad
-from securevfl.protocols.choice import Protocol
+from securevfl.protocols.protocol_options import Protocol
 from securevfl.training.simulate import simulate
 
 RESIDUALS = "open", "ckks"

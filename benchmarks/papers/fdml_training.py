@@ -14,16 +14,16 @@ import numpy as np
 from benchmarks.papers.study import DIVERGED, Choice, Rows, choose, development, mean, spread
 from benchmarks.tables import archive
 from securevfl.base.arrays import Floats
-from securevfl.base.extras import extra
+from securevfl.base.extras import import_extra
 from securevfl.data.party import Helper, Party
-from securevfl.families.fdml.fdml_player import FDML
+from securevfl.families.fdml.fdml_optimizer import FDML
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.models.metrics import area_under_curve
 from securevfl.models.neural import Neural
 from securevfl.models.torch_model import TorchModel, torch
-from securevfl.protocols.choice import Protocol
-from securevfl.runtime.clock import Network, Pauses
+from securevfl.protocols.protocol_options import Protocol
+from securevfl.runtime.network import Network, Pauses
 from securevfl.training.run import Run
 from securevfl.training.simulate import simulate
 
@@ -223,8 +223,8 @@ def first(run: Run, auc: float) -> tuple[float, float] | None:
 def central(plan: Plan, kind: Kind, parties: Sequence[Party], split: int, labelled: Party | None = None) -> float:
     """The AUC of scikit-learn's model on the columns of these parties, on the rows held out in this repetition."""
     lead = labelled or parties[0]
-    linear_model = extra("sklearn.linear_model", "sklearn", "the baselines")
-    neural_network = extra("sklearn.neural_network", "sklearn", "the baselines")
+    linear_model = import_extra("sklearn.linear_model", "sklearn", "the baselines")
+    neural_network = import_extra("sklearn.neural_network", "sklearn", "the baselines")
     schedule = job_of(plan, Setting("linear", 0), 1.0, split).schedule(lead.register)
     X, y = np.hstack([party.X for party in parties]), np.asarray(lead.y)
     if kind == "linear":
@@ -313,7 +313,7 @@ def plain(
     signs, weights = np.where(y == 1, 1.0, -1.0), [np.zeros(side.shape[1]) for side in sides]
     pushed: dict[int, list[Floats]] = {}
     curve: list[tuple[int, float]] = []
-    spent, visits = 0.0, list(schedule.visits())
+    spent, visits = 0.0, list(schedule.iterations())
     for t, visit in enumerate(visits):
         started = time.process_time()
         own = [side[visit.rows] for side in sides]

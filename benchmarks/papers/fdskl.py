@@ -36,12 +36,12 @@ from securevfl.base.arrays import Floats
 from securevfl.data.party import Party
 from securevfl.data.schedule import Schedule
 from securevfl.errors import DataError
-from securevfl.families.fdskl.fdskl import FDSKL
+from securevfl.families.fdskl.fdskl_optimizer import FDSKL
 from securevfl.families.fdskl.kernel_model import Kernel
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedBCD
-from securevfl.protocols.choice import Protocol
+from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.sums.tree_sum import TreeSum
 from securevfl.training.run import Run
 from securevfl.training.simulate import simulate

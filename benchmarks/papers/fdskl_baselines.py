@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.base.extras import extra
+from securevfl.base.extras import import_extra
 from securevfl.data.schedule import Schedule
-from securevfl.families.fdskl.fdskl import FDSKL, SAMPLE, blocks
-from securevfl.families.fdskl.kernel_model import Expansion, Frequencies, Kernel, cosines
+from securevfl.families.fdskl.fdskl_optimizer import FDSKL, SAMPLE, blocks
+from securevfl.families.fdskl.kernel_model import Kernel
+from securevfl.families.fdskl.random_features import Expansion, Frequencies, cosines
 from securevfl.models.losses import LOSSES
 
 RowNumbers = NDArray[np.intp]
@@ -28,7 +29,7 @@ _ME = "pooled"
 
 
 def _svc(**options: Any) -> Any:
-    return extra("sklearn.svm", "sklearn", "the baseline libsvm").SVC(**options)
+    return import_extra("sklearn.svm", "sklearn", "the baseline libsvm").SVC(**options)
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Split:
 def dsg(
     split: Split, model: Kernel, optimizer: FDSKL, *, batch_size: int, epochs: int, seed: int, curve: bool = False
 ) -> BaselineOutcome:
-    """The loop of `securevfl.families.fdskl.fdskl` by one who holds all columns."""
+    """The loop of `securevfl.families.fdskl.fdskl_family` by one who holds all columns."""
     started, apart = time.process_time(), 0.0
     frequencies, own = Frequencies(model, seed.to_bytes(32, "little"), split.X.shape[1]), Expansion(model)
     loss, y = LOSSES[model.loss_name], split.y[:, None]
@@ -91,7 +92,7 @@ def dsg(
     apart += time.process_time() - paused
     sample = range(min(len(parts), -(-SAMPLE // len(parts[-1]))))
     seen = []
-    for t, visit in enumerate(schedule.visits()):
+    for t, visit in enumerate(schedule.iterations()):
         k = next(turns)
         if optimizer.precondition and k not in P:
             phi = np.concatenate([own.phi(index, k) for index in sample])

@@ -37,7 +37,7 @@ from benchmarks.papers.study import (
     toll,
 )
 from benchmarks.tables import support2
-from securevfl.base.extras import extra
+from securevfl.base.extras import import_extra
 from securevfl.models.metrics import area_under_curve
 from securevfl.optim.fedbcd import FedBCD, FedSGD
 
@@ -192,7 +192,7 @@ def _job(plan: Plan, split: int) -> vfl.Job:
 
 def pooled_auc(tables: Sequence[vfl.Party], job: vfl.Job) -> float:
     """The AUC of scikit-learn's logistic regression on all columns, on the rows that the job holds out."""
-    regression = extra("sklearn.linear_model", "sklearn", "the pooled reference").LogisticRegression
+    regression = import_extra("sklearn.linear_model", "sklearn", "the pooled reference").LogisticRegression
     rows, y = job.schedule(tables[0].register), np.asarray(tables[0].y)
     X = np.hstack([party.X for party in tables])
     X = (X - X[rows.train].mean(axis=0)) / X[rows.train].std(axis=0).clip(1e-9)

@@ -41,19 +41,19 @@ from benchmarks.papers.study import (
     toll,
 )
 from benchmarks.tables import READERS
-from securevfl.base.extras import extra
+from securevfl.base.extras import import_extra
 from securevfl.data.party import Party
 from securevfl.errors import DataError
 from securevfl.families.transfer.transfer_model import Transfer
 from securevfl.job import Job
 from securevfl.models.metrics import area_under_curve
 from securevfl.optim.fedbcd import FedBCD
-from securevfl.protocols.choice import Protocol
 from securevfl.protocols.engines import Ckks
+from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.residuals.base import ResidualProtocol
 from securevfl.protocols.residuals.open_residual import OpenResidual
 from securevfl.protocols.residuals.sealed_residual import SealedResidual
-from securevfl.runtime.clock import Kind
+from securevfl.runtime.costs import Kind
 from securevfl.training.simulate import simulate
 
 GAMMA, L2 = 0.005, 1e-4
@@ -184,7 +184,7 @@ def _goals(parties: Sequence[Party], plan: Plan) -> list[float]:
 
 def _regression(side: Sequence[Party], y: Any, job: Job, lead: Party) -> float:
     """The AUC of scikit-learn's logistic regression on these columns."""
-    regression = extra("sklearn.linear_model", "sklearn", "the baselines").LogisticRegression
+    regression = import_extra("sklearn.linear_model", "sklearn", "the baselines").LogisticRegression
     schedule, X = job.schedule(lead.register), np.hstack([party.X for party in side])
     X = (X - X[schedule.train].mean(axis=0)) / X[schedule.train].std(axis=0).clip(1e-9)
     model = regression(max_iter=2000).fit(X[schedule.train], y[schedule.train])

@@ -31,13 +31,13 @@ from benchmarks.papers.study import (
     toll,
 )
 from benchmarks.tables import archive
-from securevfl.base.extras import extra
+from securevfl.base.extras import import_extra
 from securevfl.data.party import Party
 from securevfl.job import Job
 from securevfl.models.neural import Neural
 from securevfl.models.torch_model import TorchModel, torch
 from securevfl.optim.fedbcd import FedBCD, FedSGD
-from securevfl.protocols.choice import Protocol
+from securevfl.protocols.protocol_options import Protocol
 from securevfl.training.simulate import simulate
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def optimizer(q: int, mode: str, eta: float) -> FedBCD:
 
 def half(width: int, dense: int) -> nn.Module:
     """Two convolutions of so many channels, each followed by a 2 x 2 maximum, and a dense layer."""
-    layer = extra("torch.nn", "torch", "convolutional parties")
+    layer = import_extra("torch.nn", "torch", "convolutional parties")
     convolutions = [
         *(layer.Conv2d(1, width, 3, padding=1), layer.ReLU(), layer.MaxPool2d(2)),
         *(layer.Conv2d(width, width, 3, padding=1), layer.ReLU(), layer.MaxPool2d(2)),

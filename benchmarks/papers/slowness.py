@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.papers.study import Rows
-from securevfl.runtime.clock import Network, Pauses
+from securevfl.runtime.network import Network, Pauses
 
 
 @dataclass(frozen=True)

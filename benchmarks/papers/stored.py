@@ -20,8 +20,8 @@ from securevfl.families.fdml.stored_sum import StoredServer, StoredSum, StoredWo
 from securevfl.protocols.party_context import PartyContext
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import VirtualClock
-from securevfl.runtime.executor import Meter
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.party_threads import run_threads
 
 WORKERS = ("a", "b")
 
@@ -82,7 +82,7 @@ def _met(kind: StoredSum) -> tuple[StoredServer, dict[str, StoredWorker]]:
 
     def play(channel: Channel) -> StoredServer | StoredWorker:
         own = PartyContext(
-            channel, Roles.sum("server", WORKERS), Meter(channel.clock, channel.books), subchannel="stored"
+            channel, Roles.sum("server", WORKERS), Meter(channel.clock, channel.counters), subchannel="stored"
         )
         return kind.server(own, WORKERS) if channel.me == "server" else kind.worker(own, WORKERS)
 

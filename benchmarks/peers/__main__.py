@@ -24,7 +24,7 @@ from benchmarks.peers.pairs import PairFailed, between, run_pair
 from benchmarks.peers.plans import BETTER, NEAR, PARTS, SGB, System
 from securevfl.bench.result_file import machine
 from securevfl.errors import SecureVFLError
-from securevfl.runtime.clock import Network
+from securevfl.runtime.network import Network
 
 SCHEMA = "securevfl.bench.peers/1"
 RESULTS = Path(__file__).parent / "results"

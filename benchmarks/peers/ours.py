@@ -18,7 +18,7 @@ from benchmarks.peers.environments import run_quietly
 from benchmarks.peers.pairs import Line, PairFailed, Taken, between, run_pair
 from benchmarks.peers.tables import SIDES
 from securevfl.organisations.toml_writer import to_toml
-from securevfl.runtime.clock import Network
+from securevfl.runtime.network import Network
 from securevfl.training.model_part import ModelPart
 
 ROOT = Path(__file__).parents[2]

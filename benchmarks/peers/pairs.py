@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.delay import Direction, SlowLine, free_port
-from securevfl.runtime.clock import Network
+from securevfl.runtime.network import Network
 
 LONGEST = 3600.0  # seconds of a pair
 _SAMPLED = 0.1  # seconds between two looks at memory

@@ -15,7 +15,7 @@ import securevfl as vfl
 from benchmarks.real_tables import TABLES
 from securevfl.base.arrays import Floats
 from securevfl.errors import DataNotice
-from securevfl.families.sizes import as_prepared
+from securevfl.families.table_preparation import as_prepared
 
 SIDES = "bank", "shop"
 

@@ -15,7 +15,7 @@ import numpy as np
 from securevfl.base.arrays import Floats
 from securevfl.crypto.kernel.residues import Primes, matmul
 
-OTHER = 'library = "seal", at all parties'  # what to do where this machine can't be mended
+SEAL_OPTION = 'library = "seal", at all parties'  # what to do where this machine can't be mended
 
 _REMEDY = "install numpy from its wheels, which bring OpenBLAS"
 
@@ -25,13 +25,13 @@ _SHAPES = ((32, 16), (1, 1), (16, 48))  # rows and columns of the products tried
 
 
 @functools.cache
-def fault() -> str:
+def blas_problem() -> str:
     """Why the kernel must not be used on this machine, and what to do; nothing if it may. Found once a process."""
-    return blas_fault()
+    return find_blas_problem()
 
 
-def blas_fault() -> str:
-    """Test numpy's BLAS afresh and return what is wrong with it, as `fault` does from its cache; "" if nothing is."""
+def find_blas_problem() -> str:
+    """Test the BLAS of numpy and return what is wrong with it, or ""; `blas_problem` caches the result."""
     for primes in (Primes(24, 3), Primes(23, 4), Primes(20, 4)):
         terms = min(primes.terms, _MOST_TERMS)
         for rows, columns in _SHAPES:

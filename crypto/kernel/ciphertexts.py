@@ -22,11 +22,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.crypto.kernel.ntt import multiplier, transform
+from securevfl.crypto.kernel.ntt import multiplication_matrices, transform
 from securevfl.crypto.kernel.residue_bytes import pack, packed_size, unpack
-from securevfl.crypto.kernel.residue_products import multiplied, summed
+from securevfl.crypto.kernel.residue_products import add_product, multiply_residues
 from securevfl.crypto.kernel.residues import DEGREE, Primes
-from securevfl.crypto.kernel.ring_layout import GROUP, RingLayout
+from securevfl.crypto.kernel.ring_layout import BLOCKS_PER_GROUP, RingLayout
 from securevfl.crypto.kernel.ring_sampling import errors, ternary, uniform
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.secret import Secret
@@ -35,8 +35,8 @@ from securevfl.crypto.secret import Secret
 def column_groups(layout: RingLayout, d: int) -> Iterator[tuple[slice, slice]]:
     """Column blocks by groups, as they travel in answers, and the columns that are in each."""
     F = layout.column_blocks(d)
-    for at in range(0, F, GROUP):
-        stop = min(F, at + GROUP)
+    for at in range(0, F, BLOCKS_PER_GROUP):
+        stop = min(F, at + BLOCKS_PER_GROUP)
         yield slice(at, stop), slice(at * layout.columns, min(d, stop * layout.columns))
 
 
@@ -46,26 +46,26 @@ def answer_size(primes: Primes, layout: RingLayout, d: int) -> int:
     return blocks * packed_size(primes, DEGREE) + packed_size(primes, layout.c * d)
 
 
-def results(primes: Primes, layout: RingLayout, values: Floats) -> Floats:
+def wanted_coefficients(primes: Primes, layout: RingLayout, values: Floats) -> Floats:
     """Return what the wanted coefficients are (P, columns, outputs) of values (P, M, outputs, F): column after
     column."""
     found = transform(primes, layout.points).back(values, layout.wanted)
     return found.transpose(0, 3, 1, 2).reshape(len(primes), -1, values.shape[2])
 
 
-class Opener(Secret):
+class KernelSecretKey(Secret):
     """A secret key, and what is done with it."""
 
     def __init__(self, primes: Primes, secret: Floats) -> None:
         self._primes, self.secret = primes, secret
-        self._by_secret = functools.lru_cache(maxsize=2)(functools.partial(multiplier, primes, secret))
+        self._by_secret = functools.lru_cache(maxsize=2)(functools.partial(multiplication_matrices, primes, secret))
 
     def seal(self, layout: RingLayout, message: Floats, second: Floats, prg: Prg) -> bytes:
         """c0 of messages (P, M, outputs, blocks), residues, for a' = `second` (P, M, r, blocks); errors from `prg`."""
         primes, width = self._primes, message.shape[2]
         message += errors(prg, message.shape[1:])
         values = transform(primes, layout.points).forward(message)
-        hidden, _ = summed(primes, None, 0, self._by_secret(layout.r)[:, :, :width], second)
+        hidden, _ = add_product(primes, None, 0, self._by_secret(layout.r)[:, :, :width], second)
         values -= hidden
         return pack(primes, primes.reduce(values))
 
@@ -78,7 +78,9 @@ class Opener(Secret):
             view = view[packed_size(primes, DEGREE * count) :]
             first = unpack(primes, view, (wanted, width))
             view = view[packed_size(primes, wanted * width) :]
-            hidden = results(primes, layout, multiplied(primes, self._by_secret(layout.r)[:, :, :width], second))
+            hidden = wanted_coefficients(
+                primes, layout, multiply_residues(primes, self._by_secret(layout.r)[:, :, :width], second)
+            )
             yield columns, primes.reduce(first + hidden[:, :wanted])
 
 
@@ -87,11 +89,11 @@ def _multiplier(primes: Primes, first: Floats, second: Floats, r: int, width: in
 
     Not a method: a cache of one would hold its object, and so each key of an epoch, until rings are looked for.
     """
-    b, a = (multiplier(primes, each, r) for each in (first, second))
+    b, a = (multiplication_matrices(primes, each, r) for each in (first, second))
     return np.concatenate([b[:, :, :width], a], axis=2)
 
 
-class Answering:
+class ProductHider:
     """The evaluator's end of a key (b, a): hides products before they leave."""
 
     def _has_key(self, primes: Primes, first: Floats, second: Floats) -> None:
@@ -104,7 +106,7 @@ class Answering:
         primes, (wanted, width) = self._primes, shape
         total = primes.reduce(self._zero(layout, width, prg, total.shape[3]) + total)
         mask = self._uniform(prg, shape)
-        first = results(primes, layout, total[:, :, :width])[:, :wanted]
+        first = wanted_coefficients(primes, layout, total[:, :, :width])[:, :wanted]
         first = primes.reduce(first + errors(prg, shape) + mask)
         return pack(primes, total[:, :, width:]) + pack(primes, first), mask
 
@@ -113,7 +115,7 @@ class Answering:
         primes, r = self._primes, layout.r
         ahead, shape = transform(primes, layout.points), (layout.points, r, count)
         drawn = ahead.forward(np.concatenate([ternary(prg, shape), errors(prg, shape)], axis=-1))  # one call for both
-        total, _ = summed(primes, None, 0, self._by_key(r, width), drawn[..., :count])
+        total, _ = add_product(primes, None, 0, self._by_key(r, width), drawn[..., :count])
         total[:, :, width:] += drawn[..., count:]
         return total
 

@@ -22,26 +22,26 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.crypto.kernel import blas_check
-from securevfl.crypto.kernel.ciphertexts import Answering, Opener, answer_size, column_groups
+from securevfl.crypto.kernel.ciphertexts import KernelSecretKey, ProductHider, answer_size, column_groups
 from securevfl.crypto.kernel.ntt import transform
 from securevfl.crypto.kernel.residue_bytes import pack, packed_size, unpack
-from securevfl.crypto.kernel.residue_products import joined, summed
+from securevfl.crypto.kernel.residue_products import add_product, stack_halves
 from securevfl.crypto.kernel.residues import DEGREE, Primes
 from securevfl.crypto.kernel.ring_keys import keypair
-from securevfl.crypto.kernel.ring_layout import RingLayout, choose
+from securevfl.crypto.kernel.ring_layout import RingLayout, choose_layout
 from securevfl.crypto.kernel.ring_sampling import NOISE_STD, dither, uniform
 from securevfl.crypto.kernel.row_parameters import Profile, RowParameters
 from securevfl.crypto.kernel.row_products import RowEvaluator, RowHolder, RowScheme
-from securevfl.crypto.key_derivation import KEY_BYTES as SEED_BYTES
+from securevfl.crypto.key_derivation import SYMMETRIC_KEY_BYTES as SEED_BYTES
 from securevfl.crypto.prg import Prg
 from securevfl.errors import ConfigError
 
 ENGINE = "gradient on the kernel"  # in errors
-MOST_MODULUS = 109  # bits of q: HomomorphicEncryption.org (2018), table 1, N = 4096, 128 bits, ternary secret
+MAX_MODULUS_BITS = 109  # bits of q: HomomorphicEncryption.org (2018), table 1, N = 4096, 128 bits, ternary secret
 SECONDS = "public second polynomials of a sealed residual"  # whoever has the seed in it expands them
 _USES = 8  # products that the plaintexts of a batch serve for, about
 
-PROFILE = Profile((24, 24, 24, 24), 72, 68, 2.0**21, NOISE_STD * math.sqrt(1 + 2 * DEGREE * 2 / 3))
+KERNEL_PROFILE = Profile((24, 24, 24, 24), 72, 68, 2.0**21, NOISE_STD * math.sqrt(1 + 2 * DEGREE * 2 / 3))
 
 Values = NDArray[np.float32]
 
@@ -52,10 +52,10 @@ class GradientParameters(RowParameters):
     engine: ClassVar[str] = ENGINE
     magic: ClassVar[tuple[bytes, bytes, bytes, bytes]] = b"SGK2", b"SGG2", b"SGB2", b"SGO1"
 
-    def __init__(self, profile: Profile = PROFILE) -> None:
+    def __init__(self, profile: Profile = KERNEL_PROFILE) -> None:
         self.primes = Primes(profile.bits[0], len(profile.bits))
         super().__init__(profile, self.primes.q)
-        assert math.log2(self.primes.q) <= MOST_MODULUS, "more than the standard allows"
+        assert math.log2(self.primes.q) <= MAX_MODULUS_BITS, "more than the standard allows"
         self.key_size, self.key_bits = packed_size(self.primes, DEGREE), math.ceil(math.log2(self.primes.q))
 
     def second(self, seed: bytes) -> Floats:
@@ -63,7 +63,7 @@ class GradientParameters(RowParameters):
         return uniform(Prg(seed, "public second polynomial of a key"), self.primes, (DEGREE,))
 
     def choose(self, n: int, c: int, d: int, openings: int) -> RingLayout:
-        return choose(n, c, d, _USES, openings)
+        return choose_layout(n, c, d, _USES, openings)
 
     def sealed_size(self, layout: RingLayout, width: int, blocks: int) -> int:
         return SEED_BYTES + packed_size(self.primes, layout.points * width * blocks)
@@ -75,7 +75,7 @@ class GradientParameters(RowParameters):
         """(P, M, outputs + r, blocks): the ciphertexts at each point, c0 over c1."""
         first = unpack(self.primes, memoryview(sealed)[SEED_BYTES:], (layout.points, width, blocks))
         second = uniform(Prg(sealed[:SEED_BYTES], SECONDS), self.primes, (layout.points, layout.r, blocks))
-        return joined(first, second, F)
+        return stack_halves(first, second, F)
 
     def room(self, layout: RingLayout, blocks: int, F: int) -> tuple[Values, int]:
         shape = len(self.primes), layout.points, blocks, F
@@ -85,11 +85,11 @@ class GradientParameters(RowParameters):
         """Values (P, M, blocks, F)."""
         return transform(self.primes, layout.points).forward(plain).astype(np.float32)
 
-    def sums(self, layout: RingLayout) -> KernelSums:
-        return KernelSums(self.primes, [None] * layout.output_blocks)
+    def sums(self, layout: RingLayout) -> ResidueSums:
+        return ResidueSums(self.primes, [None] * layout.output_blocks)
 
 
-class KernelSums:
+class ResidueSums:
     """Sums of products by output block, (P, M, outputs + r, F) each, c0 over c1; None where nothing was multiplied.
 
     They are reduced when so many products are in them that one more might not be exact.
@@ -99,7 +99,7 @@ class KernelSums:
         self._primes, self._totals = primes, totals
         self._terms = [0 if total is None else 1 for total in totals]
 
-    def add(self, other: KernelSums) -> None:
+    def add(self, other: ResidueSums) -> None:
         """Add another one, entry by entry."""
         for place, more in enumerate(other.reduced()):
             own = self._totals[place]
@@ -111,14 +111,14 @@ class KernelSums:
     def add_product(self, output_block: int, query: Floats, values: Values) -> None:
         """Add query (P, M, outputs + r, blocks) times values (P, M, blocks, F)."""
         total, terms = self._totals[output_block], self._terms[output_block]
-        self._totals[output_block], self._terms[output_block] = summed(self._primes, total, terms, query, values)
+        self._totals[output_block], self._terms[output_block] = add_product(self._primes, total, terms, query, values)
 
     def add_columns(self, output_block: int, query: Floats, values: Values, columns: NDArray[np.intp], F: int) -> None:
         """Add a product as `add_product` does, where values are of these column blocks of F alone."""
         total = self._totals[output_block]
         if total is None:
             total = self._totals[output_block] = np.zeros((*query.shape[:3], F))
-        part, _ = summed(self._primes, None, 0, query, values)
+        part, _ = add_product(self._primes, None, 0, query, values)
         total[..., columns] = self._primes.reduce(np.ascontiguousarray(total[..., columns] + self._primes.reduce(part)))
 
     def reduced(self) -> list[Floats | None]:
@@ -133,8 +133,8 @@ class KernelSums:
         return _sums, (self._primes.bits, len(self._primes), small)
 
 
-def _sums(bits: int, count: int, totals: list[Values | None]) -> KernelSums:
-    return KernelSums(Primes(bits, count), [None if total is None else total.astype(np.float64) for total in totals])
+def _sums(bits: int, count: int, totals: list[Values | None]) -> ResidueSums:
+    return ResidueSums(Primes(bits, count), [None if total is None else total.astype(np.float64) for total in totals])
 
 
 class KernelGradientHolder(RowHolder):
@@ -145,7 +145,7 @@ class KernelGradientHolder(RowHolder):
     def _new_key(self, seed: bytes) -> bytes:
         primes = self._parameters.primes
         secret, first = keypair(primes, self._parameters.second(seed))
-        self._opener = Opener(primes, secret)
+        self._opener = KernelSecretKey(primes, secret)
         return pack(primes, first)
 
     def _sealed(self, layout: RingLayout, g: Floats, blocks: slice, prg: Prg) -> bytes:
@@ -171,7 +171,7 @@ class KernelGradientHolder(RowHolder):
         return dither(prg, self._parameters.primes, self._parameters.profile.k, shape)
 
 
-class KernelGradientEvaluator(Answering, RowEvaluator):
+class KernelGradientEvaluator(ProductHider, RowEvaluator):
     """The party that owns J, and hides its products on the kernel."""
 
     _parameters: GradientParameters
@@ -197,6 +197,6 @@ class KernelGradient(RowScheme):
     evaluators: ClassVar[type[RowEvaluator]] = KernelGradientEvaluator
 
     def __init__(self, *, columns: int = 32) -> None:
-        if why := blas_check.fault():
-            raise ConfigError(f"{ENGINE}: {why}, or name the other library: {blas_check.OTHER}")
+        if why := blas_check.blas_problem():
+            raise ConfigError(f"{ENGINE}: {why}, or name the other library: {blas_check.SEAL_OPTION}")
         super().__init__(GradientParameters(), columns)

@@ -36,7 +36,7 @@ from securevfl.crypto.kernel.residues import DEGREE, Primes, matmul, reduce
 from securevfl.crypto.kernel.square_ntt import SquareTransform
 from securevfl.errors import ConfigError
 
-FEW = 4  # polynomials, up to which this is quicker
+MAX_SQUARE_POLYNOMIALS = 4  # polynomials, up to which this is quicker
 
 
 _RADIX = 4  # bits of the greatest digit
@@ -83,7 +83,7 @@ class Transform:
         batch = x.shape[2:] if own else x.shape[1:]
         width = math.prod(batch)
         out = np.empty((len(self.primes), self.size, width))
-        if self._square and width <= FEW:
+        if self._square and width <= MAX_SQUARE_POLYNOMIALS:
             self._square.forward(x.reshape(*x.shape[: 1 + own], width), out)
             return out.reshape(len(self.primes), self.size, *batch)
         spare = np.empty((self.size, width))
@@ -106,7 +106,7 @@ class Transform:
         """
         batch, width = X.shape[2:], math.prod(X.shape[2:])
         out = np.empty((len(self.primes), self.size if where is None else len(where), width))
-        if self._square and width <= FEW * (1 if where is None else 4):
+        if self._square and width <= MAX_SQUARE_POLYNOMIALS * (1 if where is None else 4):
             self._square.back(X.reshape(len(self.primes), self.size, width), where, out)
             return out.reshape(len(self.primes), -1, *batch)
         wanted = [self._wanted(step, where) for step in self._steps]
@@ -142,7 +142,7 @@ def transform(primes: Primes, size: int) -> Transform:
     return Transform(primes, size)
 
 
-def multiplier(primes: Primes, polynomial: Floats, r: int) -> Floats:
+def multiplication_matrices(primes: Primes, polynomial: Floats, r: int) -> Floats:
     """(P, M, r, r): what multiplies by `polynomial` (P, N), or (N,) if the same for all primes, at each point.
 
     There the ring R has r elements, and the product with a polynomial g of it is an r x r matrix:

@@ -18,19 +18,21 @@ _ENTRIES, _POINTS = 8, 1024  # of a product, for `_few`
 Residues = NDArray[np.float32] | Floats
 
 
-def multiplied(primes: Primes, left: Residues, right: Residues) -> Floats:
+def multiply_residues(primes: Primes, left: Residues, right: Residues) -> Floats:
     """Residues (P, M, m, F) of left (P, M, m, B) times right (P, M, B, F), reduced."""
     stretches = (slice(start, start + primes.terms) for start in range(0, left.shape[-1], primes.terms))
     parts = (primes.reduce(_stretch(left[..., stretch], right[..., stretch, :])) for stretch in stretches)
     return functools.reduce(lambda total, part: primes.reduce(total + part), parts)
 
 
-def summed(primes: Primes, total: Floats | None, terms: int, left: Residues, right: Residues) -> tuple[Floats, int]:
+def add_product(
+    primes: Primes, total: Floats | None, terms: int, left: Residues, right: Residues
+) -> tuple[Floats, int]:
     """`total`, in which there are `terms` products, with left (P, M, m, B) times right (P, M, B, F) added; reduced only
     where the sum might not stay exact otherwise. And how many products are in it now."""
     most, count = primes.terms - 1, left.shape[-1]  # one is left for what is added before the last reduction
     if count > most:
-        part, count = multiplied(primes, left, right), 1
+        part, count = multiply_residues(primes, left, right), 1
     else:
         part = _stretch(left, right)
     if total is None:
@@ -45,7 +47,7 @@ def summed(primes: Primes, total: Floats | None, terms: int, left: Residues, rig
     return total, terms + count
 
 
-def joined(first: Floats, second: Floats, F: int) -> Floats:
+def stack_halves(first: Floats, second: Floats, F: int) -> Floats:
     """(P, M, m, B) of first over second, (P, M, some, B) each, in the order of memory that products with F columns
     want."""
     (P, M, above, B), m = first.shape, first.shape[2] + second.shape[2]

@@ -1,16 +1,16 @@
 """Where samples, columns and outputs sit where all products of one point are a product of matrices.
 
-R = Z_q[x]/(x^N + 1) has r elements over S = Z_q[y]/(y^M + 1), y = x^r, M = N / r. Output o of a block of r outputs
-sits at x^o, so a plaintext is an element of S and has M numbers, not N:
+R = Z_q[x]/(x^N + 1) has r elements over S = Z_q[y]/(y^M + 1), y = x^r, M = N / r. Output o of a block of r outputs sits
+at x^o, so a plaintext is an element of S and has M numbers, not N:
 
     message     V[i, o]                    at  x^(o + r i)            i < s
     plaintext   W[i, j]                    at  y^(j s + s - 1 - i)    j < f, s f <= M
     product     sum_i V[i, o] W[i, j]      at  x^(o + r (j s + s - 1))
 
-With B = ceil(n/s) sample blocks, F = ceil(d/f) column blocks and Q = ceil(c/r) output blocks, Q B ciphertexts go up
-and Q F come down. W is in S, so of c0 of a ciphertext only the elements of outputs that there are need travel, and of
-c1, which follows from a seed on the way up, all r. Where W is long, blocks of samples are taken in groups of `GROUP`,
-so that not all is made at a time.
+With B = ceil(n/s) sample blocks, F = ceil(d/f) column blocks and Q = ceil(c/r) output blocks, Q B ciphertexts go up and
+Q F come down. W is in S, so of c0 of a ciphertext only the elements of outputs that there are need travel, and of c1,
+which follows from a seed on the way up, all r. Where W is long, blocks of samples are taken in groups of
+`BLOCKS_PER_GROUP`, so that not all is made at a time.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from securevfl.crypto.kernel.residues import DEGREE
 from securevfl.crypto.share_ring import Integers
 from securevfl.errors import CryptoError
 
-GROUP = 64  # sample blocks that are taken together
+BLOCKS_PER_GROUP = 64  # sample blocks that are taken together
 
-MOST_OUTPUTS = 64  # r
+MAX_BLOCK_OUTPUTS = 64  # r
 
 # Milliseconds of one core, both ends: a ciphertext up, one down, their products and a plaintext of N coefficients; and
 # of a line of 150 Mbps for the 45 kB of a ciphertext. Only their ratios matter.
-LINE = 2.4
+LINE_MS = 2.4
 
-UP, DOWN, PRODUCT, PREPARE = 0.8, 1.2, 0.007, 0.29
+UP_MS, DOWN_MS, PRODUCT_MS, PREPARE_MS = 0.8, 1.2, 0.007, 0.29
 
-SMALL = 0.0006  # a call of a BLAS for a point that holds little
+BLAS_CALL_MS = 0.0006  # a call of a BLAS for a point that holds little
 
 
 D = TypeVar("D", np.uint64, np.float64)
@@ -79,8 +79,11 @@ class RingLayout:
 
     @property
     def groups(self) -> list[slice]:
-        """The sample blocks as slices of up to `GROUP`, which are taken together."""
-        return [slice(b, min(b + GROUP, self.sample_blocks)) for b in range(0, self.sample_blocks, GROUP)]
+        """The sample blocks as slices of up to `BLOCKS_PER_GROUP`, which are taken together."""
+        return [
+            slice(b, min(b + BLOCKS_PER_GROUP, self.sample_blocks))
+            for b in range(0, self.sample_blocks, BLOCKS_PER_GROUP)
+        ]
 
     @property
     def outputs(self) -> list[slice]:
@@ -118,16 +121,16 @@ class RingLayout:
         return np.arange(self.columns) * self.s + self.s - 1
 
 
-def named(engine: str, n: int, c: int, r: int, s: int) -> RingLayout:
+def checked_layout(engine: str, n: int, c: int, r: int, s: int) -> RingLayout:
     """Return the layout a peer names. CryptoError, which names the engine, if there is no such one."""
-    fits = 1 <= r <= MOST_OUTPUTS and not r & (r - 1) and c >= 1 and 1 <= s <= min(n, DEGREE // max(r, 1))
+    fits = 1 <= r <= MAX_BLOCK_OUTPUTS and not r & (r - 1) and c >= 1 and 1 <= s <= min(n, DEGREE // max(r, 1))
     if not fits or -(-n // s) * -(-c // r) >= 2**32:
         raise CryptoError(f"{engine}: a peer names a layout that does not exist ({n=}, {c=}, {r=}, {s=})")
     return RingLayout(n, c, r, s)
 
 
 @functools.lru_cache(maxsize=256)
-def choose(
+def choose_layout(
     n: int, c: int, d: int, uses: int = 1, openings: int = 1, cost: Callable[..., float] | None = None
 ) -> RingLayout:
     """Return the cheapest layout for V of n x c and W of n x d.
@@ -140,22 +143,22 @@ def choose(
 
 def _layouts(n: int, c: int, d: int) -> Iterator[RingLayout]:
     r = 1
-    while r <= MOST_OUTPUTS and r < 2 * c:
+    while r <= MAX_BLOCK_OUTPUTS and r < 2 * c:
         for f in _shares(d, DEGREE // r):
             s = min(DEGREE // r // f, n)
             yield RingLayout(n, c, r, -(-n // -(-n // s)))
         r *= 2
 
 
-def milliseconds(layout: RingLayout, d: int, uses: int = 1, openings: int = 1, *, line: float = LINE) -> float:
+def milliseconds(layout: RingLayout, d: int, uses: int = 1, openings: int = 1, *, line: float = LINE_MS) -> float:
     """About what a product takes of one core, both ends, and of a line; `line`: of it for one ciphertext."""
     B, F, Q = layout.sample_blocks, layout.column_blocks(d), layout.output_blocks
     each = (
-        B * (UP + line) * layout.c / (Q * layout.r)
-        + openings * F * (DOWN + line)
-        + openings * max(B * F * PRODUCT, layout.points * SMALL * 4)
+        B * (UP_MS + line) * layout.c / (Q * layout.r)
+        + openings * F * (DOWN_MS + line)
+        + openings * max(B * F * PRODUCT_MS, layout.points * BLAS_CALL_MS * 4)
     )
-    return Q * each + B * F * PREPARE / layout.r / uses
+    return Q * each + B * F * PREPARE_MS / layout.r / uses
 
 
 def _shares(count: int, most: int) -> list[int]:

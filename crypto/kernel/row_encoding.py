@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.base.chunked_matrix import Sparse, Stretch
-from securevfl.crypto.kernel.opening_checks import with_checks
+from securevfl.base.chunked_matrix import RowChunk, SparseRows
+from securevfl.crypto.kernel.opening_checks import append_checks
 from securevfl.crypto.kernel.ring_layout import RingLayout
 from securevfl.crypto.kernel.row_parameters import RowParameters
 from securevfl.errors import RangeError
 
-READ = 512  # rows with known zeros that are measured at a time
+SPARSE_ROWS_AT_ONCE = 512  # rows with known zeros that are measured at a time
 
 
 @dataclass(frozen=True)
-class Norms:
+class ColumnNorms:
     """Sizes of each column (d,): its largest |x|, and the sums of squares and of |x| relative to that."""
 
     largest: Floats
@@ -27,37 +27,37 @@ class Norms:
     absolute: Floats
 
 
-def norms(stretch: Stretch) -> Norms:
+def column_norms(stretch: RowChunk) -> ColumnNorms:
     """Compute the norms of a stretch's columns. RangeError if one is not finite."""
-    if isinstance(stretch.rows, Sparse):
+    if isinstance(stretch.rows, SparseRows):
         return _sparse_norms(stretch.rows)
-    return merged(_norms(X) for _, X in stretch.blocks())
+    return merge_norms(_norms(X) for _, X in stretch.blocks())
 
 
-def _sparse_norms(rows: Sparse) -> Norms:
-    """Compute the norms of rows that are read without their zeros, `READ` rows at a time.
+def _sparse_norms(rows: SparseRows) -> ColumnNorms:
+    """Compute the norms of rows that are read without their zeros, `SPARSE_ROWS_AT_ONCE` rows at a time.
 
     In more rows at a time, more columns would have entries.
     """
     n, d = rows.shape
     found = []
-    for start in range(0, n, READ):
-        columns, part = rows.part(start, min(n, start + READ))
+    for start in range(0, n, SPARSE_ROWS_AT_ONCE):
+        columns, part = rows.part(start, min(n, start + SPARSE_ROWS_AT_ONCE))
         one, whole = _norms(part), np.zeros((3, d))
         whole[:, columns] = one.largest, one.squares, one.absolute
-        found.append(Norms(*whole))
-    return merged(found)
+        found.append(ColumnNorms(*whole))
+    return merge_norms(found)
 
 
-def _norms(X: Floats) -> Norms:
+def _norms(X: Floats) -> ColumnNorms:
     largest = np.abs(X).max(axis=0)
     if not np.isfinite(largest).all():
         raise RangeError("lattice: J has values that are not finite; drop or impute them first")
     unit = np.abs(X) / np.where(largest > 0, largest, 1.0)
-    return Norms(largest, (unit**2).sum(axis=0), unit.sum(axis=0))
+    return ColumnNorms(largest, (unit**2).sum(axis=0), unit.sum(axis=0))
 
 
-def merged(found: Iterable[Norms]) -> Norms:
+def merge_norms(found: Iterable[ColumnNorms]) -> ColumnNorms:
     """Norms of all rows together."""
     each = list(found)
     largest = np.max([one.largest for one in each], axis=0)
@@ -65,11 +65,11 @@ def merged(found: Iterable[Norms]) -> Norms:
     shares = [one.largest / unit for one in each]
     squares = sum(share**2 * one.squares for share, one in zip(shares, each, strict=True))
     absolute = sum(share * one.absolute for share, one in zip(shares, each, strict=True))
-    return Norms(largest, np.asarray(squares), np.asarray(absolute))
+    return ColumnNorms(largest, np.asarray(squares), np.asarray(absolute))
 
 
 @dataclass(frozen=True)
-class Encoding:
+class RowEncoding:
     """How J becomes integers in coefficients: the layout, each column's largest |x|, and the integers to that (d,).
 
     rho: the secret share of each column in each check (d x checks).
@@ -81,7 +81,7 @@ class Encoding:
     rho: Floats = field(repr=False)
 
     @classmethod
-    def of(cls, layout: RingLayout, parameters: RowParameters, found: Norms, rho: Floats) -> Encoding:
+    def of(cls, layout: RingLayout, parameters: RowParameters, found: ColumnNorms, rho: Floats) -> RowEncoding:
         """Columns scaled to integers of norm T / sqrt(f) and sum L at most; a column of 0/1 without any rounding."""
         zero = found.largest == 0
         T, d = parameters.profile.T, sum(rho.shape)
@@ -99,7 +99,7 @@ class Encoding:
         """(d,): worth of one integer in each column."""
         return self.largest / self.scale
 
-    def same(self, other: Encoding) -> bool:
+    def same(self, other: RowEncoding) -> bool:
         """Whether plaintexts of the one are those of the other, for the same J."""
         sizes = (self.layout.r, self.layout.s) == (other.layout.r, other.layout.s)
         return sizes and np.array_equal(self.rho, other.rho)
@@ -118,12 +118,12 @@ def g_scale(parameters: RowParameters, layout: RingLayout, bound: float) -> floa
     return scale
 
 
-def span(layout: RingLayout, start: int, rows: int, block: int) -> tuple[int, int]:
+def block_rows(layout: RingLayout, start: int, rows: int, block: int) -> tuple[int, int]:
     """Return the rows of the matrix, from and to, that a sample block spans in a stretch that begins at `start`."""
     return max(start, block * layout.s), min(start + rows, (block + 1) * layout.s)
 
 
-def scaled(stretch: Stretch, encoding: Encoding, start: int, blocks: Sequence[int]) -> Floats:
+def encoded_rows(stretch: RowChunk, encoding: RowEncoding, start: int, blocks: Sequence[int]) -> Floats:
     """Rows of these sample blocks as integers, checks beside (len(blocks) * s, width), with zeros for rows of other
     stretches.
 
@@ -133,7 +133,7 @@ def scaled(stretch: Stretch, encoding: Encoding, start: int, blocks: Sequence[in
     unit = np.where(encoding.largest > 0, encoding.largest, 1.0)
     rows = np.zeros((len(blocks), layout.s, d))
     for place, block in enumerate(blocks):
-        begin, end = span(layout, start, len(stretch), block)
+        begin, end = block_rows(layout, start, len(stretch), block)
         own = np.rint(stretch.rows[slice(begin - start, end - start)] / unit * encoding.scale)
-        rows[place, begin - block * layout.s : end - block * layout.s] = with_checks(own, encoding.rho)
+        rows[place, begin - block * layout.s : end - block * layout.s] = append_checks(own, encoding.rho)
     return rows.reshape(-1, d)

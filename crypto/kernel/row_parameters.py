@@ -15,15 +15,15 @@ from securevfl.base.arrays import Floats
 from securevfl.crypto.kernel.ring_layout import RingLayout
 from securevfl.crypto.kernel.ring_sampling import NOISE_STD
 
-SEALED = struct.Struct("<4s16sIIIId")  # magic, key, n, c, r, s, bound
+SEALED_HEADER = struct.Struct("<4s16sIIIId")  # magic, key, n, c, r, s, bound
 
-BLINDED = struct.Struct("<4s16sIIIII")  # magic, key, n, c, r, s, d
+BLINDED_HEADER = struct.Struct("<4s16sIIIII")  # magic, key, n, c, r, s, d
 
-OPENED = struct.Struct("<4s16sII")  # magic, key, values of J^T g, and of checks
+OPENED_HEADER = struct.Struct("<4s16sII")  # magic, key, values of J^T g, and of checks
 
-FISHER = 0.571  # an eighth of the Fisher information of three uniform summands, rounded up
+FISHER_FACTOR = 0.571  # an eighth of the Fisher information of three uniform summands, rounded up
 
-OPENINGS = 2**18  # values that a run may open within 2^-40 of noise-free ones
+MAX_RUN_OPENINGS = 2**18  # values that a run may open within 2^-40 of noise-free ones
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Profile:
 
     def distance_bits(self, values: int) -> float:
         """-log2 of the statistical distance of a run that opens so many values to one without noise, at least."""
-        return self.k - math.log2(self.noise * math.sqrt(2 * FISHER * values))
+        return self.k - math.log2(self.noise * math.sqrt(2 * FISHER_FACTOR * values))
 
 
 class RowParameters(ABC):

@@ -1,8 +1,8 @@
 """What an evaluator does with rows of J, in whichever process holds them: encode and multiply.
 
-Sample blocks are taken in groups of `PIECE`, as they travel. The plaintexts of a group are kept, as there is room;
-what finds none is made anew whenever it is multiplied, some `TILE` coefficients at a time. A group that lies in two
-stretches has plaintexts in each, with zeros for the rows of the other.
+Sample blocks are taken in groups of `BLOCKS_PER_PIECE`, as they travel. The plaintexts of a group are kept, as there is
+room; what finds none is made anew whenever it is multiplied, some `TILE_COEFFICIENTS` coefficients at a time. A group
+that lies in two stretches has plaintexts in each, with zeros for the rows of the other.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.base.chunked_matrix import Sparse, Stretch
-from securevfl.crypto.kernel.opening_checks import with_checks
+from securevfl.base.chunked_matrix import RowChunk, SparseRows
+from securevfl.crypto.kernel.opening_checks import append_checks
 from securevfl.crypto.kernel.ring_layout import RingLayout
-from securevfl.crypto.kernel.row_encoding import Encoding, scaled, span
+from securevfl.crypto.kernel.row_encoding import RowEncoding, block_rows, encoded_rows
 from securevfl.crypto.kernel.row_parameters import RowParameters
 
-PIECE = 16  # sample blocks that are sealed together, and in a message where g goes in several
+BLOCKS_PER_PIECE = 16  # sample blocks that are sealed together, and in a message where g goes in several
 
-TILE = 1 << 18  # coefficients of plaintexts that are made at a time
+TILE_COEFFICIENTS = 1 << 18  # coefficients of plaintexts that are made at a time
 
-SLOT = "plaintexts of rows"  # where a stretch keeps them
+PLAINTEXT_CACHE_KEY = "plaintexts of rows"  # where a stretch keeps them
 
 
-def group_range(layout: RingLayout, group: int) -> range:
+def blocks_of_piece(layout: RingLayout, group: int) -> range:
     """Return the sample blocks of a group."""
-    return range(group * PIECE, min(layout.sample_blocks, (group + 1) * PIECE))
+    return range(group * BLOCKS_PER_PIECE, min(layout.sample_blocks, (group + 1) * BLOCKS_PER_PIECE))
 
 
 @dataclass(frozen=True)
-class Groups:
+class SealedBlocks:
     """Consecutive sample blocks of a message, in the groups that hold them: of each group what is sealed by output
     block, a seed and c0."""
 
@@ -50,20 +50,20 @@ class Groups:
         """The number of sample blocks of g that are held here."""
         return len(self.own)
 
-    def some(self, blocks: range) -> Groups:
+    def some(self, blocks: range) -> SealedBlocks:
         """Return the part of these blocks that lies in the range `blocks`."""
-        groups = range(blocks.start // PIECE, -(-blocks.stop // PIECE))
-        return Groups(blocks, {group: sealed for group, sealed in self.sealed.items() if group in groups})
+        groups = range(blocks.start // BLOCKS_PER_PIECE, -(-blocks.stop // BLOCKS_PER_PIECE))
+        return SealedBlocks(blocks, {group: sealed for group, sealed in self.sealed.items() if group in groups})
 
-    def then(self, other: Groups) -> Groups:
+    def then(self, other: SealedBlocks) -> SealedBlocks:
         """Return these blocks and `other`, which follow them, as one."""
-        return Groups(range(self.own.start, other.own.stop), self.sealed | other.sealed)
+        return SealedBlocks(range(self.own.start, other.own.stop), self.sealed | other.sealed)
 
 
-class Kept:
+class PlaintextCache:
     """A stretch's plaintexts by group, as many as there is room for."""
 
-    def __init__(self, encoding: Encoding, room: int) -> None:
+    def __init__(self, encoding: RowEncoding, room: int) -> None:
         self.encoding = encoding
         self.nbytes = 0
         self.room = room
@@ -74,18 +74,20 @@ class Kept:
 class EncodedRows:
     """A stretch that begins at row `start`, and how it is encoded."""
 
-    stretch: Stretch
+    stretch: RowChunk
     parameters: RowParameters
-    encoding: Encoding
+    encoding: RowEncoding
     start: int
-    kept: Kept
+    kept: PlaintextCache
 
     @classmethod
-    def of(cls, stretch: Stretch, parameters: RowParameters, encoding: Encoding, start: int, room: int) -> EncodedRows:
+    def of(
+        cls, stretch: RowChunk, parameters: RowParameters, encoding: RowEncoding, start: int, room: int
+    ) -> EncodedRows:
         """Return the rows with what the stretch keeps of this encoding; plaintexts of another one go."""
-        kept: Kept | None = stretch.kept.get(SLOT)
+        kept: PlaintextCache | None = stretch.cache.get(PLAINTEXT_CACHE_KEY)
         if kept is None or not kept.encoding.same(encoding):
-            kept = stretch.kept[SLOT] = Kept(encoding, room)
+            kept = stretch.cache[PLAINTEXT_CACHE_KEY] = PlaintextCache(encoding, room)
         return cls(stretch, parameters, encoding, start, kept)
 
     @property
@@ -99,16 +101,16 @@ class EncodedRows:
 
     def blocks_of(self, group: int) -> range:
         """Return the sample blocks of a group that have rows here."""
-        blocks, s = group_range(self.layout, group), self.layout.s
+        blocks, s = blocks_of_piece(self.layout, group), self.layout.s
         stop = -(-(self.start + len(self.stretch)) // s)
         return range(max(blocks.start, self.start // s), min(blocks.stop, stop))
 
     def tiles(self, blocks: range) -> Iterator[tuple[slice, NDArray[Any]]]:
         """Yield which of these sample blocks, a tile at a time, and their plaintexts."""
-        step = max(1, TILE // (self.layout.points * self.column_blocks))
+        step = max(1, TILE_COEFFICIENTS // (self.layout.points * self.column_blocks))
         for at in range(0, len(blocks), step):
             some = blocks[at : at + step]
-            whole = scaled(self.stretch, self.encoding, self.start, some)
+            whole = encoded_rows(self.stretch, self.encoding, self.start, some)
             plain = self.layout.plaintexts(whole, slice(0, len(some)))
             yield slice(at, at + len(some)), self.parameters.plaintexts(self.layout, plain)
 
@@ -126,11 +128,11 @@ class EncodedRows:
         self.kept.nbytes += size
         return out
 
-    def sparse(self, rows: Sparse, block: int) -> tuple[NDArray[np.intp], NDArray[Any]]:
+    def sparse(self, rows: SparseRows, block: int) -> tuple[NDArray[np.intp], NDArray[Any]]:
         """Return the column blocks in which everyone knows that a sample block may have entries, and its plaintexts
         there."""
         layout, encoding = self.layout, self.encoding
-        begin, end = span(layout, self.start, len(rows), block)
+        begin, end = block_rows(layout, self.start, len(rows), block)
         present, part = rows.part(begin - self.start, end - self.start)
         columns = np.concatenate([present, np.arange(len(encoding.scale), encoding.width)])
         touched = np.unique(columns // layout.columns)
@@ -140,34 +142,34 @@ class EncodedRows:
         unit = np.where(encoding.largest > 0, encoding.largest, 1.0)
         where = np.broadcast_to(np.searchsorted(touched, columns // layout.columns), at.shape)
         ints = np.rint(part / unit[present] * encoding.scale[present])
-        plain[at, 0, where] = with_checks(ints, encoding.rho[present])
+        plain[at, 0, where] = append_checks(ints, encoding.rho[present])
         return touched, self.parameters.plaintexts(layout, plain)
 
 
-def encode(
-    stretch: Stretch, parameters: RowParameters, encoding: Encoding, start: int, blocks: range, room: int
+def encode_rows(
+    stretch: RowChunk, parameters: RowParameters, encoding: RowEncoding, start: int, blocks: range, room: int
 ) -> None:
     """Make the plaintexts of these sample blocks ready, as far as there is room. `start`: the stretch's first row."""
     rows = EncodedRows.of(stretch, parameters, encoding, start, room)
-    if not isinstance(stretch.rows, Sparse):
-        for group in range(blocks.start // PIECE, -(-blocks.stop // PIECE)):
+    if not isinstance(stretch.rows, SparseRows):
+        for group in range(blocks.start // BLOCKS_PER_PIECE, -(-blocks.stop // BLOCKS_PER_PIECE)):
             rows.group(group)
 
 
-def multiply(
-    stretch: Stretch, parameters: RowParameters, encoding: Encoding, start: int, blocks: Groups, room: int
+def multiply_rows(
+    stretch: RowChunk, parameters: RowParameters, encoding: RowEncoding, start: int, blocks: SealedBlocks, room: int
 ) -> Any:
     """Return the products of these sample blocks of g with the stretch's rows, summed."""
     layout, rows = encoding.layout, EncodedRows.of(stretch, parameters, encoding, start, room)
     sums, F = parameters.sums(layout), rows.column_blocks
     for group, sealed in blocks.sealed.items():
-        whole, mine = group_range(layout, group), rows.blocks_of(group)
+        whole, mine = blocks_of_piece(layout, group), rows.blocks_of(group)
         taken = range(max(mine.start, blocks.own.start), min(mine.stop, blocks.own.stop))
         queries = [
             parameters.query(layout, outputs.stop - outputs.start, part, len(whole), F)[..., _within(taken, whole)]
             for outputs, part in zip(layout.outputs, sealed, strict=True)
         ]
-        if isinstance(stretch.rows, Sparse):
+        if isinstance(stretch.rows, SparseRows):
             for place, block in enumerate(taken):
                 columns, plaintexts = rows.sparse(stretch.rows, block)
                 for output_block, query in enumerate(queries):
@@ -185,6 +187,6 @@ def _within(some: range, blocks: range) -> slice:
     return slice(some.start - blocks.start, some.stop - blocks.start)
 
 
-def kept_bytes(stretch: Stretch) -> int:
+def cached_bytes(stretch: RowChunk) -> int:
     """Return how many bytes the kept plaintexts of a stretch take."""
-    return stretch.kept[SLOT].nbytes if SLOT in stretch.kept else 0
+    return stretch.cache[PLAINTEXT_CACHE_KEY].nbytes if PLAINTEXT_CACHE_KEY in stretch.cache else 0

@@ -65,19 +65,32 @@ from typing import Any, ClassVar
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.base.chunked_matrix import Here, Tall, TallPart
+from securevfl.base.chunked_matrix import ChunkedMatrix, LocalPart, MatrixPart
 from securevfl.crypto.kernel import row_plaintexts
-from securevfl.crypto.kernel.opened_words import cut, error, read, size
-from securevfl.crypto.kernel.opening_checks import LEAST, MOST, checked, combinations, fits, tolerance
+from securevfl.crypto.kernel.opened_words import cut_words, read_words, word_error, word_size
+from securevfl.crypto.kernel.opening_checks import (
+    MAX_CHECKS,
+    MIN_CHECKS,
+    check_tolerance,
+    columns_with_checks,
+    draw_check_weights,
+    passes_checks,
+)
 from securevfl.crypto.kernel.residues import DEGREE
-from securevfl.crypto.kernel.ring_layout import RingLayout, named
-from securevfl.crypto.kernel.row_encoding import Encoding, Norms, g_scale, merged, norms
-from securevfl.crypto.kernel.row_parameters import BLINDED, OPENED, SEALED, RowParameters
-from securevfl.crypto.kernel.row_plaintexts import Groups, encode, group_range, kept_bytes, multiply
-from securevfl.crypto.key_derivation import KEY_BYTES as SEED_BYTES
-from securevfl.crypto.message_headers import header, sized
+from securevfl.crypto.kernel.ring_layout import RingLayout, checked_layout
+from securevfl.crypto.kernel.row_encoding import ColumnNorms, RowEncoding, column_norms, g_scale, merge_norms
+from securevfl.crypto.kernel.row_parameters import BLINDED_HEADER, OPENED_HEADER, SEALED_HEADER, RowParameters
+from securevfl.crypto.kernel.row_plaintexts import (
+    SealedBlocks,
+    blocks_of_piece,
+    cached_bytes,
+    encode_rows,
+    multiply_rows,
+)
+from securevfl.crypto.key_derivation import SYMMETRIC_KEY_BYTES as SEED_BYTES
+from securevfl.crypto.message_headers import check_length, read_header
 from securevfl.crypto.prg import Prg
-from securevfl.crypto.scheme import ROOM, Evaluator, KeyHolder, LinearScheme, Shape
+from securevfl.crypto.scheme import MAX_PLAINTEXT_BYTES, Evaluator, KeyHolder, LinearScheme, OpeningShape
 from securevfl.crypto.secret import Secret
 from securevfl.errors import ConfigError, CryptoError, OpeningMismatch, RangeError
 
@@ -107,15 +120,15 @@ class RowScheme(LinearScheme):
 
     @property
     def checks(self) -> int:
-        return MOST
+        return MAX_CHECKS
 
     def opened_bits(self, rows: int, columns: int, word: int) -> int:
-        return (columns + LEAST) * word
+        return (columns + MIN_CHECKS) * word
 
-    def opened_size(self, shape: Shape) -> int:
+    def opened_size(self, shape: OpeningShape) -> int:
         if shape.word is not None:
-            return OPENED.size + (shape.columns + LEAST) * size(shape.word)
-        return OPENED.size + 4 * shape.outputs * (shape.columns + MOST)
+            return OPENED_HEADER.size + (shape.columns + MIN_CHECKS) * word_size(shape.word)
+        return OPENED_HEADER.size + 4 * shape.outputs * (shape.columns + MAX_CHECKS)
 
     @property
     def rotates(self) -> bool:
@@ -158,7 +171,7 @@ class RowHolder(KeyHolder):
 
     def encrypt(self, g: Floats, *, bound: float) -> bytes:
         pieces = [piece for piece, _ in self.encrypt_pieces(g, bound=bound)]
-        return pieces[0] + b"".join(piece[SEALED.size :] for piece in pieces[1:])
+        return pieces[0] + b"".join(piece[SEALED_HEADER.size :] for piece in pieces[1:])
 
     def encrypt_pieces(self, g: Floats, *, bound: float) -> Iterator[tuple[bytes, bool]]:
         g, engine = np.asarray(g, np.float64), self._parameters.engine
@@ -170,28 +183,30 @@ class RowHolder(KeyHolder):
             raise RangeError(
                 f"{engine}: g has values that are not finite or above its bound {bound}; pass values within it"
             )
-        layout = self._parameters.choose(*g.shape, (self._widest or self._columns) + LEAST, self._openings)
+        layout = self._parameters.choose(*g.shape, (self._widest or self._columns) + MIN_CHECKS, self._openings)
         return self._pieces(layout, g * g_scale(self._parameters, layout, bound), bound)
 
     def _pieces(self, layout: RingLayout, g: Floats, bound: float) -> Iterator[tuple[bytes, bool]]:
         prg = Prg.fresh("errors of a sealed residual")
         magic = self._parameters.magic[1]
-        head = SEALED.pack(magic, self._fingerprint, layout.n, layout.c, layout.r, layout.s, bound)
-        for start in range(0, layout.sample_blocks, row_plaintexts.PIECE):
-            blocks = group_range(layout, start // row_plaintexts.PIECE)
+        head = SEALED_HEADER.pack(magic, self._fingerprint, layout.n, layout.c, layout.r, layout.s, bound)
+        for start in range(0, layout.sample_blocks, row_plaintexts.BLOCKS_PER_PIECE):
+            blocks = blocks_of_piece(layout, start // row_plaintexts.BLOCKS_PER_PIECE)
             some = slice(blocks.start, blocks.stop)
             rows = np.rint(g[layout.rows(some)])
             parts = [self._sealed(layout, rows[:, outputs], some, prg) for outputs in layout.outputs]
             yield b"".join([head, *parts]), blocks.stop == layout.sample_blocks
 
-    def open(self, blinded: bytes, shape: Shape) -> bytes:
+    def open(self, blinded: bytes, shape: OpeningShape) -> bytes:
         parameters = self._parameters
-        n, c, r, s, d = header(parameters.engine, BLINDED, parameters.magic[2], blinded, self._fingerprint)
+        n, c, r, s, d = read_header(parameters.engine, BLINDED_HEADER, parameters.magic[2], blinded, self._fingerprint)
         shape.check(n, c, d)
-        layout = named(parameters.engine, n, c, r, s)
-        wide = checked(layout, d)
-        sized(parameters.engine, parameters.magic[2], blinded, BLINDED.size + parameters.answer_size(layout, wide))
-        view, prg, opened = memoryview(blinded)[BLINDED.size :], Prg.fresh("dither of an opening"), []
+        layout = checked_layout(parameters.engine, n, c, r, s)
+        wide = columns_with_checks(layout, d)
+        check_length(
+            parameters.engine, parameters.magic[2], blinded, BLINDED_HEADER.size + parameters.answer_size(layout, wide)
+        )
+        view, prg, opened = memoryview(blinded)[BLINDED_HEADER.size :], Prg.fresh("dither of an opening"), []
         for outputs in layout.outputs:
             width = outputs.stop - outputs.start
             whole = np.empty((wide, width))
@@ -201,10 +216,12 @@ class RowHolder(KeyHolder):
             view = view[parameters.answer_size(replace(layout, c=width), wide) :]
         self._widest = max(self._widest, d)
         agreed = shape._replace(columns=d)
-        return answer(parameters.magic[3], self._fingerprint, np.concatenate(opened), agreed, parameters.levels)
+        return opening_message(
+            parameters.magic[3], self._fingerprint, np.concatenate(opened), agreed, parameters.levels
+        )
 
 
-def answer(magic: bytes, key: bytes, values: Floats, shape: Shape, levels: float) -> bytes:
+def opening_message(magic: bytes, key: bytes, values: Floats, shape: OpeningShape, levels: float) -> bytes:
     """Return what a key holder opens of its values, columns and then checks of each output, as the shape agreed says.
 
     Of values that are not agreed to be whole no more leaves than the words of the columns and LEAST checks.
@@ -212,16 +229,16 @@ def answer(magic: bytes, key: bytes, values: Floats, shape: Shape, levels: float
     outputs, columns, word = shape.outputs, shape.columns, shape.word
     if word is None:
         body = values.astype("<i4").tobytes()
-        return OPENED.pack(magic, key, outputs * columns, len(values) - outputs * columns) + body
+        return OPENED_HEADER.pack(magic, key, outputs * columns, len(values) - outputs * columns) + body
     if outputs != 1:
         raise RangeError(f"words are opened of one output, {outputs} were agreed; open whole values")
-    return OPENED.pack(magic, key, columns, LEAST) + cut(values[: columns + LEAST], levels, word)
+    return OPENED_HEADER.pack(magic, key, columns, MIN_CHECKS) + cut_words(values[: columns + MIN_CHECKS], levels, word)
 
 
 class PreparedRows:
     """J, here or in parts elsewhere, what its scale follows from, and the bytes of plaintexts each part may keep."""
 
-    def __init__(self, J: Tall, found: Norms, room: int) -> None:
+    def __init__(self, J: ChunkedMatrix, found: ColumnNorms, room: int) -> None:
         self.J = J
         self.norms = found
         self.room = room
@@ -230,20 +247,20 @@ class PreparedRows:
     def rho(self, layout: RingLayout) -> Floats:
         """Return the combinations of columns in the checks, the same whenever J is multiplied in this layout."""
         d = self.J.shape[1]
-        checks = checked(layout, d) - d
+        checks = columns_with_checks(layout, d) - d
         if checks not in self._rho:
-            self._rho[checks] = combinations(d, checks)
+            self._rho[checks] = draw_check_weights(d, checks)
         return self._rho[checks]
 
     @property
     def nbytes(self) -> int:
         """Bytes of J and its plaintexts, of what is in this process."""
-        here = [part.stretch for part in self.J.parts if isinstance(part, Here)]
-        return sum(stretch.nbytes + kept_bytes(stretch) for stretch in here)
+        here = [part.chunk for part in self.J.parts if isinstance(part, LocalPart)]
+        return sum(stretch.nbytes + cached_bytes(stretch) for stretch in here)
 
 
 @dataclass(frozen=True)
-class Scale:
+class OpeningScale:
     """How opened integers read as J^T g, and what the checks beside it should be."""
 
     layout: RingLayout
@@ -258,19 +275,19 @@ class Scale:
         return sum(self.rho.shape)
 
 
-class Product:
+class RowProduct:
     """[[J^T g]]; not fit to leave before it is blinded.
 
     `taken` sample blocks of g are in it, or on their way to the parts of J, which work on their own.
     """
 
-    def __init__(self, parameters: RowParameters, encoding: Encoding, scale: Scale, bound: float) -> None:
+    def __init__(self, parameters: RowParameters, encoding: RowEncoding, scale: OpeningScale, bound: float) -> None:
         self.scale = scale
         self.encoding = encoding
         self.bound = bound
         self.taken = 0
         self._parameters = parameters
-        self._held: dict[int, Groups] = {}  # by part of J: too few for a call
+        self._held: dict[int, SealedBlocks] = {}  # by part of J: too few for a call
         self._coming: list[Future[Any]] = []
 
     @property
@@ -278,7 +295,7 @@ class Product:
         """Sample blocks of g that have not come yet."""
         return self.scale.layout.sample_blocks - self.taken
 
-    def take(self, blocks: Groups, prepared: PreparedRows) -> None:
+    def take(self, blocks: SealedBlocks, prepared: PreparedRows) -> None:
         """Send the next blocks to the rows that they belong to."""
         for place, part in enumerate(prepared.J.parts):
             if not (own := self.of(part, blocks)):
@@ -286,16 +303,16 @@ class Product:
             mine = blocks.some(own)
             if place in self._held:
                 mine = self._held.pop(place).then(mine)
-            if mine.count < part.least and own.stop * self.scale.layout.s < part.stop:
+            if mine.count < part.min_blocks and own.stop * self.scale.layout.s < part.stop:
                 self._held[place] = mine
                 continue
             args = self._parameters, self.encoding, part.start, mine, prepared.room
-            self._coming.append(part.run(multiply, *args))
+            self._coming.append(part.run(multiply_rows, *args))
             while len(self._coming) > 1 and self._coming[0].done() and self._coming[1].done():
                 self._add_up()
         self.taken += blocks.count
 
-    def of(self, part: TallPart, blocks: Groups) -> range:
+    def of(self, part: MatrixPart, blocks: SealedBlocks) -> range:
         """Which of these blocks hold rows of this part of J."""
         s, stop = self.scale.layout.s, blocks.first + blocks.count
         return range(max(blocks.first, part.start // s), min(stop, -(-part.stop // s)))
@@ -315,12 +332,12 @@ class Product:
         self._coming[0].result().add(self._coming.pop(1).result())
 
 
-class Mask(Secret):
+class RowMask(Secret):
     """What `blind` added, as fractions of the modulus, and how to read the rest. Serves once."""
 
     __slots__ = ("masks", "scale", "spent")
 
-    def __init__(self, scale: Scale, masks: list[Floats]) -> None:
+    def __init__(self, scale: OpeningScale, masks: list[Floats]) -> None:
         self.scale = scale
         self.masks = masks
         self.spent = False
@@ -337,7 +354,7 @@ class RowEvaluator(Evaluator):
             raise CryptoError(
                 f"{parameters.engine}: not a public key of this version; both sides must run the same release"
             )
-        sized(parameters.engine, magic, public, start + parameters.key_size)
+        check_length(parameters.engine, magic, public, start + parameters.key_size)
         self._parameters, self._fingerprint, self._engine = parameters, _fingerprint(public), parameters.engine
         self._has_public(memoryview(public)[start:], public[len(magic) : start])
 
@@ -352,49 +369,49 @@ class RowEvaluator(Evaluator):
         """Hide the products of an output block, so many columns and outputs; yield what is sent, columns, and their
         mask as a fraction of q (columns, outputs)."""
 
-    def prepare(self, J: Floats | Tall, *, room: int = ROOM) -> PreparedRows:
+    def prepare(self, J: Floats | ChunkedMatrix, *, max_bytes: int = MAX_PLAINTEXT_BYTES) -> PreparedRows:
         if J.ndim != 2 or 0 in J.shape:
             raise RangeError(f"{self._engine}: J is n x d with n, d >= 1, got shape {J.shape}")
-        tall = J if isinstance(J, Tall) else Tall.here(np.asarray(J, np.float64))
-        found = [part.run(norms) for part in tall.parts]
-        rows = sum(part.stretch.nbytes for part in tall.parts if isinstance(part, Here))
-        return PreparedRows(tall, merged(each.result() for each in found), max(0, room - rows))
+        tall = J if isinstance(J, ChunkedMatrix) else ChunkedMatrix.local(np.asarray(J, np.float64))
+        found = [part.run(column_norms) for part in tall.parts]
+        rows = sum(part.chunk.nbytes for part in tall.parts if isinstance(part, LocalPart))
+        return PreparedRows(tall, merge_norms(each.result() for each in found), max(0, max_bytes - rows))
 
-    def encode(self, prepared: PreparedRows, sealed: bytes, onto: Product | None = None) -> None:
+    def encode(self, prepared: PreparedRows, sealed: bytes, onto: RowProduct | None = None) -> None:
         product, blocks = self._begun(prepared, sealed, onto)
         for part in prepared.J.parts:
-            if isinstance(part, Here):  # elsewhere plaintexts are made when they are multiplied
+            if isinstance(part, LocalPart):  # elsewhere plaintexts are made when they are multiplied
                 own = product.of(part, blocks)
-                part.run(encode, self._parameters, product.encoding, part.start, own, prepared.room)
+                part.run(encode_rows, self._parameters, product.encoding, part.start, own, prepared.room)
 
-    def transpose_product(self, prepared: PreparedRows, sealed: bytes, onto: Product | None = None) -> Product:
+    def transpose_product(self, prepared: PreparedRows, sealed: bytes, onto: RowProduct | None = None) -> RowProduct:
         product, blocks = self._begun(prepared, sealed, onto)
         product.take(blocks, prepared)
         return product
 
-    def _blocks(self, product: Product, sealed: bytes) -> Groups:
+    def _blocks(self, product: RowProduct, sealed: bytes) -> SealedBlocks:
         """Return the blocks in a message, the next ones of the product. CryptoError if it is of another length."""
         layout, parameters = product.scale.layout, self._parameters
-        if product.taken % row_plaintexts.PIECE:
+        if product.taken % row_plaintexts.BLOCKS_PER_PIECE:
             raise CryptoError(f"{self._engine}: a message of g begins within a group; it is malformed")
         if layout.output_blocks * SEED_BYTES > len(sealed):  # before a list of so many is made
             raise CryptoError(f"{self._engine}: a message of g has fewer bytes than outputs; it is cut")
         groups: dict[int, list[bytes]] = {}
-        at, taken = SEALED.size, product.taken
+        at, taken = SEALED_HEADER.size, product.taken
         while taken < layout.sample_blocks and (at < len(sealed) or not groups):
-            blocks, parts = group_range(layout, taken // row_plaintexts.PIECE), []
+            blocks, parts = blocks_of_piece(layout, taken // row_plaintexts.BLOCKS_PER_PIECE), []
             for outputs in layout.outputs:
                 size = parameters.sealed_size(layout, outputs.stop - outputs.start, len(blocks))
                 parts.append(sealed[at : at + size])
                 at += size
-            groups[taken // row_plaintexts.PIECE], taken = parts, blocks.stop
-        sized(parameters.engine, parameters.magic[1], sealed, at)
-        return Groups(range(product.taken, taken), groups)
+            groups[taken // row_plaintexts.BLOCKS_PER_PIECE], taken = parts, blocks.stop
+        check_length(parameters.engine, parameters.magic[1], sealed, at)
+        return SealedBlocks(range(product.taken, taken), groups)
 
-    def blind(self, product: Product) -> tuple[bytes, Mask]:
+    def blind(self, product: RowProduct) -> tuple[bytes, RowMask]:
         layout, wide, parameters = product.scale.layout, product.scale.width, self._parameters
         sizes = layout.n, layout.c, layout.r, layout.s, len(product.scale.columns)
-        parts = [BLINDED.pack(parameters.magic[2], self._fingerprint, *sizes)]
+        parts = [BLINDED_HEADER.pack(parameters.magic[2], self._fingerprint, *sizes)]
         masks, prg = [], Prg.fresh("what hides a product")
         for outputs, total in zip(layout.outputs, product.sums().reduced(), strict=True):
             width = outputs.stop - outputs.start
@@ -403,13 +420,15 @@ class RowEvaluator(Evaluator):
                 parts.append(part)
                 fractions[columns] = mask
             masks.append(fractions.T.ravel())
-        return b"".join(parts), Mask(product.scale, masks)
+        return b"".join(parts), RowMask(product.scale, masks)
 
-    def _begun(self, prepared: PreparedRows, sealed: bytes, onto: Product | None) -> tuple[Product, Groups]:
+    def _begun(self, prepared: PreparedRows, sealed: bytes, onto: RowProduct | None) -> tuple[RowProduct, SealedBlocks]:
         """Return the product that this message continues or begins, and the blocks of g in it."""
         parameters = self._parameters
-        n, c, r, s, bound = header(parameters.engine, SEALED, parameters.magic[1], sealed, self._fingerprint)
-        layout = named(parameters.engine, n, c, r, s)
+        n, c, r, s, bound = read_header(
+            parameters.engine, SEALED_HEADER, parameters.magic[1], sealed, self._fingerprint
+        )
+        layout = checked_layout(parameters.engine, n, c, r, s)
         if not (math.isfinite(bound) and bound > 0):
             raise CryptoError(f"{self._engine}: a message of g has no positive finite bound; it is malformed")
         if layout.n != len(prepared.J):
@@ -417,40 +436,44 @@ class RowEvaluator(Evaluator):
                 f"{self._engine}: g has {layout.n} rows, J has {len(prepared.J)}; both sides must use the same batch"
             )
         if onto is None:
-            encoding = Encoding.of(layout, self._parameters, prepared.norms, prepared.rho(layout))
+            encoding = RowEncoding.of(layout, self._parameters, prepared.norms, prepared.rho(layout))
             unit, profile = g_scale(self._parameters, layout, bound), self._parameters.profile
-            within = tolerance(encoding.rho, layout, profile, unit * bound / 2.0**profile.drop)
-            scale = Scale(layout, encoding.worth, 1 / unit, encoding.rho, within)
-            onto = Product(self._parameters, encoding, scale, bound)
+            within = check_tolerance(encoding.rho, layout, profile, unit * bound / 2.0**profile.drop)
+            scale = OpeningScale(layout, encoding.worth, 1 / unit, encoding.rho, within)
+            onto = RowProduct(self._parameters, encoding, scale, bound)
         if (layout, bound) != (onto.scale.layout, onto.bound):
             raise CryptoError(f"{self._engine}: messages of one g have different headers; they are malformed")
         if not onto.left:
             raise CryptoError(f"{self._engine}: messages hold more blocks than g has; they are malformed")
         return onto, self._blocks(onto, sealed)
 
-    def unblind(self, opened: bytes, mask: Mask, word: int | None = None) -> Floats:
+    def unblind(self, opened: bytes, mask: RowMask, word: int | None = None) -> Floats:
         layout, levels, rho, within = mask.scale.layout, self._parameters.levels, mask.scale.rho, mask.scale.within
         if word is not None:
-            rho = rho[:, :LEAST]
-            within = within[:LEAST] + error(rho, levels, word)
-        width, per = sum(rho.shape), 4 if word is None else size(word)
-        count, checks = header(self._parameters.engine, OPENED, self._parameters.magic[3], opened, self._fingerprint)
+            rho = rho[:, :MIN_CHECKS]
+            within = within[:MIN_CHECKS] + word_error(rho, levels, word)
+        width, per = sum(rho.shape), 4 if word is None else word_size(word)
+        count, checks = read_header(
+            self._parameters.engine, OPENED_HEADER, self._parameters.magic[3], opened, self._fingerprint
+        )
         sent = tuple(layout.c * each for each in rho.shape)
         if (count, checks) != sent:
             raise CryptoError(
                 f"{self._engine}: {count} opened values and {checks} checks came, {sent[0]} and {sent[1]} were sent; "
                 "it is not the answer"
             )
-        sized(self._parameters.engine, self._parameters.magic[3], opened, OPENED.size + per * (count + checks))
+        check_length(
+            self._parameters.engine, self._parameters.magic[3], opened, OPENED_HEADER.size + per * (count + checks)
+        )
         if mask.spent:
             raise CryptoError(f"{self._engine}: this mask has been used; a mask serves for one opening")
         mask.spent = True
-        body = opened[OPENED.size :]
-        values = np.frombuffer(body, "<i4") if word is None else read(body, levels, word)
+        body = opened[OPENED_HEADER.size :]
+        values = np.frombuffer(body, "<i4") if word is None else read_words(body, levels, word)
         rest = values - np.concatenate(mask.masks)[: len(values)] * levels
         rest -= levels * np.rint(rest / levels)
         result = rest.reshape(layout.c, width).T
-        if not fits(result, rho, levels, within):
+        if not passes_checks(result, rho, levels, within):
             raise OpeningMismatch(
                 f"{self._engine}: what was opened does not fit the checks beside it: it is not what was decrypted, "
                 "or g is no residual; nothing of it is used"

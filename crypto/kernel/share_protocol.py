@@ -12,23 +12,23 @@ from typing import Any, ClassVar
 import numpy as np
 
 from securevfl.crypto.kernel.residues import DEGREE
-from securevfl.crypto.kernel.ring_layout import RingLayout, named
+from securevfl.crypto.kernel.ring_layout import RingLayout, checked_layout
 from securevfl.crypto.kernel.ring_sampling import NOISE_STD
-from securevfl.crypto.message_headers import header, sized
+from securevfl.crypto.message_headers import check_length, read_header
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import Integers, ShareRing, Words
 from securevfl.crypto.share_scheme import COIN_BYTES, ShareEvaluator, ShareHolder, ShareScheme
 from securevfl.errors import ConfigError, CryptoError, RangeError
 
-MOST_BITS = 56  # L
+MAX_SHARE_BITS = 56  # L
 
-KEY_BYTES = 16  # of a key's fingerprint
+FINGERPRINT_BYTES = 16  # of a key's fingerprint
 
-PUBLIC = struct.Struct("<4sB")  # magic, L
+PUBLIC_KEY_HEADER = struct.Struct("<4sB")  # magic, L
 
-SEALED = struct.Struct("<4s16sIIII")  # magic, key, n, c, r, s
+QUERY_HEADER = struct.Struct("<4s16sIIII")  # magic, key, n, c, r, s
 
-REPLY = struct.Struct("<4s16sIIII")  # magic, key, c, r, s, d
+REPLY_HEADER = struct.Struct("<4s16sIIII")  # magic, key, c, r, s, d
 
 _MOST_ENTRY = 1 << 44  # of W
 
@@ -66,12 +66,12 @@ class RingParameters(ABC):
 
     def layout(self, n: int, c: int, r: int, s: int) -> RingLayout:
         """Check the layout that a peer names, and return it. CryptoError if there is no such layout."""
-        return named(self.engine, n, c, r, s)
+        return checked_layout(self.engine, n, c, r, s)
 
     def asked(self, sealed: bytes, key: bytes) -> RingLayout:
         """Check a query under this key, and return its layout."""
-        layout = self.layout(*header(self.engine, SEALED, self.magic[1], sealed, key))
-        sized(self.engine, self.magic[1], sealed, SEALED.size + self.query_size(layout))
+        layout = self.layout(*read_header(self.engine, QUERY_HEADER, self.magic[1], sealed, key))
+        check_length(self.engine, self.magic[1], sealed, QUERY_HEADER.size + self.query_size(layout))
         return layout
 
     @abstractmethod
@@ -94,8 +94,8 @@ class RingShares(ShareScheme):
     evaluators: ClassVar[type[RingEvaluator]]
 
     def __init__(self, bits: int, parameters: Callable[[int], RingParameters]) -> None:
-        if not 8 <= bits <= MOST_BITS:
-            raise ConfigError(f"shares: L is 8 to {MOST_BITS}, got {bits}; use fewer bits of fixed point")
+        if not 8 <= bits <= MAX_SHARE_BITS:
+            raise ConfigError(f"shares: L is 8 to {MAX_SHARE_BITS}, got {bits}; use fewer bits of fixed point")
         self.bits = bits
         self._parameters: Any = parameters(bits)
 
@@ -123,7 +123,7 @@ class RingShares(ShareScheme):
 
 
 def _fingerprint(coin: bytes, public: bytes) -> bytes:
-    return hashlib.sha256(coin + public).digest()[:KEY_BYTES]
+    return hashlib.sha256(coin + public).digest()[:FINGERPRINT_BYTES]
 
 
 class RingHolder(ShareHolder):
@@ -132,7 +132,7 @@ class RingHolder(ShareHolder):
     def __init__(self, parameters: Any, coin: bytes) -> None:
         self._parameters = parameters
         first = self._new_key(parameters.coined(coin))
-        self.public = PUBLIC.pack(parameters.magic[0], parameters.ring.bits) + first
+        self.public = PUBLIC_KEY_HEADER.pack(parameters.magic[0], parameters.ring.bits) + first
         self._key = _fingerprint(coin, self.public)
 
     @abstractmethod
@@ -161,14 +161,14 @@ class RingHolder(ShareHolder):
     @classmethod
     def imported(cls, parameters: RingParameters, exported: bytes) -> RingHolder:
         """Restore a holder from what `exported` gave. CryptoError if it is of another length, or no key."""
-        public, magic = PUBLIC.size + parameters.key_size, parameters.magic[0]
-        sized(parameters.engine, magic, exported, KEY_BYTES + public + parameters.secret_size)
-        if exported[KEY_BYTES:][:4] != magic:
+        public, magic = PUBLIC_KEY_HEADER.size + parameters.key_size, parameters.magic[0]
+        check_length(parameters.engine, magic, exported, FINGERPRINT_BYTES + public + parameters.secret_size)
+        if exported[FINGERPRINT_BYTES:][:4] != magic:
             raise CryptoError(f"{parameters.engine}: an exported key was expected, other bytes came; export it again")
         holder = cls.__new__(cls)
-        holder._parameters, holder._key = parameters, exported[:KEY_BYTES]
-        holder.public = exported[KEY_BYTES:][:public]
-        holder._has_secret(exported[KEY_BYTES + public :])
+        holder._parameters, holder._key = parameters, exported[:FINGERPRINT_BYTES]
+        holder.public = exported[FINGERPRINT_BYTES:][:public]
+        holder._has_secret(exported[FINGERPRINT_BYTES + public :])
         return holder
 
     def encrypt(self, V: Words, *, columns: int, uses: int = 1) -> bytes:
@@ -178,18 +178,20 @@ class RingHolder(ShareHolder):
         if (parameters.ring.mask < V).any():
             raise RangeError(f"{parameters.engine}: V has words of 2^{parameters.ring.bits} or more; reduce them first")
         layout = parameters.choose(*V.shape, columns, uses)
-        head = SEALED.pack(parameters.magic[1], self._key, *V.shape, layout.r, layout.s)
+        head = QUERY_HEADER.pack(parameters.magic[1], self._key, *V.shape, layout.r, layout.s)
         return b"".join([head, *self._sealed(layout, V)])
 
     def open(self, reply: bytes) -> Words:
         parameters = self._parameters
-        c, r, s, d = header(parameters.engine, REPLY, parameters.magic[2], reply, self._key)
+        c, r, s, d = read_header(parameters.engine, REPLY_HEADER, parameters.magic[2], reply, self._key)
         layout = parameters.layout(s, c, r, s)  # how many sample blocks there were makes no difference here
         if d < 1:
             raise CryptoError(f"{parameters.engine}: a reply names no column; it is malformed")
-        sized(parameters.engine, parameters.magic[2], reply, REPLY.size + parameters.reply_size(layout, d))
+        check_length(
+            parameters.engine, parameters.magic[2], reply, REPLY_HEADER.size + parameters.reply_size(layout, d)
+        )
         shares = np.empty((d, c), np.uint64)
-        for columns, outputs, words in self._opened(layout, d, memoryview(reply)[REPLY.size :]):
+        for columns, outputs, words in self._opened(layout, d, memoryview(reply)[REPLY_HEADER.size :]):
             shares[columns, outputs] = words
         return shares
 
@@ -236,13 +238,13 @@ class RingEvaluator(ShareEvaluator):
 
     def __init__(self, parameters: Any, public: bytes, coin: bytes) -> None:
         magic = parameters.magic[0]
-        if public[: PUBLIC.size] != PUBLIC.pack(magic, parameters.ring.bits):
+        if public[: PUBLIC_KEY_HEADER.size] != PUBLIC_KEY_HEADER.pack(magic, parameters.ring.bits):
             raise CryptoError(
                 f"{parameters.engine}: not a public key for L = {parameters.ring.bits}; both sides need one L"
             )
-        sized(parameters.engine, magic, public, PUBLIC.size + parameters.key_size)
+        check_length(parameters.engine, magic, public, PUBLIC_KEY_HEADER.size + parameters.key_size)
         self._parameters, self.public, self.coin = parameters, public, coin
-        self._has_public(memoryview(public)[PUBLIC.size :], parameters.coined(coin))
+        self._has_public(memoryview(public)[PUBLIC_KEY_HEADER.size :], parameters.coined(coin))
         self._key = _fingerprint(coin, public)
 
     @abstractmethod
@@ -284,7 +286,7 @@ class RingEvaluator(ShareEvaluator):
     def _answer(self, layout: RingLayout, d: int, totals: Iterable[Any]) -> tuple[bytes, Words]:
         """Hide products, one after the other, in what is sent; return this and the own share."""
         parameters, prg, own = self._parameters, Prg.fresh("what hides a reply"), np.empty((d, layout.c), np.uint64)
-        parts = [REPLY.pack(parameters.magic[2], self._key, layout.c, layout.r, layout.s, d)]
+        parts = [REPLY_HEADER.pack(parameters.magic[2], self._key, layout.c, layout.r, layout.s, d)]
         for (outputs, columns), total in zip(self._places(layout, d), totals, strict=True):
             shape = columns.stop - columns.start, outputs.stop - outputs.start
             part, mask = self._hidden(layout, total, shape, prg)

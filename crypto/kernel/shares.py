@@ -37,18 +37,18 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.crypto.kernel import blas_check
-from securevfl.crypto.kernel.ciphertexts import Answering, Opener, answer_size, column_groups
+from securevfl.crypto.kernel.ciphertexts import KernelSecretKey, ProductHider, answer_size, column_groups
 from securevfl.crypto.kernel.ntt import transform
 from securevfl.crypto.kernel.residue_bytes import pack, packed_size, unpack
-from securevfl.crypto.kernel.residue_products import Residues, summed
+from securevfl.crypto.kernel.residue_products import Residues, add_product
 from securevfl.crypto.kernel.residues import DEGREE, Primes
 from securevfl.crypto.kernel.ring_keys import keypair, second_polynomial
-from securevfl.crypto.kernel.ring_layout import RingLayout, choose, milliseconds
+from securevfl.crypto.kernel.ring_layout import RingLayout, choose_layout, milliseconds
 from securevfl.crypto.kernel.ring_sampling import NOISE_STD, uniform
 from securevfl.crypto.kernel.share_protocol import (
-    KEY_BYTES,
-    MOST_BITS,
-    SEALED,
+    FINGERPRINT_BYTES,
+    MAX_SHARE_BITS,
+    QUERY_HEADER,
     PreparedFactor,
     RingEvaluator,
     RingHolder,
@@ -56,13 +56,13 @@ from securevfl.crypto.kernel.share_protocol import (
     RingShares,
     same_rows,
 )
-from securevfl.crypto.key_derivation import KEY_BYTES as SEED_BYTES
-from securevfl.crypto.message_headers import sized
+from securevfl.crypto.key_derivation import SYMMETRIC_KEY_BYTES as SEED_BYTES
+from securevfl.crypto.message_headers import check_length
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import Integers, Words
 from securevfl.errors import ConfigError, CryptoError
 
-MOST_MODULUS = 109  # bits of q: HomomorphicEncryption.org (2018), table 1, N = 4096, 128 bits, ternary secret
+MAX_MODULUS_BITS = 109  # bits of q: HomomorphicEncryption.org (2018), table 1, N = 4096, 128 bits, ternary secret
 SECONDS = "public second polynomials of a query"  # whoever has the seed in it expands them
 _TILE = 1 << 18  # coefficients of plaintexts that are transformed at a time
 
@@ -90,14 +90,14 @@ class ShareParameters(RingParameters):
         self.primes = primes_for(bits)
         self.modulus, self.key_bits = self.primes.q, math.ceil(math.log2(self.primes.q))
         self.key_size, self.secret_size = packed_size(self.primes, DEGREE), DEGREE
-        assert math.log2(self.primes.q) <= MOST_MODULUS, "more than the standard allows"
+        assert math.log2(self.primes.q) <= MAX_MODULUS_BITS, "more than the standard allows"
 
     def second(self, coin: bytes) -> Floats:
         """Return the second polynomial a (P, N) that this coin gives. CryptoError if the coin is of another length."""
         return second_polynomial(self.primes, self.coined(coin))
 
     def choose(self, n: int, c: int, d: int, uses: int = 1) -> RingLayout:
-        return choose(n, c, d, uses)
+        return choose_layout(n, c, d, uses)
 
     def query_size(self, layout: RingLayout) -> int:
         return SEED_BYTES + layout.c * packed_size(self.primes, layout.points * layout.sample_blocks)
@@ -117,7 +117,7 @@ class KernelHolder(RingHolder):
     def _new_key(self, coin: bytes) -> bytes:
         primes = self._parameters.primes
         secret, first = keypair(primes, self._parameters.second(coin))
-        self._opener = Opener(primes, secret)
+        self._opener = KernelSecretKey(primes, secret)
         return pack(primes, first)
 
     def _secret(self) -> bytes:
@@ -127,7 +127,7 @@ class KernelHolder(RingHolder):
         values = np.frombuffer(secret, np.int8).astype(np.float64)
         if np.abs(values).max() > 1:
             raise CryptoError("shares on the kernel: an exported key was expected, other bytes came; export it again")
-        self._opener = Opener(self._parameters.primes, values)
+        self._opener = KernelSecretKey(self._parameters.primes, values)
 
     def _sealed(self, layout: RingLayout, V: Words) -> Iterator[bytes]:
         parameters, primes = self._parameters, self._parameters.primes
@@ -191,7 +191,7 @@ class PreparedWords(PreparedFactor):
             yield blocks, ahead.forward(primes.centred(plain) if wide else plain)
 
 
-class KernelEvaluator(Answering, RingEvaluator):
+class KernelEvaluator(ProductHider, RingEvaluator):
     """The party that owns W, on the kernel."""
 
     _parameters: ShareParameters
@@ -221,7 +221,7 @@ class KernelEvaluator(Answering, RingEvaluator):
         ]
         sizes = [packed_size(primes, math.prod(shape)) for shape in shapes]
         for part in parts:
-            sized(self._parameters.engine, b"SKT2", part, sum(sizes))
+            check_length(self._parameters.engine, b"SKT2", part, sum(sizes))
 
         def totals() -> Iterator[Floats]:
             for at, size, shape in zip(np.cumsum([0, *sizes]).tolist(), sizes, shapes, strict=False):
@@ -238,20 +238,22 @@ class KernelShares(RingShares):
     holders: ClassVar[type[RingHolder]] = KernelHolder
     evaluators: ClassVar[type[RingEvaluator]] = KernelEvaluator
 
-    def __init__(self, bits: int = MOST_BITS) -> None:
-        if why := blas_check.fault():
-            raise ConfigError(f"shares on the kernel: {why}, or name the other library: {blas_check.OTHER}")
+    def __init__(self, bits: int = MAX_SHARE_BITS) -> None:
+        if why := blas_check.blas_problem():
+            raise ConfigError(f"shares on the kernel: {why}, or name the other library: {blas_check.SEAL_OPTION}")
         super().__init__(bits, _parameters)
 
     def multiply(self, W: Integers, sealed: bytes) -> bytes:
         parameters = self._parameters
-        layout = parameters.asked(sealed, sealed[4 : 4 + KEY_BYTES])  # whoever hides the products checks the key
+        layout = parameters.asked(
+            sealed, sealed[4 : 4 + FINGERPRINT_BYTES]
+        )  # whoever hides the products checks the key
         same_rows(parameters, layout, len(W))
         totals = _totals(parameters, PreparedWords(parameters, np.ascontiguousarray(W), once=True), layout, sealed)
         return b"".join(pack(parameters.primes, total) for total in totals)
 
     def seconds(self, n: int, c: int, d: int) -> float:
-        return milliseconds(choose(n, c, d), d, line=0.0) / 1e3
+        return milliseconds(choose_layout(n, c, d), d, line=0.0) / 1e3
 
 
 def _totals(
@@ -259,15 +261,18 @@ def _totals(
 ) -> Iterator[Floats]:
     """Yield the products (P, M, outputs + r, blocks) of a query, by groups of outputs and then of columns: residues
     about zero, nothing drawn."""
-    primes, d, start = parameters.primes, prepared.shape[1], SEALED.size + SEED_BYTES
-    size, seconds = packed_size(primes, layout.points * layout.sample_blocks), Prg(sealed[SEALED.size : start], SECONDS)
+    primes, d, start = parameters.primes, prepared.shape[1], QUERY_HEADER.size + SEED_BYTES
+    size, seconds = (
+        packed_size(primes, layout.points * layout.sample_blocks),
+        Prg(sealed[QUERY_HEADER.size : start], SECONDS),
+    )
     for outputs in layout.outputs:
         view = memoryview(sealed)[start + outputs.start * size :]
         query = _query(primes, layout, outputs.stop - outputs.start, view, seconds)
         for blocks, columns in column_groups(layout, d):
             total, terms = None, 0
             for some, values in prepared.tiles(layout, blocks, columns):
-                total, terms = summed(primes, total, terms, query[..., some], values)
+                total, terms = add_product(primes, total, terms, query[..., some], values)
             assert total is not None, "W has rows, so something was multiplied"
             yield primes.reduce(total)
 

@@ -25,12 +25,12 @@ from securevfl.crypto.kernel.ring_layout import RingLayout
 from securevfl.crypto.kernel.row_parameters import Profile, RowParameters
 from securevfl.crypto.kernel.row_products import RowEvaluator, RowHolder, RowScheme
 from securevfl.crypto.lattice.lattice_shares import blocks
-from securevfl.crypto.lattice.polynomial_ring import SPECIAL_NOISE, Hiding, Ring, RingKey
+from securevfl.crypto.lattice.polynomial_ring import SPECIAL_NOISE, SealProductHider, SealRing, SealSecretKey
 from securevfl.crypto.lattice.residue_bytes import Residues, pack, packed_size
 from securevfl.crypto.prg import Prg
 
 ENGINE = "lattice"  # in errors
-PROFILE = Profile((47, 46, 16), 72, 68, 2.0**21, SPECIAL_NOISE)
+LATTICE_PROFILE = Profile((47, 46, 16), 72, 68, 2.0**21, SPECIAL_NOISE)
 _BITS = 59  # of t, as many as SEAL takes
 _UP, _DOWN, _PRODUCT = 1.8, 3.8, 0.08  # milliseconds of one core, of which only the ratios matter
 _LIMB = 24  # bits of a part of a dither
@@ -42,14 +42,14 @@ def _milliseconds(layout: RingLayout, d: int, uses: int, openings: int) -> float
     return layout.output_blocks * (B * _UP + openings * (F * _DOWN + B * F * _PRODUCT))
 
 
-class Parameters(RowParameters):
+class LatticeGradientParameters(RowParameters):
     """A profile's ring and the numbers that follow from both."""
 
     engine: ClassVar[str] = ENGINE
     magic: ClassVar[tuple[bytes, bytes, bytes, bytes]] = b"SLK3", b"SLG3", b"SLB4", b"SLO4"
 
-    def __init__(self, profile: Profile = PROFILE) -> None:
-        self.ring = Ring(profile.bits, _BITS)
+    def __init__(self, profile: Profile = LATTICE_PROFILE) -> None:
+        self.ring = SealRing(profile.bits, _BITS)
         super().__init__(profile, self.ring.q)
         self.key_size, self.key_bits = packed_size(self.ring.key_primes, DEGREE), sum(profile.bits)
 
@@ -58,7 +58,7 @@ class Parameters(RowParameters):
         return self.ring.second(Prg(seed, "public second polynomial of a key"))
 
     def choose(self, n: int, c: int, d: int, openings: int) -> RingLayout:
-        return ring_layout.choose(n, c, d, openings=openings, cost=_milliseconds)
+        return ring_layout.choose_layout(n, c, d, openings=openings, cost=_milliseconds)
 
     def sealed_size(self, layout: RingLayout, width: int, blocks: int) -> int:
         return blocks * self.ring.sealed_size(layout, width)
@@ -78,8 +78,8 @@ class Parameters(RowParameters):
         columns = plain.reshape(len(plain), -1).T
         return _array(self.ring.plaintext(layout, column) for column in columns).reshape(plain.shape[1:])
 
-    def sums(self, layout: RingLayout) -> Sums:
-        return Sums(self, [{} for _ in layout.outputs])
+    def sums(self, layout: RingLayout) -> CiphertextSums:
+        return CiphertextSums(self, [{} for _ in layout.outputs])
 
 
 def _array(objects: Iterator[Any]) -> NDArray[Any]:
@@ -89,13 +89,13 @@ def _array(objects: Iterator[Any]) -> NDArray[Any]:
     return out
 
 
-class Sums:
+class CiphertextSums:
     """Ciphertexts by output block and column block; none where everything multiplied was zero."""
 
-    def __init__(self, parameters: Parameters, totals: list[dict[int, Any]]) -> None:
+    def __init__(self, parameters: LatticeGradientParameters, totals: list[dict[int, Any]]) -> None:
         self._parameters, self._totals = parameters, totals
 
-    def add(self, other: Sums) -> None:
+    def add(self, other: CiphertextSums) -> None:
         """Add another one, entry by entry."""
         for place, more in enumerate(other.reduced()):
             for column, term in more.items():
@@ -131,10 +131,10 @@ class Sums:
         return _sums, (self._parameters, residues)
 
 
-def _sums(parameters: Parameters, residues: list[dict[int, Residues]]) -> Sums:
+def _sums(parameters: LatticeGradientParameters, residues: list[dict[int, Residues]]) -> CiphertextSums:
     ring = parameters.ring
     totals = [{k: ring.io.ciphertext(ring.level, each, ntt=True) for k, each in row.items()} for row in residues]
-    return Sums(parameters, totals)
+    return CiphertextSums(parameters, totals)
 
 
 def dither(prg: Prg, primes: list[int], bits: int, shape: tuple[int, ...]) -> Residues:
@@ -148,12 +148,12 @@ def dither(prg: Prg, primes: list[int], bits: int, shape: tuple[int, ...]) -> Re
 class LatticeHolder(RowHolder):
     """Owns a secret key of SEAL."""
 
-    _parameters: Parameters
+    _parameters: LatticeGradientParameters
 
     def _new_key(self, seed: bytes) -> bytes:
         ring = self._parameters.ring
         secret, first = ring.keypair(self._parameters.second(seed))
-        self._own = RingKey(ring, secret)
+        self._own = SealSecretKey(ring, secret)
         return pack(first, ring.key_primes)
 
     def _sealed(self, layout: RingLayout, g: Floats, blocks: slice, prg: Prg) -> bytes:
@@ -177,10 +177,10 @@ class LatticeHolder(RowHolder):
         return dither(prg, self._parameters.ring.primes, self._parameters.profile.k, shape)
 
 
-class LatticeEvaluator(Hiding, RowEvaluator):
+class LatticeEvaluator(SealProductHider, RowEvaluator):
     """The party that owns J, and hides its products by SEAL."""
 
-    _parameters: Parameters
+    _parameters: LatticeGradientParameters
 
     def _has_public(self, first: memoryview, seed: bytes) -> None:
         self._has_key(self._parameters.ring, first, self._parameters.second(seed))
@@ -195,7 +195,7 @@ class LatticeEvaluator(Hiding, RowEvaluator):
             yield ring.answer(layout, total.get(place), self._zero(), mask), columns, fractions
 
 
-class LatticeScheme(RowScheme):
+class LatticeGradient(RowScheme):
     """The engine for J^T [[g]] that multiplies in SEAL, under 128-bit RLWE."""
 
     name: ClassVar[str] = "lattice"
@@ -203,4 +203,4 @@ class LatticeScheme(RowScheme):
     evaluators: ClassVar[type[RowEvaluator]] = LatticeEvaluator
 
     def __init__(self, *, columns: int = 32) -> None:
-        super().__init__(Parameters(), columns)
+        super().__init__(LatticeGradientParameters(), columns)

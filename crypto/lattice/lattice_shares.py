@@ -19,17 +19,17 @@ from securevfl.crypto.kernel import ring_layout
 from securevfl.crypto.kernel.residues import DEGREE
 from securevfl.crypto.kernel.ring_layout import RingLayout
 from securevfl.crypto.kernel.share_protocol import (
-    MOST_BITS,
-    SEALED,
+    MAX_SHARE_BITS,
+    QUERY_HEADER,
     PreparedFactor,
     RingEvaluator,
     RingHolder,
     RingParameters,
     RingShares,
 )
-from securevfl.crypto.lattice.polynomial_ring import SPECIAL_NOISE, Hiding, Ring, RingKey
+from securevfl.crypto.lattice.polynomial_ring import SPECIAL_NOISE, SealProductHider, SealRing, SealSecretKey
 from securevfl.crypto.lattice.residue_bytes import Residues, pack, packed_size, unpack
-from securevfl.crypto.lattice.seal_io import SEED_BYTES
+from securevfl.crypto.lattice.seal_io import SEAL_SEED_BYTES
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import Integers, Words
 
@@ -39,15 +39,15 @@ _MOST_PRIME, _SPECIAL = 46, 17  # bits; 46 + 46 + 17 is the most for 128-bit sec
 # Milliseconds of one core, both ends: a ciphertext up (encrypt, save, load, transform), one down (transform back,
 # encryption of zero, save, load, decrypt), a product with its sum, a plaintext made; and of a line of 150 Mbps for the
 # 45 kB of either ciphertext. Only their ratios matter.
-LINE = 2.4
-UP, DOWN, PRODUCT, PREPARE = 1.3, 2.5, 0.07, 0.2
+LINE_MS = 2.4
+UP_MS, DOWN_MS, PRODUCT_MS, PREPARE_MS = 1.3, 2.5, 0.07, 0.2
 
 
 def milliseconds(layout: RingLayout, d: int, uses: int = 1, openings: int = 1) -> float:
     """About what a product takes of one core, both ends, and of a line."""
     B, F, Q = layout.sample_blocks, layout.column_blocks(d), layout.output_blocks
-    up = B * (UP + LINE * layout.c / (Q * layout.r))
-    return Q * (up + openings * (F * (DOWN + LINE) + B * F * PRODUCT)) + B * F * PREPARE / uses
+    up = B * (UP_MS + LINE_MS * layout.c / (Q * layout.r))
+    return Q * (up + openings * (F * (DOWN_MS + LINE_MS) + B * F * PRODUCT_MS)) + B * F * PREPARE_MS / uses
 
 
 def primes(bits: int) -> tuple[int, int, int]:
@@ -65,7 +65,7 @@ class BfvParameters(RingParameters):
 
     def __init__(self, bits: int) -> None:
         super().__init__(bits)
-        self.bfv = Ring(primes(bits), bits)
+        self.bfv = SealRing(primes(bits), bits)
         self.modulus, self.key_bits = self.bfv.q, sum(primes(bits))
         self.key_size = self.secret_size = packed_size(self.bfv.key_primes, DEGREE)
 
@@ -74,10 +74,10 @@ class BfvParameters(RingParameters):
         return self.bfv.second(Prg(self.coined(coin), "public second polynomial of a key"))
 
     def choose(self, n: int, c: int, d: int, uses: int = 1) -> RingLayout:
-        return ring_layout.choose(n, c, d, uses, cost=milliseconds)
+        return ring_layout.choose_layout(n, c, d, uses, cost=milliseconds)
 
     def query_size(self, layout: RingLayout) -> int:
-        one = packed_size(self.bfv.primes, layout.points * layout.c) + layout.output_blocks * SEED_BYTES
+        one = packed_size(self.bfv.primes, layout.points * layout.c) + layout.output_blocks * SEAL_SEED_BYTES
         return layout.sample_blocks * one
 
     def reply_size(self, layout: RingLayout, d: int) -> int:
@@ -95,7 +95,7 @@ class LatticeShareHolder(RingHolder):
     def _new_key(self, coin: bytes) -> bytes:
         bfv = self._parameters.bfv
         secret, first = bfv.keypair(self._parameters.second(coin))
-        self._own = RingKey(bfv, secret)
+        self._own = SealSecretKey(bfv, secret)
         return pack(first, bfv.key_primes)
 
     def _secret(self) -> bytes:
@@ -103,7 +103,7 @@ class LatticeShareHolder(RingHolder):
 
     def _has_secret(self, secret: bytes) -> None:
         bfv = self._parameters.bfv
-        self._own = RingKey(bfv, unpack(secret, bfv.key_primes, DEGREE))
+        self._own = SealSecretKey(bfv, unpack(secret, bfv.key_primes, DEGREE))
 
     def _sealed(self, layout: RingLayout, V: Words) -> Iterator[bytes]:
         for outputs in layout.outputs:
@@ -143,7 +143,7 @@ class PreparedPlaintexts(PreparedFactor):
         return made
 
 
-class LatticeShareEvaluator(Hiding, RingEvaluator):
+class LatticeShareEvaluator(SealProductHider, RingEvaluator):
     """The party that owns W, on SEAL."""
 
     _parameters: BfvParameters
@@ -158,7 +158,7 @@ class LatticeShareEvaluator(Hiding, RingEvaluator):
         return blocks(layout, d)
 
     def _totals(self, prepared: PreparedPlaintexts, layout: RingLayout, sealed: bytes) -> Iterator[Any]:
-        bfv, view, plains = self._parameters.bfv, memoryview(sealed)[SEALED.size :], prepared.values(layout)
+        bfv, view, plains = self._parameters.bfv, memoryview(sealed)[QUERY_HEADER.size :], prepared.values(layout)
         for outputs in layout.outputs:
             width, ups = outputs.stop - outputs.start, []
             size = bfv.sealed_size(layout, width)
@@ -183,7 +183,7 @@ class LatticeShares(RingShares):
     holders: ClassVar[type[RingHolder]] = LatticeShareHolder
     evaluators: ClassVar[type[RingEvaluator]] = LatticeShareEvaluator
 
-    def __init__(self, bits: int = MOST_BITS) -> None:
+    def __init__(self, bits: int = MAX_SHARE_BITS) -> None:
         super().__init__(bits, _parameters)
 
     def seconds(self, n: int, c: int, d: int) -> float:

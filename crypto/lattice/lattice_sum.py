@@ -30,8 +30,8 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.crypto.kernel.residues import DEGREE
-from securevfl.crypto.key_derivation import KEY_BYTES as SEED_BYTES
-from securevfl.crypto.lattice.polynomial_ring import Ring, RingKey
+from securevfl.crypto.key_derivation import SYMMETRIC_KEY_BYTES as SEED_BYTES
+from securevfl.crypto.lattice.polynomial_ring import SealRing, SealSecretKey
 from securevfl.crypto.lattice.residue_bytes import Residues, pack, packed_size, unpack
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.scheme import Adder, AdditiveScheme, SumHolder
@@ -87,7 +87,7 @@ class LatticeSum(AdditiveScheme):
     name: ClassVar[str] = "lattice"
 
     def __init__(self) -> None:
-        self._ring = Ring(_SIZES, _BITS)
+        self._ring = SealRing(_SIZES, _BITS)
 
     def sum_keygen(self, executor: Executor | None = None) -> SumHolder:
         return LatticeSumHolder(self._ring)
@@ -96,7 +96,7 @@ class LatticeSum(AdditiveScheme):
         return LatticeAdder(self._ring, public)
 
 
-def _parse(ring: Ring, message: bytes, fingerprint: bytes) -> _Shape:
+def _parse(ring: SealRing, message: bytes, fingerprint: bytes) -> _Shape:
     if len(message) < _SUM.size or message[:4] != b"SLS2":
         raise CryptoError(f"lattice sum: expected an encrypted vector, got {len(message)} bytes of something else")
     _, key, *fields = _SUM.unpack_from(message)
@@ -118,12 +118,12 @@ def _parse(ring: Ring, message: bytes, fingerprint: bytes) -> _Shape:
     return shape
 
 
-def _size(ring: Ring, values: int) -> int:
+def _size(ring: SealRing, values: int) -> int:
     """Return the bytes of an encrypted vector of so many values."""
     return _SUM.size + -(-values // DEGREE) * 2 * packed_size(ring.primes, DEGREE)
 
 
-def _residues(ring: Ring, message: bytes, index: int) -> Residues:
+def _residues(ring: SealRing, message: bytes, index: int) -> Residues:
     size = packed_size(ring.primes, DEGREE)
     view = memoryview(message)[_SUM.size + 2 * size * index :]
     halves = [unpack(part, ring.primes, DEGREE) for part in (view[:size], view[size : 2 * size])]
@@ -132,7 +132,7 @@ def _residues(ring: Ring, message: bytes, index: int) -> Residues:
     return np.stack(halves)
 
 
-def _second(ring: Ring, seed: bytes) -> Residues:
+def _second(ring: SealRing, seed: bytes) -> Residues:
     """Expand the second polynomial of a key from the seed in it."""
     return ring.second(Prg(seed, "public second polynomial of a key of sums"))
 
@@ -140,10 +140,10 @@ def _second(ring: Ring, seed: bytes) -> Residues:
 class LatticeSumHolder(SumHolder):
     """Owns the secret key, inside SEAL's objects."""
 
-    def __init__(self, ring: Ring) -> None:
+    def __init__(self, ring: SealRing) -> None:
         seed = os.urandom(SEED_BYTES)
         secret, first = ring.keypair(_second(ring, seed))
-        self._ring, self._key = ring, RingKey(ring, secret)
+        self._ring, self._key = ring, SealSecretKey(ring, secret)
         self.public = _MAGIC + seed + pack(first, ring.key_primes)
         self._fingerprint = hashlib.sha256(self.public).digest()[:16]
 
@@ -158,7 +158,7 @@ class LatticeSumHolder(SumHolder):
 class LatticeAdder(Adder):
     """Encrypts and adds under the holder's public key."""
 
-    def __init__(self, ring: Ring, public: bytes) -> None:
+    def __init__(self, ring: SealRing, public: bytes) -> None:
         start = len(_MAGIC) + SEED_BYTES
         expected = start + packed_size(ring.key_primes, DEGREE)
         if len(public) != expected or public[: len(_MAGIC)] != _MAGIC:

@@ -36,7 +36,7 @@ from securevfl.base.arrays import Floats
 from securevfl.crypto.kernel.residues import DEGREE
 from securevfl.crypto.kernel.ring_layout import RingLayout
 from securevfl.crypto.lattice.residue_bytes import Residues, pack, packed_size, unpack
-from securevfl.crypto.lattice.seal_io import SEED_BYTES, SealIO
+from securevfl.crypto.lattice.seal_io import SEAL_SEED_BYTES, SealIO
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.secret import Secret
 from securevfl.crypto.share_ring import Words
@@ -70,12 +70,12 @@ else:
     pass
 
 
-MOST_MODULUS = 109  # bits of q: HomomorphicEncryption.org (2018), table 1, N = 4096, 128 bits, ternary secret
+MAX_MODULUS_BITS = 109  # bits of q: HomomorphicEncryption.org (2018), table 1, N = 4096, 128 bits, ternary secret
 SPECIAL_NOISE = math.sqrt((1 + 2 * DEGREE / 3) / 6)  # deviation that the special prime leaves of an encryption of zero
 _SPARE_BITS = 17
 
 
-class Ring:
+class SealRing:
     """A context of SEAL for plaintexts modulo 2^bits, and what makes keys for it.
 
     `sizes` lists the sizes of the primes; the last one serves inside public-key encryption only. ConfigError if the
@@ -83,10 +83,10 @@ class Ring:
     """
 
     def __init__(self, sizes: Sequence[int], bits: int) -> None:
-        if sum(sizes) > MOST_MODULUS:
+        if sum(sizes) > MAX_MODULUS_BITS:
             raise ConfigError(
                 f"ring: {sum(sizes)} bits of modulus at N = {DEGREE} is below 128-bit security "
-                f"(HomomorphicEncryption.org allows {MOST_MODULUS}); use fewer bits"
+                f"(HomomorphicEncryption.org allows {MAX_MODULUS_BITS}); use fewer bits"
             )
         moduli = seal.CoeffModulus.Create(DEGREE, [*sizes, _SPARE_BITS])
         self.bits = bits
@@ -127,7 +127,7 @@ class Ring:
 
     def sealed_size(self, layout: RingLayout, width: int) -> int:
         """Bytes that a ciphertext of so many outputs takes on its way up."""
-        return packed_size(self.primes, layout.points * width) + SEED_BYTES
+        return packed_size(self.primes, layout.points * width) + SEAL_SEED_BYTES
 
     def answer_size(self, layout: RingLayout, d: int) -> int:
         """Bytes of the ciphertexts of an answer about d columns."""
@@ -138,7 +138,7 @@ class Ring:
         """Read a ciphertext of so many outputs, in NTT form, ready for products; outputs that were not sent are 0."""
         first = np.zeros((len(self.primes), layout.points, layout.r), np.uint64)
         first[..., :width] = unpack(part, self.primes, layout.points * width).reshape(*first.shape[:2], width)
-        cipher = self.io.seeded(self.level, first.reshape(-1, DEGREE), bytes(part[-SEED_BYTES:]))
+        cipher = self.io.seeded(self.level, first.reshape(-1, DEGREE), bytes(part[-SEAL_SEED_BYTES:]))
         self.evaluator.transform_to_ntt_inplace(cipher)
         return cipher
 
@@ -206,10 +206,10 @@ class Ring:
         )
 
 
-class RingKey(Secret):
+class SealSecretKey(Secret):
     """A secret key, inside SEAL's objects."""
 
-    def __init__(self, ring: Ring, secret: Residues) -> None:
+    def __init__(self, ring: SealRing, secret: Residues) -> None:
         self.residues, self._ring = secret, ring
         key = ring.io.secret_key(secret)
         self._encryptor, self._decryptor = seal.Encryptor(ring.context, key), seal.Decryptor(ring.context, key)
@@ -250,10 +250,10 @@ class RingKey(Secret):
         return out
 
 
-class Hiding:
+class SealProductHider:
     """The evaluator's end of a key (b, a) of SEAL: what hides products before they leave."""
 
-    def _has_key(self, ring: Ring, first: memoryview, second: Residues) -> None:
+    def _has_key(self, ring: SealRing, first: memoryview, second: Residues) -> None:
         self._ring = ring
         self._encryptor = ring.encryptor(unpack(first, ring.key_primes, DEGREE), second)
 

@@ -23,7 +23,7 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-SEED_BYTES = 64
+SEAL_SEED_BYTES = 64
 
 _HEADER = struct.Struct("<HBBBBHQ")
 
@@ -37,7 +37,7 @@ _COUNT = struct.Struct("<Q")
 
 _BLAKE2XB = 1
 
-_SEEDED_TAIL = _HEADER.size + 1 + SEED_BYTES
+_SEEDED_TAIL = _HEADER.size + 1 + SEAL_SEED_BYTES
 
 
 @contextmanager
@@ -114,11 +114,11 @@ class SealIO:
         """First polynomial (primes, N) and the seed of the second, of what `encrypt_symmetric(plain)` returns."""
         start, count = _MEMBERS.size + _HEADER.size + _COUNT.size, math.prod(shape)
         body = self._inflate(obj, start + 8 * count + _SEEDED_TAIL)
-        if body[-SEED_BYTES - 1] != _BLAKE2XB:
+        if body[-SEAL_SEED_BYTES - 1] != _BLAKE2XB:
             raise CryptoError(
                 "SEAL seeds its ciphertexts with another generator than Blake2xb; use SEAL's default build"
             )
-        return np.frombuffer(body, np.uint64, count, offset=start).reshape(shape), body[-SEED_BYTES:]
+        return np.frombuffer(body, np.uint64, count, offset=start).reshape(shape), body[-SEAL_SEED_BYTES:]
 
     def ciphertext(self, parms_id: Sequence[int], residues: Residues, *, ntt: bool) -> Any:
         """Build a ciphertext from (2, primes, N) residues. CryptoError if one is not below its prime."""

@@ -24,17 +24,17 @@ from hashlib import shake_256
 import gmpy2
 from gmpy2 import mpz
 
-ROOTS = 8
+PROOF_ROOTS = 8
 
 
 def _elements(n: mpz) -> list[mpz]:
     """ROOTS elements of Z_n, uniform within 2^-128."""
     size = (n.bit_length() + 7) // 8 + 16
     head = b"securevfl n-th roots 1" + gmpy2.to_binary(n)
-    return [mpz(int.from_bytes(shake_256(head + bytes([i])).digest(size), "big")) % n for i in range(ROOTS)]
+    return [mpz(int.from_bytes(shake_256(head + bytes([i])).digest(size), "big")) % n for i in range(PROOF_ROOTS)]
 
 
-def prove(p: int, q: int) -> list[int]:
+def prove_modulus(p: int, q: int) -> list[int]:
     """Return the roots that prove n = p q, of distinct primes with gcd(n, (p - 1)(q - 1)) = 1."""
     n = mpz(p) * q
     invert = gmpy2.invert(q, p)
@@ -45,9 +45,9 @@ def prove(p: int, q: int) -> list[int]:
     return roots
 
 
-def holds(n: mpz, roots: Sequence[int]) -> bool:
+def verify_modulus(n: mpz, roots: Sequence[int]) -> bool:
     """Whether these are the roots. The caller has made sure that n has no factor below 2^16."""
     elements = _elements(n)
-    if len(roots) != ROOTS or any(gmpy2.gcd(element, n) != 1 for element in elements):
+    if len(roots) != PROOF_ROOTS or any(gmpy2.gcd(element, n) != 1 for element in elements):
         return False
     return all(gmpy2.powmod(root, n, n) == element for root, element in zip(roots, elements, strict=True))

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from securevfl.crypto.paillier.fixed_point import Ints
 
-MAX_TABLE = 1 << 17  # entries a table may have: 70 MB at a modulus of 4096 bits
+MAX_TABLE_ENTRIES = 1 << 17  # entries a table may have: 70 MB at a modulus of 4096 bits
 
 
 @dataclass(frozen=True, repr=False)
@@ -107,10 +107,10 @@ def plan(terms: ExponentTerms, workers: int = 1) -> list[BaseRange]:
         digits = long / (window + 1) + 0.5 * count + plain
         chains = squarings * (2 if signed and not inverses else 1)
         if by_base:
-            ranges = max(workers, -(-terms.bases * table // MAX_TABLE))
+            ranges = max(workers, -(-terms.bases * table // MAX_TABLE_ENTRIES))
             return (tables + digits + chains * ranges) / workers
         share = -(-terms.outputs // workers) / max(terms.outputs, 1)
-        chains *= -(-terms.bases * table // MAX_TABLE)
+        chains *= -(-terms.bases * table // MAX_TABLE_ENTRIES)
         return tables + (digits + chains) * share
 
     window, inverses, by_base = min(
@@ -131,7 +131,7 @@ def schedule(
     entry = np.abs(digit) >> 1
     if inverses:
         entry = entry + half * (digit < 0)
-    base_ranges = max(min(base_ranges, terms.bases), -(-terms.bases * entries // MAX_TABLE))
+    base_ranges = max(min(base_ranges, terms.bases), -(-terms.bases * entries // MAX_TABLE_ENTRIES))
     per_range = -(-terms.bases // base_ranges)
     per_group = -(-terms.outputs // max(1, min(output_ranges, terms.outputs)))
     order = np.lexsort((-position, output, base // per_range))

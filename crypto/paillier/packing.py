@@ -26,8 +26,8 @@ from math import isqrt, log2
 from securevfl.crypto.paillier.fixed_point import Ints, column_bits
 from securevfl.errors import ConfigError
 
-GAP = 60
-HEADROOM = 64
+GAP_BITS = 60
+HEADROOM_BITS = 64
 MAX_SAMPLES = 1 << 24
 
 
@@ -57,12 +57,12 @@ class PackedLayout:
     @property
     def pitch(self) -> int:
         """L, bits from slot to slot."""
-        return self.width + GAP
+        return self.width + GAP_BITS
 
     @property
     def slots(self) -> int:
         """The number of slots that a plaintext has."""
-        return (self.modulus_bits - HEADROOM) // self.pitch
+        return (self.modulus_bits - HEADROOM_BITS) // self.pitch
 
     @property
     def columns(self) -> int:
@@ -94,11 +94,11 @@ class PackedLayout:
 
 def distance_bits(values: int) -> float:
     """-log2 of how far, at most, a run that opens so many values is from one that opens targets alone."""
-    return -log2(values * (2.0**-GAP + 2.0**-HEADROOM))
+    return -log2(values * (2.0**-GAP_BITS + 2.0**-HEADROOM_BITS))
 
 
 @lru_cache(maxsize=256)
-def layout(modulus_bits: int, n: int) -> PackedLayout:
+def choose_packing(modulus_bits: int, n: int) -> PackedLayout:
     """Choose the layout for n samples: K by a cost model. ConfigError if n is out of range.
 
     Costs in products mod n^2 at GMP's speed: a product mod p^2 costs 0.42 of one, an encryption takes |n|/8 of those,

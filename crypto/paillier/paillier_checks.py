@@ -20,9 +20,9 @@ import numpy as np
 from securevfl.crypto.paillier.fixed_point import Ints
 from securevfl.crypto.secret import Secret
 
-CHECKS = 2
+PAILLIER_CHECKS = 2
 
-MOST_BITS = 30  # of a prime: products of two residues fit in 62 bits
+MAX_CHECK_PRIME_BITS = 30  # of a prime: products of two residues fit in 62 bits
 
 
 class PaillierChecks(Secret):
@@ -31,13 +31,13 @@ class PaillierChecks(Secret):
     __slots__ = ("_primes", "_weights")
 
     def __init__(self, d: int, column_bits: int) -> None:
-        bits = min(column_bits + 1, MOST_BITS)
-        self._primes = [_prime(bits) for _ in range(CHECKS)]
+        bits = min(column_bits + 1, MAX_CHECK_PRIME_BITS)
+        self._primes = [_prime(bits) for _ in range(PAILLIER_CHECKS)]
         self._weights = [np.array([_below(p) for _ in range(d)], np.int64) for p in self._primes]
 
     def columns(self, ints: Ints) -> Ints:
         """Return the check columns (n x CHECKS) of J as integers (n x d)."""
-        found = np.empty((len(ints), CHECKS), np.int64)
+        found = np.empty((len(ints), PAILLIER_CHECKS), np.int64)
         for place, (p, weights) in enumerate(zip(self._primes, self._weights, strict=True)):
             total = np.zeros(len(ints), np.int64)
             for column, weight in zip(ints.T, weights, strict=True):
@@ -47,7 +47,7 @@ class PaillierChecks(Secret):
 
     def fits(self, opened: Sequence[int]) -> bool:
         """Whether what the columns and then the checks open to, of one output of g, belongs together."""
-        values, d = opened[:-CHECKS], len(opened) - CHECKS
+        values, d = opened[:-PAILLIER_CHECKS], len(opened) - PAILLIER_CHECKS
         for p, weights, check in zip(self._primes, self._weights, opened[d:], strict=True):
             if (sum(v * w for v, w in zip(values, weights.tolist(), strict=True)) - check) % p:
                 return False

@@ -28,11 +28,11 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from gmpy2 import mpz
 
 from securevfl.crypto.paillier.fixed_base import FixedBase
-from securevfl.crypto.paillier.modulus_proof import ROOTS, holds, prove
+from securevfl.crypto.paillier.modulus_proof import PROOF_ROOTS, prove_modulus, verify_modulus
 from securevfl.crypto.secret import Secret
 from securevfl.errors import ConfigError, CryptoError, KeySizeError
 
-MIN_BITS = 2048
+MIN_PAILLIER_BITS = 2048
 
 _MAGIC = b"SVPK"
 _VERSION = 2
@@ -41,8 +41,10 @@ _HEAD = struct.Struct(">4sBH")
 
 def check_bits(bits: int) -> int:
     """`bits` itself. ConfigError if it is too weak, absurd, or not whole bytes."""
-    if bits < MIN_BITS:
-        raise KeySizeError(f"a Paillier key needs at least {MIN_BITS} bits, got {bits}; use 3072 (128-bit security)")
+    if bits < MIN_PAILLIER_BITS:
+        raise KeySizeError(
+            f"a Paillier key needs at least {MIN_PAILLIER_BITS} bits, got {bits}; use 3072 (128-bit security)"
+        )
     if bits > 16384 or bits % 16:
         raise ConfigError(f"a Paillier key has at most 16384 bits, a multiple of 16, got {bits}; use 3072")
     return bits
@@ -80,14 +82,14 @@ class PublicKey:
                 f"the holder's key has {size} bits, this job asks for {bits}; set bits alike on all sides"
             )
         width = bits // 8
-        expected = _HEAD.size + (3 + ROOTS) * width
+        expected = _HEAD.size + (3 + PROOF_ROOTS) * width
         if len(data) != expected:
             raise CryptoError(f"a {bits}-bit key has {expected} bytes, got {len(data)}; cut short?")
         parts = [int.from_bytes(data[i : i + width], "big") for i in range(_HEAD.size, expected, width)]
         n, h, roots = mpz(parts[0]), mpz(parts[1] << 8 * width | parts[2]), parts[3:]
         if n.bit_length() != bits or gmpy2.gcd(n, _small_primes()) != 1 or gmpy2.is_power(n) or gmpy2.is_prime(n):
             raise CryptoError(f"the modulus is no product of two large primes of {bits} bits in all; ask for a new key")
-        if not holds(n, roots):
+        if not verify_modulus(n, roots):
             raise CryptoError("the modulus is not proved to share no factor with phi(n); ask for a new key")
         if not 1 < h < n * n - 1 or gmpy2.gcd(h, n) != 1:
             raise CryptoError("the key's base h is no unit mod n^2 other than 1 and -1; ask for a new key")
@@ -154,7 +156,7 @@ class SecretKey(Secret):
         # L(x) = (x-1)/p maps (1+n)^(p-1) mod p^2 to -q mod p
         self._scale_p, self._scale_q = gmpy2.invert(-q, p), gmpy2.invert(-p, q)
         self._tables: tuple[FixedBase, FixedBase] | None = None
-        self.public = PublicKey(int(p * q), int(self._join(self._hp, self._hq)), prove(p, q))
+        self.public = PublicKey(int(p * q), int(self._join(self._hp, self._hq)), prove_modulus(p, q))
 
     @classmethod
     def generate(cls, bits: int) -> SecretKey:

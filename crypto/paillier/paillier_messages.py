@@ -27,7 +27,7 @@ class MessageKind(IntEnum):
 
 
 @dataclass(frozen=True)
-class Header:
+class PaillierHeader:
     """`sizes` mean what `MessageKind` says; `bound` is the agreed bound on a value."""
 
     kind: MessageKind
@@ -36,18 +36,18 @@ class Header:
     bound: float
 
 
-def write(header: Header, numbers: Sequence[int], width: int) -> bytes:
+def write_message(header: PaillierHeader, numbers: Sequence[int], width: int) -> bytes:
     """Header, then each number in `width` bytes."""
     head = _HEAD.pack(_MAGIC, _VERSION, header.kind, header.fingerprint, *header.sizes, header.bound, len(numbers))
     return head + b"".join(int(x).to_bytes(width, "big") for x in numbers)
 
 
-def written_size(count: int, width: int) -> int:
-    """Return the bytes of what `write` writes of so many numbers."""
+def message_size(count: int, width: int) -> int:
+    """Return the bytes of what `write_message` writes of so many numbers."""
     return _HEAD.size + count * width
 
 
-def read(data: bytes, kind: MessageKind, fingerprint: bytes) -> tuple[Header, bytes, int]:
+def read_message(data: bytes, kind: MessageKind, fingerprint: bytes) -> tuple[PaillierHeader, bytes, int]:
     """Header, the numbers' bytes, and how many the header promises. KeyMismatch, or CryptoError if malformed."""
     if len(data) < _HEAD.size:
         raise CryptoError(f"expected Paillier {kind.name.lower()} bytes, got {len(data)} bytes; cut short?")
@@ -60,10 +60,10 @@ def read(data: bytes, kind: MessageKind, fingerprint: bytes) -> tuple[Header, by
         raise KeyMismatch("the ciphertexts belong to another key; exchange public keys again")
     if not (math.isfinite(bound) and bound > 0) or n < 1 or c < 1:
         raise CryptoError("the header has an impossible size or bound; the bytes were altered")
-    return Header(kind, key, (n, c, d), bound), data[_HEAD.size :], count
+    return PaillierHeader(kind, key, (n, c, d), bound), data[_HEAD.size :], count
 
 
-def numbers(body: bytes, promised: int, expected: int, width: int) -> list[int]:
+def read_numbers(body: bytes, promised: int, expected: int, width: int) -> list[int]:
     """Read `expected` numbers of `width` bytes. CryptoError if the header or the length say otherwise."""
     if promised != expected or len(body) != expected * width:
         raise CryptoError(

@@ -25,15 +25,29 @@ from typing import ClassVar
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.base.chunked_matrix import Tall, whole
+from securevfl.base.chunked_matrix import ChunkedMatrix, as_array
 from securevfl.crypto.paillier import fixed_point
 from securevfl.crypto.paillier.multiexp import BaseRange, ExponentTerms, plan
-from securevfl.crypto.paillier.packing import MAX_SAMPLES, PackedLayout, distance_bits, layout, pack
-from securevfl.crypto.paillier.paillier_checks import CHECKS, PaillierChecks
+from securevfl.crypto.paillier.packing import MAX_SAMPLES, PackedLayout, choose_packing, distance_bits, pack
+from securevfl.crypto.paillier.paillier_checks import PAILLIER_CHECKS, PaillierChecks
 from securevfl.crypto.paillier.paillier_keys import PublicKey, SecretKey, check_bits
-from securevfl.crypto.paillier.paillier_messages import Header, MessageKind, numbers, read, write, written_size
-from securevfl.crypto.paillier.paillier_workers import decrypt, encrypt_as_holder, product, rerandomise, spread, workers
-from securevfl.crypto.scheme import ROOM, Evaluator, KeyHolder, LinearScheme, Shape
+from securevfl.crypto.paillier.paillier_messages import (
+    MessageKind,
+    PaillierHeader,
+    message_size,
+    read_message,
+    read_numbers,
+    write_message,
+)
+from securevfl.crypto.paillier.paillier_workers import (
+    decrypt_all,
+    encrypt_as_holder,
+    evaluate_block,
+    rerandomise_all,
+    run_in_pieces,
+    worker_count,
+)
+from securevfl.crypto.scheme import MAX_PLAINTEXT_BYTES, Evaluator, KeyHolder, LinearScheme, OpeningShape
 from securevfl.crypto.secret import Secret
 from securevfl.errors import ConfigError, CryptoError, OpeningMismatch, RangeError
 
@@ -56,15 +70,15 @@ class PaillierScheme(LinearScheme):
 
     @property
     def checks(self) -> int:
-        return CHECKS
+        return PAILLIER_CHECKS
 
     def opened_bits(self, rows: int, columns: int, word: int) -> int:
-        slots = layout(self.bits, rows)
-        return columns * word + CHECKS * (slots.width - slots.residual_bits)
+        slots = choose_packing(self.bits, rows)
+        return columns * word + PAILLIER_CHECKS * (slots.width - slots.residual_bits)
 
-    def opened_size(self, shape: Shape) -> int:
-        width = _window_size(layout(self.bits, shape.rows))
-        return written_size(shape.outputs * (shape.columns + CHECKS), width)
+    def opened_size(self, shape: OpeningShape) -> int:
+        width = _window_size(choose_packing(self.bits, shape.rows))
+        return message_size(shape.outputs * (shape.columns + PAILLIER_CHECKS), width)
 
     @property
     def rotates(self) -> bool:
@@ -91,31 +105,33 @@ class PaillierHolder(KeyHolder):
             raise RangeError(f"g must be a matrix (n x c) with entries, got shape {G.shape}")
         n, c = G.shape
         public = self._key.public
-        slots = layout(public.bits, n)
+        slots = choose_packing(public.bits, n)
         ints = fixed_point.encode(G, bound, slots.residual_bits)
         plaintexts = [m for k in range(c) for m in pack(ints[:, k], slots.samples, slots.pitch)]
         if self._executor is None:
             sealed = self._key.encrypt(plaintexts)
         else:
-            sealed = spread(self._executor, encrypt_as_holder, self._key.parts_for_workers(), plaintexts)
-        return write(Header(MessageKind.SEALED, public.fingerprint, (n, c, 0), float(bound)), sealed, public.size)
+            sealed = run_in_pieces(self._executor, encrypt_as_holder, self._key.parts_for_workers(), plaintexts)
+        return write_message(
+            PaillierHeader(MessageKind.SEALED, public.fingerprint, (n, c, 0), float(bound)), sealed, public.size
+        )
 
-    def open(self, blinded: bytes, shape: Shape) -> bytes:
+    def open(self, blinded: bytes, shape: OpeningShape) -> bytes:
         public = self._key.public
-        header, body, promised = read(blinded, MessageKind.BLINDED, public.fingerprint)
+        header, body, promised = read_message(blinded, MessageKind.BLINDED, public.fingerprint)
         shape.check(*header.sizes)
         (_, c, d), slots = header.sizes, _layout(public, header)
-        ciphertexts = numbers(body, promised, c * slots.opened_count(d + CHECKS), public.size)
+        ciphertexts = read_numbers(body, promised, c * slots.opened_count(d + PAILLIER_CHECKS), public.size)
         public.check_units(ciphertexts)
         if self._executor is None:
             plaintexts = self._key.decrypt(ciphertexts)
         else:
-            plaintexts = spread(self._executor, decrypt, self._key.parts_for_workers(), ciphertexts)
-        opened = Header(MessageKind.OPENED, public.fingerprint, header.sizes, header.bound)
-        windows = _windows(plaintexts, slots, c, d + CHECKS)
+            plaintexts = run_in_pieces(self._executor, decrypt_all, self._key.parts_for_workers(), ciphertexts)
+        opened = PaillierHeader(MessageKind.OPENED, public.fingerprint, header.sizes, header.bound)
+        windows = _windows(plaintexts, slots, c, d + PAILLIER_CHECKS)
         if shape.word is not None:
             windows = _words(windows, slots, d, shape.word)
-        return write(opened, windows, _window_size(slots))
+        return write_message(opened, windows, _window_size(slots))
 
 
 @dataclass(frozen=True, repr=False)
@@ -140,7 +156,7 @@ class PaillierPrepared:
 class PaillierProduct:
     """[[J^T g]] column of g by column of g, P results a ciphertext. Not to be sent: `blind` it."""
 
-    header: Header
+    header: PaillierHeader
     ciphertexts: tuple[int, ...]
     scales: Floats
     checks: PaillierChecks
@@ -151,7 +167,7 @@ class PaillierMask(Secret):
 
     __slots__ = ("checks", "header", "scales", "windows")
 
-    def __init__(self, header: Header, windows: list[int], scales: Floats, checks: PaillierChecks) -> None:
+    def __init__(self, header: PaillierHeader, windows: list[int], scales: Floats, checks: PaillierChecks) -> None:
         self.header, self.windows, self.scales, self.checks = header, windows, scales, checks
 
 
@@ -162,8 +178,8 @@ class PaillierEvaluator(Evaluator):
         self._public = public
         self._executor = executor
 
-    def prepare(self, J: Floats | Tall, *, room: int = ROOM) -> PaillierPrepared:
-        matrix = whole(J)
+    def prepare(self, J: Floats | ChunkedMatrix, *, max_bytes: int = MAX_PLAINTEXT_BYTES) -> PaillierPrepared:
+        matrix = as_array(J)
         if matrix is None:
             raise ConfigError(
                 "paillier: J in memory was expected, this batch is read in blocks; take smaller batches, or Ckks"
@@ -171,10 +187,10 @@ class PaillierEvaluator(Evaluator):
         if np.ndim(matrix) != 2 or not np.size(matrix):
             raise RangeError(f"J must be a matrix (n x d) with entries, got shape {np.shape(matrix)}")
         n, d = np.shape(matrix)
-        slots = layout(self._public.bits, n)
+        slots = choose_packing(self._public.bits, n)
         ints, scales = fixed_point.encode_columns(matrix, slots.column_bits)
         checks = PaillierChecks(d, slots.column_bits)
-        ints, width = np.concatenate([ints, checks.columns(ints)], axis=1), d + CHECKS
+        ints, width = np.concatenate([ints, checks.columns(ints)], axis=1), d + PAILLIER_CHECKS
         i, j = np.nonzero(ints)
         K, share, L = slots.samples, slots.share(width), slots.pitch
         terms = ExponentTerms(
@@ -185,7 +201,9 @@ class PaillierEvaluator(Evaluator):
             shift=(K - 1 - i % K + K * (j % share)) * L,
             output=j // share,
         )
-        return PaillierPrepared(n, d, self._public.bits, tuple(plan(terms, workers(self._executor))), scales, checks)
+        return PaillierPrepared(
+            n, d, self._public.bits, tuple(plan(terms, worker_count(self._executor))), scales, checks
+        )
 
     def transpose_product(
         self, prepared: PaillierPrepared, sealed: bytes, onto: PaillierProduct | None = None
@@ -195,73 +213,73 @@ class PaillierEvaluator(Evaluator):
                 "paillier: g was expected in one message, more came; both sides must run the same release"
             )
         public = self._public
-        header, body, promised = read(sealed, MessageKind.SEALED, public.fingerprint)
+        header, body, promised = read_message(sealed, MessageKind.SEALED, public.fingerprint)
         (n, c, _), slots = header.sizes, _layout(public, header)
         if (n, public.bits) != (prepared.n, prepared.bits):
             raise CryptoError(f"J was prepared for {prepared.n} samples, g has {n}; use the same batch")
-        ciphertexts = numbers(body, promised, c * slots.sealed_count, public.size)
+        ciphertexts = read_numbers(body, promised, c * slots.sealed_count, public.size)
         public.check_units(ciphertexts)
-        outputs = slots.opened_count(prepared.d + CHECKS)
+        outputs = slots.opened_count(prepared.d + PAILLIER_CHECKS)
         columns = [ciphertexts[k * slots.sealed_count :][: slots.sealed_count] for k in range(c)]
         tasks = [
             (block, columns[k][block.first_base :][: block.bases], k) for k in range(c) for block in prepared.blocks
         ]
         modulus = int(public.square)
         if self._executor is None:
-            parts = [product(block, bases, modulus) for block, bases, _ in tasks]
+            parts = [evaluate_block(block, bases, modulus) for block, bases, _ in tasks]
         else:
-            futures = [self._executor.submit(product, block, bases, modulus) for block, bases, _ in tasks]
+            futures = [self._executor.submit(evaluate_block, block, bases, modulus) for block, bases, _ in tasks]
             parts = [future.result() for future in futures]
         total = [1] * (c * outputs)
         for (block, _, k), part in zip(tasks, parts, strict=True):
             for place, factor in enumerate(part, k * outputs + block.first_output):
                 total[place] = total[place] * factor % modulus
-        blinded = Header(MessageKind.BLINDED, public.fingerprint, (n, c, prepared.d), header.bound)
+        blinded = PaillierHeader(MessageKind.BLINDED, public.fingerprint, (n, c, prepared.d), header.bound)
         return PaillierProduct(blinded, tuple(total), prepared.scales, prepared.checks)
 
     def blind(self, product: PaillierProduct) -> tuple[bytes, PaillierMask]:
         public, header = self._public, product.header
         _, c, d = header.sizes
-        slots = layout(public.bits, header.sizes[0])
+        slots = choose_packing(public.bits, header.sizes[0])
         masks = [secrets.randbelow(int(public.n)) for _ in product.ciphertexts]
         masked = [
             int(ciphertext * public.shift(r + slots.offset) % public.square)
             for ciphertext, r in zip(product.ciphertexts, masks, strict=True)
         ]
-        mask = PaillierMask(header, _windows(masks, slots, c, d + CHECKS), product.scales, product.checks)
-        return write(header, self._rerandomised(masked), public.size), mask
+        mask = PaillierMask(header, _windows(masks, slots, c, d + PAILLIER_CHECKS), product.scales, product.checks)
+        return write_message(header, self._rerandomised(masked), public.size), mask
 
     def _rerandomised(self, ciphertexts: list[int]) -> list[int]:
         n = int(self._public.n)
         if self._executor is None:
-            return rerandomise(n, ciphertexts)
-        return spread(self._executor, rerandomise, n, ciphertexts)
+            return rerandomise_all(n, ciphertexts)
+        return run_in_pieces(self._executor, rerandomise_all, n, ciphertexts)
 
     def unblind(self, opened: bytes, mask: PaillierMask, word: int | None = None) -> Floats:
-        header, body, promised = read(opened, MessageKind.OPENED, self._public.fingerprint)
+        header, body, promised = read_message(opened, MessageKind.OPENED, self._public.fingerprint)
         if (header.sizes, header.bound) != (mask.header.sizes, mask.header.bound):
             raise CryptoError("the opened values and the mask belong to different products; keep them in order")
-        n, c, width = header.sizes[0], header.sizes[1], header.sizes[2] + CHECKS
-        slots = layout(self._public.bits, n)
-        windows = numbers(body, promised, c * width, _window_size(slots))
+        n, c, width = header.sizes[0], header.sizes[1], header.sizes[2] + PAILLIER_CHECKS
+        slots = choose_packing(self._public.bits, n)
+        windows = read_numbers(body, promised, c * width, _window_size(slots))
         if word is None:
             full, half = (1 << slots.width) - 1, 1 << (slots.width - 1)
             targets = [((v - r) & full) - half for v, r in zip(windows, mask.windows, strict=True)]
         else:
-            targets = _whole(windows, mask.windows, slots, width - CHECKS, word)
+            targets = _whole(windows, mask.windows, slots, width - PAILLIER_CHECKS, word)
         if not all(mask.checks.fits(targets[k * width : (k + 1) * width]) for k in range(c)):
             raise OpeningMismatch(
                 "paillier: what was opened does not fit the checks beside it: it is not what was decrypted, "
                 "or g is no residual; nothing of it is used"
             )
         reals = [fixed_point.decode(t, header.bound, slots.residual_bits) for t in targets]
-        return np.array(reals, dtype=np.float64).reshape(c, width).T[:-CHECKS] / mask.scales[:, None]
+        return np.array(reals, dtype=np.float64).reshape(c, width).T[:-PAILLIER_CHECKS] / mask.scales[:, None]
 
 
-def _layout(public: PublicKey, header: Header) -> PackedLayout:
+def _layout(public: PublicKey, header: PaillierHeader) -> PackedLayout:
     if header.sizes[0] > MAX_SAMPLES:
         raise CryptoError("the header has an impossible number of samples; the bytes were altered")
-    return layout(public.bits, header.sizes[0])
+    return choose_packing(public.bits, header.sizes[0])
 
 
 def _window_size(slots: PackedLayout) -> int:
@@ -286,7 +304,7 @@ def _words(windows: Sequence[int], slots: PackedLayout, d: int, word: int) -> li
 
 def _whole(words: Sequence[int], masks: Sequence[int], slots: PackedLayout, d: int, word: int) -> list[int]:
     """Return the results of one output, at the scale of g, from words and the windows of their masks."""
-    sizes = [word] * d + [slots.width - slots.residual_bits] * CHECKS
+    sizes = [word] * d + [slots.width - slots.residual_bits] * PAILLIER_CHECKS
     found = []
     for value, mask, bits in zip(words, masks, sizes, strict=True):
         half = 1 << bits - 1

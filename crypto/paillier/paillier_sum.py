@@ -20,13 +20,19 @@ from securevfl.base.arrays import Floats
 from securevfl.crypto.paillier import fixed_point, paillier_messages
 from securevfl.crypto.paillier.packing import pack, unpack
 from securevfl.crypto.paillier.paillier_keys import PublicKey, SecretKey, check_bits
-from securevfl.crypto.paillier.paillier_messages import Header, MessageKind, numbers, read, write
-from securevfl.crypto.paillier.paillier_workers import decrypt, encrypt, spread
+from securevfl.crypto.paillier.paillier_messages import (
+    MessageKind,
+    PaillierHeader,
+    read_message,
+    read_numbers,
+    write_message,
+)
+from securevfl.crypto.paillier.paillier_workers import decrypt_all, encrypt_all, run_in_pieces
 from securevfl.crypto.scheme import Adder, AdditiveScheme, SumHolder
 from securevfl.errors import ConfigError, CryptoError, RangeError
 
 VALUE_BITS = 31
-MAX_TERMS = 1 << 16
+MAX_PAILLIER_TERMS = 1 << 16
 _MAX_LENGTH = 1 << 28
 
 
@@ -70,7 +76,7 @@ class PaillierSumHolder(SumHolder):
         if self._executor is None:
             plaintexts = self._key.decrypt(ciphertexts)
         else:
-            plaintexts = spread(self._executor, decrypt, self._key.parts_for_workers(), ciphertexts)
+            plaintexts = run_in_pieces(self._executor, decrypt_all, self._key.parts_for_workers(), ciphertexts)
         per, pitch, n = _per(public, terms), _pitch(terms), int(public.n)
         values: list[int] = []
         for plaintext in plaintexts:
@@ -90,15 +96,15 @@ class PaillierAdder(Adder):
         public, values = self._public, np.asarray(v, dtype=np.float64)
         if values.ndim != 1 or not 1 <= values.size <= _MAX_LENGTH:
             raise RangeError(f"v must be a vector of 1 to {_MAX_LENGTH} entries, got shape {values.shape}")
-        if not 1 <= terms <= MAX_TERMS:
-            raise ConfigError(f"a sum takes 1 to {MAX_TERMS} terms, got {terms}")
+        if not 1 <= terms <= MAX_PAILLIER_TERMS:
+            raise ConfigError(f"a sum takes 1 to {MAX_PAILLIER_TERMS} terms, got {terms}")
         ints = fixed_point.encode(values, bound, VALUE_BITS)
         plaintexts = list(pack(ints, _per(public, terms), _pitch(terms)))
-        header = Header(MessageKind.SUM, public.fingerprint, (values.size, terms, 1), float(bound))
-        return write(header, self._with_noise(plaintexts), public.size)
+        header = PaillierHeader(MessageKind.SUM, public.fingerprint, (values.size, terms, 1), float(bound))
+        return write_message(header, self._with_noise(plaintexts), public.size)
 
     def size(self, values: int, *, terms: int) -> int:
-        return paillier_messages.written_size(-(-values // _per(self._public, terms)), self._public.size)
+        return paillier_messages.message_size(-(-values // _per(self._public, terms)), self._public.size)
 
     def add(self, *parts: bytes) -> bytes:
         public = self._public
@@ -116,21 +122,23 @@ class PaillierAdder(Adder):
             raise CryptoError(f"{added} vectors were added where {terms} fit; encrypt with larger `terms`")
         fresh = self._with_noise([0] * len(total))
         total = [int(a * b % public.square) for a, b in zip(total, fresh, strict=True)]
-        return write(Header(MessageKind.SUM, public.fingerprint, (m, terms, added), first.bound), total, public.size)
+        return write_message(
+            PaillierHeader(MessageKind.SUM, public.fingerprint, (m, terms, added), first.bound), total, public.size
+        )
 
     def _with_noise(self, plaintexts: list[int]) -> list[int]:
         head = (int(self._public.n), int(self._public.h))
         if self._executor is None:
-            return encrypt(head, plaintexts)
-        return spread(self._executor, encrypt, head, plaintexts)
+            return encrypt_all(head, plaintexts)
+        return run_in_pieces(self._executor, encrypt_all, head, plaintexts)
 
 
-def _read(public: PublicKey, data: bytes) -> tuple[Header, list[int]]:
+def _read(public: PublicKey, data: bytes) -> tuple[PaillierHeader, list[int]]:
     """Header and ciphertexts of an encrypted vector, all checked."""
-    header, body, promised = read(data, MessageKind.SUM, public.fingerprint)
+    header, body, promised = read_message(data, MessageKind.SUM, public.fingerprint)
     m, terms, added = header.sizes
-    if m > _MAX_LENGTH or terms > MAX_TERMS or not 1 <= added <= terms:
+    if m > _MAX_LENGTH or terms > MAX_PAILLIER_TERMS or not 1 <= added <= terms:
         raise CryptoError("the header has an impossible length or number of terms; the bytes were altered")
-    ciphertexts = numbers(body, promised, -(-m // _per(public, terms)), public.size)
+    ciphertexts = read_numbers(body, promised, -(-m // _per(public, terms)), public.size)
     public.check_units(ciphertexts)
     return header, ciphertexts

@@ -40,19 +40,19 @@ def encrypt_as_holder(parts: Parts, plaintexts: list[int]) -> list[int]:
     return _secret(parts).encrypt(plaintexts)
 
 
-def decrypt(parts: Parts, ciphertexts: list[int]) -> list[int]:
+def decrypt_all(parts: Parts, ciphertexts: list[int]) -> list[int]:
     """Plaintexts in [0, n)."""
     return _secret(parts).decrypt(ciphertexts)
 
 
-def encrypt(head: tuple[int, int], plaintexts: list[int]) -> list[int]:
+def encrypt_all(head: tuple[int, int], plaintexts: list[int]) -> list[int]:
     """Fresh encryptions under the public key (n, h), by h^s with s of |n|/2 bits."""
     public = _public(*head)
     bits = public.bits // 2
     return [int(public.shift(m) * noise(public, bits, 8) % public.square) for m in plaintexts]
 
 
-def rerandomise(n: int, ciphertexts: list[int]) -> list[int]:
+def rerandomise_all(n: int, ciphertexts: list[int]) -> list[int]:
     """Each ciphertext times x^n mod n^2 for a fresh x, uniform in Z_n^*."""
     square, modulus = mpz(n) ** 2, mpz(n)
     return [int(c * gmpy2.powmod(_unit(modulus), modulus, square) % square) for c in ciphertexts]
@@ -65,21 +65,21 @@ def _unit(n: mpz) -> mpz:
     return x
 
 
-def product(block: BaseRange, bases: list[int], modulus: int) -> list[int]:
+def evaluate_block(block: BaseRange, bases: list[int], modulus: int) -> list[int]:
     """Compute one block of a multi-exponentiation."""
     return [int(x) for x in evaluate(block, bases, modulus)]
 
 
-def workers(executor: Executor | None) -> int:
+def worker_count(executor: Executor | None) -> int:
     """Into how many pieces work is cut: what an executor says of itself, or one for each processor here."""
     return 1 if executor is None else getattr(executor, "workers", None) or cpu_count() or 1
 
 
-def spread(
+def run_in_pieces(
     executor: Executor, function: Callable[[Head, list[int]], list[int]], head: Head, items: list[int]
 ) -> list[int]:
     """function(head, items) in as many pieces as there are workers, put together in order."""
-    pieces = max(1, min(workers(executor), len(items)))
+    pieces = max(1, min(worker_count(executor), len(items)))
     edges = [len(items) * i // pieces for i in range(pieces + 1)]
     futures = [executor.submit(function, head, items[i:j]) for i, j in pairwise(edges)]
     return [result for future in futures for result in future.result()]

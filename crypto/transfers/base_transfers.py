@@ -30,11 +30,11 @@ from nacl.bindings import (
     crypto_scalarmult_ed25519_noclamp,
 )
 
-from securevfl.crypto.key_derivation import KEY_BYTES
+from securevfl.crypto.key_derivation import SYMMETRIC_KEY_BYTES
 from securevfl.crypto.secret import Secret
 from securevfl.errors import CryptoError
 
-POINT_BYTES = 32
+EDWARDS_POINT_BYTES = 32
 
 _P = 2**255 - 19
 
@@ -43,7 +43,7 @@ _ORDER = 2**252 + 27742317777372353535851937790883648493
 _BEFORE_ORDER = (_ORDER - 1).to_bytes(32, "little")
 
 
-class Offerer(Secret):
+class BaseSender(Secret):
     """The end that gets both keys of every pair; serves once."""
 
     __slots__ = ("_scalar", "offer")
@@ -56,12 +56,14 @@ class Offerer(Secret):
 
     def pairs(self, choices: bytes) -> list[tuple[bytes, bytes]]:
         """Two keys of 32 bytes for each of the points (n x 32 bytes) that came. CryptoError if one is none."""
-        if len(choices) % POINT_BYTES:
-            raise CryptoError(f"base transfers: {len(choices)} bytes of points came, no multiple of {POINT_BYTES}")
+        if len(choices) % EDWARDS_POINT_BYTES:
+            raise CryptoError(
+                f"base transfers: {len(choices)} bytes of points came, no multiple of {EDWARDS_POINT_BYTES}"
+            )
         shift = crypto_scalarmult_ed25519_noclamp(self._scalar, self.offer)
         pairs = []
-        for number, start in enumerate(range(0, len(choices), POINT_BYTES)):
-            point = choices[start : start + POINT_BYTES]
+        for number, start in enumerate(range(0, len(choices), EDWARDS_POINT_BYTES)):
+            point = choices[start : start + EDWARDS_POINT_BYTES]
             _check(point)
             shared = crypto_scalarmult_ed25519_noclamp(self._scalar, point)
             other = crypto_core_ed25519_sub(shared, shift)
@@ -69,7 +71,7 @@ class Offerer(Secret):
         return pairs
 
 
-def choose(offer: bytes, choices: list[bool]) -> tuple[bytes, list[bytes]]:
+def receive_keys(offer: bytes, choices: list[bool]) -> tuple[bytes, list[bytes]]:
     """Return what to send back (n x 32 bytes), and the key of 32 bytes that each choice gives.
 
     CryptoError if the offer is no point of the group.
@@ -102,7 +104,11 @@ def _on_curve(point: bytes) -> bool:
     """Whether these are 32 bytes of a point with y < p, other than those with x = 0 (of order one and two)."""
     y = int.from_bytes(point, "little") & (2**255 - 1)
     # -x^2 + y^2 = 1 + d x^2 y^2 with d = -121665/121666, so x^2 = (y^2 - 1) / (d y^2 + 1): RFC 8032 section 5.1.3.
-    return len(point) == POINT_BYTES and y < _P and jacobi((y * y - 1) * 121666 * (121666 - 121665 * y * y), _P) == 1
+    return (
+        len(point) == EDWARDS_POINT_BYTES
+        and y < _P
+        and jacobi((y * y - 1) * 121666 * (121666 - 121665 * y * y), _P) == 1
+    )
 
 
 def _of_prime_order(point: bytes) -> bool:
@@ -112,4 +118,4 @@ def _of_prime_order(point: bytes) -> bool:
 
 def _key(number: int, offer: bytes, point: bytes, shared: bytes) -> bytes:
     context = number.to_bytes(4, "little") + offer + point + shared
-    return hashlib.blake2b(context, digest_size=KEY_BYTES, person=b"securevfl ot").digest()
+    return hashlib.blake2b(context, digest_size=SYMMETRIC_KEY_BYTES, person=b"securevfl ot").digest()

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from securevfl.crypto.secret import Secret
 from securevfl.crypto.share_ring import Words
 
-BITS = 128
-_OCTETS = BITS // 8
+FIELD_BITS = 128
+_OCTETS = FIELD_BITS // 8
 _REDUCTION = np.uint64(0xE1 << 56)
 _ONE = np.uint64(1)
 _AT_ONCE = 1 << 14
 
 
-def rows_of(table: Words, at: NDArray[np.integer]) -> Words:
+def take_rows(table: Words, at: NDArray[np.integer]) -> Words:
     """Return the rows (k, 2) of a table (n, 2) at these places, all of them within it; rows are moved as a whole."""
     return np.take(table.view(np.complex128)[:, 0], at, mode="clip").view(np.uint64).reshape(-1, 2)
 
@@ -35,8 +35,8 @@ class Multiplier(Secret):
     def __init__(self, element: bytes) -> None:
         """element: 16 octets."""
         power = np.frombuffer(element, np.uint64)[None].copy()
-        basis = np.empty((BITS, 2), np.uint64)
-        for place in range(BITS):
+        basis = np.empty((FIELD_BITS, 2), np.uint64)
+        for place in range(FIELD_BITS):
             basis[place] = power[0]
             power = _times_x(power)
         self._tables = np.zeros((_OCTETS, 256, 2), np.uint64)
@@ -51,14 +51,14 @@ class Multiplier(Secret):
         for start in range(0, len(out), _AT_ONCE):
             some, of = out[start : start + _AT_ONCE], octets[start : start + _AT_ONCE]
             for place, table in enumerate(self._tables):
-                some ^= rows_of(table, of[:, place])
+                some ^= take_rows(table, of[:, place])
         return out
 
 
-def packed(elements: Words) -> Words:
+def combine_powers(elements: Words) -> Words:
     """Return the sums (n, 2) of elements (n, 128, 2), the k-th of each row times x^k."""
     total = np.zeros((len(elements), 2), np.uint64)
-    for place in reversed(range(BITS)):
+    for place in reversed(range(FIELD_BITS)):
         total = _times_x(total)
         total ^= elements[:, place]
     return total

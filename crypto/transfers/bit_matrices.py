@@ -20,11 +20,11 @@ _SWAPS = tuple(  # by how many places, and which bits of a word go to another
 )
 
 
-def transposed(columns: NDArray[np.uint8]) -> Words:
+def transpose_bits(columns: NDArray[np.uint8]) -> Words:
     """Row r of the result is bit r of every column: (64 m, k) octets to (8 k, m) words, lowest bit first everywhere."""
     count, octets = columns.shape
     if octets % 8:
-        return transposed(np.pad(columns, ((0, 0), (0, 8 - octets % 8))))[: 8 * octets]
+        return transpose_bits(np.pad(columns, ((0, 0), (0, 8 - octets % 8))))[: 8 * octets]
     words = np.ascontiguousarray(columns).view("<u8").reshape(-1, _SIDE, octets // 8)
     rows = np.empty((octets // 8, _SIDE, count // _SIDE), np.uint64)
     step = max(1, _WORDS_AT_ONCE // count)

@@ -34,20 +34,22 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 from securevfl.crypto.share_ring import Words
-from securevfl.crypto.transfers.binary_field import rows_of
+from securevfl.crypto.transfers.binary_field import take_rows
 from securevfl.errors import CryptoError
 
-SEED_BYTES = 16
+OKVS_SEED_BYTES = 16
 VALUE_BYTES = 16
 _DENSE = 64
 _LARGEST_CORE = 4096
 _TRIES = 64
 _AT_ONCE = 1 << 14
 
-Places = tuple[list[NDArray[np.int64]], NDArray[np.uint64]]  # three sparse slots (n,) and the dense subset (n,) of bits
+KeySlots = tuple[
+    list[NDArray[np.int64]], NDArray[np.uint64]
+]  # three sparse slots (n,) and the dense subset (n,) of bits
 
 
-def slots(n: int) -> int:
+def table_rows(n: int) -> int:
     """Rows of the table for n keys, sparse and dense."""
     return 3 * _third(n) + _DENSE
 
@@ -67,12 +69,12 @@ def encode(keys: Words, values: Words) -> tuple[bytes, Words]:
     if keys.shape != (n, 2) or values.shape != (n, 2):
         raise CryptoError(f"key-value store: keys of shape {keys.shape} and values of {values.shape} do not match")
     for _ in range(_TRIES):
-        seed = os.urandom(SEED_BYTES)
+        seed = os.urandom(OKVS_SEED_BYTES)
         sparse, dense = _places(seed, keys, _third(n))
         rounds, core = _peel(sparse, 3 * _third(n))
         if len(core) > _LARGEST_CORE:
             continue
-        table = np.frombuffer(os.urandom(slots(n) * VALUE_BYTES), np.uint64).reshape(-1, 2).copy()
+        table = np.frombuffer(os.urandom(table_rows(n) * VALUE_BYTES), np.uint64).reshape(-1, 2).copy()
         if _solve(core, sparse, dense, values, table):
             break
     else:
@@ -80,7 +82,7 @@ def encode(keys: Words, values: Words) -> tuple[bytes, Words]:
     target = values ^ _subset_sums(table[-_DENSE:], dense)
     for peeled, own in reversed(rounds):
         table[own] = 0
-        table[own] = rows_of(target, peeled) ^ _three(table, [slot[peeled] for slot in sparse])
+        table[own] = take_rows(target, peeled) ^ _three(table, [slot[peeled] for slot in sparse])
     return seed, table
 
 
@@ -100,13 +102,13 @@ def decode(seed: bytes, keys: Words, *tables: Words) -> list[Words]:
 
 
 def _three(table: Words, sparse: list[NDArray[np.int64]]) -> Words:
-    total = rows_of(table, sparse[0])
+    total = take_rows(table, sparse[0])
     for slot in sparse[1:]:
-        total ^= rows_of(table, slot)
+        total ^= take_rows(table, slot)
     return total
 
 
-def _places(seed: bytes, keys: Words, third: int) -> Places:
+def _places(seed: bytes, keys: Words, third: int) -> KeySlots:
     """Say where each key lies: one slot in each third of the table, 32 bits times its size over 2^32."""
     octets = np.ascontiguousarray(keys).reshape(-1).view(np.uint8).data
     ciphers = hashlib.blake2b(b"okvs", key=seed, digest_size=2 * VALUE_BYTES).digest()
@@ -133,7 +135,7 @@ def _subset_sums(rows: Words, subsets: NDArray[np.uint64]) -> Words:
         sums = np.zeros((1, 2), np.uint64)
         for row in rows[8 * group : 8 * group + 8]:
             sums = np.concatenate([sums, sums ^ row])
-        total ^= rows_of(sums, octets[:, group])
+        total ^= take_rows(sums, octets[:, group])
     return total
 
 

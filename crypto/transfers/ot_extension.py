@@ -44,13 +44,13 @@ from securevfl.crypto.key_derivation import derive_key
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.secret import Secret
 from securevfl.crypto.share_ring import Words
-from securevfl.crypto.transfers.bit_matrices import transposed
+from securevfl.crypto.transfers.bit_matrices import transpose_bits
 from securevfl.crypto.transfers.row_hash import BLOCK_WORDS, RowHash, tweaks
 from securevfl.errors import ConfigError, CryptoError
 
-COLUMNS = 128  # base transfers: bits of s
-SECRET_BYTES = COLUMNS // 8
-MOST_ROWS = 1 << 22  # of one block
+BASE_TRANSFERS = 128  # base transfers: bits of s
+SECRET_BYTES = BASE_TRANSFERS // 8
+MAX_BLOCK_ROWS = 1 << 22  # of one block
 _TAG = 16
 _LABEL = "transfers by rows"
 _AT_ONCE = 1024  # rows whose pads are made at a time
@@ -68,15 +68,15 @@ def fresh_secret() -> tuple[bytes, list[bool]]:
 
 def message_bytes(rows: int, bits: int) -> int:
     """How long the chooser's message for a block is."""
-    return COLUMNS * _column_octets(rows, bits) + _TAG * (COLUMNS + 1)
+    return BASE_TRANSFERS * _column_octets(rows, bits) + _TAG * (BASE_TRANSFERS + 1)
 
 
 def _column_octets(rows: int, bits: int) -> int:
     """Octets of a column: its transfers filled up to whole blocks of GHASH, and one block of random ones."""
-    return -(-rows * bits // COLUMNS) * _TAG + _TAG
+    return -(-rows * bits // BASE_TRANSFERS) * _TAG + _TAG
 
 
-class _End(Secret):
+class _Endpoint(Secret):
     """What both ends share: numbers of blocks and rows, the hash."""
 
     __slots__ = ("_bits", "_blocks", "_coin", "_hash", "_rows")
@@ -92,8 +92,8 @@ class _End(Secret):
 
     def _next(self, rows: int) -> tuple[int, int]:
         """Take the number of the next block, and that of its first row."""
-        if not 1 <= rows <= MOST_ROWS:
-            raise ConfigError(f"transfers: a block has 1 to {MOST_ROWS} rows, {rows} were asked for; make several")
+        if not 1 <= rows <= MAX_BLOCK_ROWS:
+            raise ConfigError(f"transfers: a block has 1 to {MAX_BLOCK_ROWS} rows, {rows} were asked for; make several")
         number, first = self._blocks, self._rows
         self._blocks, self._rows = number + 1, first + rows
         return number, first
@@ -108,14 +108,14 @@ class _End(Secret):
 
 
 @dataclass(frozen=True, repr=False)
-class Chosen:
+class ReceiverBlock:
     """The chooser's end of a block: its choices chi (rows,) below 2^b, and a pad (rows,) of 64 bits for each."""
 
     choices: Octets
     pads: Words
 
 
-class Chooser(_End):
+class OtReceiver(_Endpoint):
     """The end that gets one pad of each row."""
 
     __slots__ = ("_first", "_second")
@@ -142,16 +142,16 @@ class Chooser(_End):
         number, _ = self._next(rows)
         message, columns = self._columns(number, np.frombuffer(choices, np.uint8))
         bits = np.unpackbits(np.frombuffer(choices, np.uint8), count=rows, bitorder="little")
-        return message, bits, transposed(columns)[:rows]
+        return message, bits, transpose_bits(columns)[:rows]
 
-    def extend(self, rows: int) -> tuple[bytes, Chosen]:
+    def extend(self, rows: int) -> tuple[bytes, ReceiverBlock]:
         """Return what to send for the next block of rows, and this end of it."""
         number, start = self._next(rows)
         r = np.frombuffer(os.urandom(_column_octets(rows, self._bits)), np.uint8)
         message, columns = self._columns(number, r)
         bits = np.unpackbits(r, count=rows * self._bits, bitorder="little").reshape(rows, self._bits)
         choices = np.packbits(bits, axis=1, bitorder="little")[:, 0]
-        return message, Chosen(choices, self._pads(transposed(columns), start, choices))
+        return message, ReceiverBlock(choices, self._pads(transpose_bits(columns), start, choices))
 
     def _columns(self, number: int, r: Octets) -> tuple[bytes, Octets]:
         """Return the message of a block whose transfers choose r, and the columns of T."""
@@ -175,7 +175,7 @@ class Chooser(_End):
         return pads
 
 
-class RowOfferer(_End):
+class OtSender(_Endpoint):
     """The end that has all pads of each row."""
 
     __slots__ = ("_secret", "_seeds")
@@ -194,14 +194,14 @@ class RowOfferer(_End):
         number, _ = self._next(rows)
         return self._columns(number, rows, message)
 
-    def extend(self, rows: int, message: bytes) -> Offered:
+    def extend(self, rows: int, message: bytes) -> SenderBlock:
         """Return this end of the next block of rows, from the chooser's message.
 
         CryptoError if the message has another length or fails the check: the session must end then.
         """
         number, start = self._next(rows)
         q, s = self._columns(number, rows, message), self._secret.view("<u8").astype(np.uint64)
-        return Offered(self._hash, self._bits, start, q, s)
+        return SenderBlock(self._hash, self._bits, start, q, s)
 
     def _columns(self, number: int, rows: int, message: bytes) -> Words:
         """Return the transfers (rows b, 2) of block `number`."""
@@ -211,14 +211,14 @@ class RowOfferer(_End):
                 f"{len(message)} came; both sides must use the same rows and bits"
             )
         octets = _column_octets(rows, self._bits)
-        corrections = memoryview(message)[: COLUMNS * octets]
+        corrections = memoryview(message)[: BASE_TRANSFERS * octets]
         chosen = np.unpackbits(self._secret, bitorder="little").astype(bool)
         columns = _streams(self._seeds, number, octets)
-        received = np.frombuffer(corrections, np.uint8).reshape(COLUMNS, octets)
+        received = np.frombuffer(corrections, np.uint8).reshape(BASE_TRANSFERS, octets)
         for column, came, taken in zip(columns, received, chosen * np.uint8(255), strict=True):
             column ^= came & taken
-        self._check(number, corrections, message[COLUMNS * octets :], columns, chosen)
-        return transposed(columns)[: rows * self._bits]
+        self._check(number, corrections, message[BASE_TRANSFERS * octets :], columns, chosen)
+        return transpose_bits(columns)[: rows * self._bits]
 
     def _check(
         self, number: int, corrections: memoryview, check: bytes, columns: Octets, chosen: NDArray[np.bool_]
@@ -231,7 +231,7 @@ class RowOfferer(_End):
             raise CryptoError("transfers: the columns that came do not carry one choice; the peer is cheating: stop")
 
 
-class Offered(Secret):
+class SenderBlock(Secret):
     """The offerer's end of a block: pads are made when they are asked for, since they take 2^b words a row."""
 
     __slots__ = ("_bits", "_hash", "_q", "_s", "_start", "rows")
@@ -247,7 +247,7 @@ class Offered(Secret):
         return head, self._hash.key, self._s.astype("<u8").tobytes(), q.astype("<u8", copy=False).tobytes()
 
     @classmethod
-    def restored(cls, parts: tuple[bytes, ...]) -> Offered:
+    def restored(cls, parts: tuple[bytes, ...]) -> SenderBlock:
         """Restore the rows that `stored` wrote."""
         head, key, s, q = parts
         bits, start = struct.unpack("<BQ", head)
@@ -281,7 +281,7 @@ class Offered(Secret):
 
 def _streams(prgs: Sequence[Prg], number: int, octets: int) -> Octets:
     """Columns (128, octets) of block `number`."""
-    columns = np.empty((COLUMNS, octets // 8), np.uint64)
+    columns = np.empty((BASE_TRANSFERS, octets // 8), np.uint64)
     for column, prg in zip(columns, prgs, strict=True):
         prg.fill(column, number=number)
     return columns.view(np.uint8)

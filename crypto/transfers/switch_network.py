@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 
 from securevfl.errors import ConfigError
 
-Places = NDArray[np.intp]
+WireOrder = NDArray[np.intp]
 
-Settings = NDArray[np.uint8]  # 1 where a switch swaps
+SwitchSettings = NDArray[np.uint8]  # 1 where a switch swaps
 
 
 class SwitchNetwork:
@@ -50,7 +50,7 @@ class SwitchNetwork:
         self.layers = [(wires[2 * at], wires[2 * at + 1]) for wires, at in (*entering, *leaving) if len(at)]
         self.switches = sum(len(first) for first, _ in self.layers)
 
-    def settings(self, order: Places) -> Settings:
+    def settings(self, order: WireOrder) -> SwitchSettings:
         """How the switches (switches,) stand so that row j of the outcome is row order[j] of what entered."""
         entering, leaving, source = [], [], order
         for level in self._levels:
@@ -61,7 +61,7 @@ class SwitchNetwork:
             source = level.within(filled, lower)
         return np.concatenate([*entering, *reversed(leaving)])
 
-    def apply(self, settings: Settings, values: NDArray[Any]) -> NDArray[Any]:
+    def apply(self, settings: SwitchSettings, values: NDArray[Any]) -> NDArray[Any]:
         """Return the values (rows, ...) as they leave the network when its switches stand as in `settings`."""
         out, start = values.copy(), 0
         for first, second in self.layers:
@@ -80,7 +80,7 @@ class _Level:
     behind the networks of the next depth. inner: sizes and wires of these.
     """
 
-    def __init__(self, counts: Places, wires: Places) -> None:
+    def __init__(self, counts: WireOrder, wires: WireOrder) -> None:
         """Make one depth of networks. counts: their sizes in wires, one or more; wires: those of all, one after
         another."""
         even = counts + counts % 2
@@ -102,13 +102,13 @@ class _Level:
         self._entrance = np.full((2, len(self.wires) // 2), -1)
         self._entrance[self._lower, self._pair] = np.arange(len(self._pair))
 
-    def filled(self, source: Places) -> Places:
+    def filled(self, source: WireOrder) -> WireOrder:
         """Return for each place the one that its value comes from; what was filled in stays where it is."""
         found = np.arange(len(self.wires))
         found[self._places] = self._places[source]
         return found
 
-    def colours(self, source: Places) -> Settings:
+    def colours(self, source: WireOrder) -> SwitchSettings:
         """Say for each place where a value enters whether it takes the network of second wires: 1 if so, else 0."""
         places = np.arange(len(source))
         leaves_at = np.empty_like(source)
@@ -120,7 +120,7 @@ class _Level:
             step = step[step]
         return (smallest > smallest[places ^ 1]).astype(np.uint8)
 
-    def within(self, source: Places, lower: Settings) -> Places:
+    def within(self, source: WireOrder, lower: SwitchSettings) -> WireOrder:
         """Return the order that each network of the next depth brings its rows into."""
         first = source[2 * self._pair]
         value = np.where(lower[first] == self._lower, first, source[2 * self._pair + 1])
@@ -128,6 +128,6 @@ class _Level:
 
 
 @lru_cache(maxsize=4)
-def network(rows: int, blocks: int = 1) -> SwitchNetwork:
+def switch_network(rows: int, blocks: int = 1) -> SwitchNetwork:
     """Build the network for so many blocks of as many rows each."""
     return SwitchNetwork((rows,) * blocks)

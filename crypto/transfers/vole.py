@@ -37,58 +37,58 @@ from numpy.typing import NDArray
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.secret import Secret
 from securevfl.crypto.share_ring import Words
-from securevfl.crypto.transfers.binary_field import BITS, Multiplier, ghash, packed
-from securevfl.crypto.transfers.ot_extension import Chooser, RowOfferer
-from securevfl.crypto.transfers.vole_pieces import GROUP, Size
-from securevfl.crypto.transfers.vole_public import NODES, Public
-from securevfl.crypto.transfers.vole_trees import grown, regrown
+from securevfl.crypto.transfers.binary_field import FIELD_BITS, Multiplier, combine_powers, ghash
+from securevfl.crypto.transfers.ot_extension import OtReceiver, OtSender
+from securevfl.crypto.transfers.vole_pieces import GROUP, VoleSize
+from securevfl.crypto.transfers.vole_public import NODES, VolePublic
+from securevfl.crypto.transfers.vole_trees import grow_trees, regrow_trees
 from securevfl.errors import CryptoError
 
 SUM_BYTES = 16
 DIGEST_BYTES = 32
 
 
-class Giver(Secret):
+class VoleSender(Secret):
     """The end with Delta. Pieces come in order, each by `answer` and then `confirm`."""
 
     __slots__ = ("_delta", "_offerer", "_public", "_roots", "_rows", "times")
 
     def __init__(self, secret: bytes, seeds: list[bytes], roots: bytes, coin: bytes) -> None:
-        """secret: Delta, 16 octets, and of each of 128 pairs the seed that its bit has chosen (as `RowOfferer`). roots:
+        """secret: Delta, 16 octets, and of each of 128 pairs the seed that its bit has chosen (as `OtSender`). roots:
         32 octets, all that the trees are made of. coin: 32 octets, public, for this session alone."""
-        self._public = Public(coin)
-        self._offerer = RowOfferer(secret, seeds, coin, 1)
+        self._public = VolePublic(coin)
+        self._offerer = OtSender(secret, seeds, coin, 1)
         self._delta = np.frombuffer(secret, np.uint64)
         self._roots = Prg(roots, NODES)
         self._rows = 0
         self.times = Multiplier(secret)
 
-    def answer(self, number: int, size: Size, asked: bytes) -> tuple[bytes, GivenPiece]:
+    def answer(self, number: int, size: VoleSize, asked: bytes) -> tuple[bytes, VoleSenderPiece]:
         """Return what to send for a piece (2), and its state. CryptoError if what came (1) fails its check."""
         q, first = self._offerer.correlated(size.rows, asked), self._rows
         self._rows += size.rows
         roots = self._roots.array((size.trees, 2), np.uint64, number=number)
-        leaves, levels = grown(self._public, roots, size.depth)
+        leaves, levels = grow_trees(self._public, roots, size.depth)
         ahead = size.trees * size.depth
         keys = np.stack([self._public.keys(each, first) for each in (q[:ahead], q[:ahead] ^ self._delta)])
         levels ^= keys.reshape(2, size.depth, size.trees, 2)
-        short = packed(q[ahead : size.rows].reshape(-1, BITS, 2))
+        short = combine_powers(q[ahead : size.rows].reshape(-1, FIELD_BITS, 2))
         totals = np.bitwise_xor.reduce(leaves.reshape(-1, 1 << size.depth, GROUP, 2), axis=1).reshape(-1, 2)
         sent = b"".join([levels.tobytes(), (totals ^ short[:-1]).tobytes()])
         challenge = self._public.challenge(number, asked, sent)
-        return sent, GivenPiece(self._public, number, size, leaves, challenge, short[-1], self.times)
+        return sent, VoleSenderPiece(self._public, number, size, leaves, challenge, short[-1], self.times)
 
 
-class GivenPiece(Secret):
+class VoleSenderPiece(Secret):
     """A piece at the end with Delta, once it has answered."""
 
     __slots__ = ("_challenge", "_leaves", "_mask", "_number", "_public", "_size", "_times")
 
     def __init__(
         self,
-        public: Public,
+        public: VolePublic,
         number: int,
-        size: Size,
+        size: VoleSize,
         leaves: Words,
         challenge: bytes,
         mask: NDArray[np.uint64],
@@ -109,26 +109,26 @@ class GivenPiece(Secret):
         return b
 
 
-class Taker(Secret):
+class VoleReceiver(Secret):
     """The end without Delta. Pieces are asked for in order, then each is taken."""
 
     __slots__ = ("_asked", "_chooser", "_public", "_rows")
 
     def __init__(self, pairs: list[tuple[bytes, bytes]], coin: bytes) -> None:
         """pairs: 128 of 32-byte seeds, fresh. coin: 32 octets, public, for this session alone."""
-        self._public = Public(coin)
-        self._chooser = Chooser(pairs, coin, 1)
+        self._public = VolePublic(coin)
+        self._chooser = OtReceiver(pairs, coin, 1)
         self._rows = 0
         self._asked: dict[int, tuple[int, bytes, NDArray[np.uint8], Words]] = {}
 
-    def ask(self, number: int, size: Size, choices: bytes) -> bytes:
+    def ask(self, number: int, size: VoleSize, choices: bytes) -> bytes:
         """Return what to send for a piece (1). choices: as many random octets as `choice_bytes` says."""
         sent, r, t = self._chooser.correlated(size.rows, choices)
         self._asked[number] = self._rows, sent, r, t
         self._rows += size.rows
         return sent
 
-    def take(self, number: int, size: Size, answered: bytes) -> TakenPiece:
+    def take(self, number: int, size: VoleSize, answered: bytes) -> VoleReceiverPiece:
         """Take in what came (2). CryptoError if it has another length."""
         if len(answered) != size.answer_bytes:
             raise CryptoError(
@@ -141,9 +141,9 @@ class Taker(Secret):
         bits = r[:ahead].reshape(size.depth, size.trees)
         keys = self._public.keys(t[:ahead], first).reshape(size.depth, size.trees, 2)
         chosen = np.where(bits[:, :, None].astype(bool), levels[1], levels[0]) ^ keys
-        leaves, alpha = regrown(self._public, chosen, bits)
-        short = packed(t[ahead : size.rows].reshape(-1, BITS, 2))
-        betas = np.packbits(r[ahead : size.rows].reshape(-1, BITS), axis=1).view(np.uint64)
+        leaves, alpha = regrow_trees(self._public, chosen, bits)
+        short = combine_powers(t[ahead : size.rows].reshape(-1, FIELD_BITS, 2))
+        betas = np.packbits(r[ahead : size.rows].reshape(-1, FIELD_BITS), axis=1).view(np.uint64)
         trees = np.arange(size.trees)
         places = (trees // GROUP << size.depth | alpha) * GROUP + trees % GROUP
         totals = np.bitwise_xor.reduce(leaves.reshape(-1, 1 << size.depth, GROUP, 2), axis=1).reshape(-1, 2)
@@ -151,19 +151,19 @@ class Taker(Secret):
         noise = np.zeros((size.places, 2), np.uint64)
         noise[places] = betas[:-1]
         challenge = self._public.challenge(number, asked, answered)
-        return TakenPiece(self._public, number, size, leaves, noise, challenge, betas[-1], short[-1])
+        return VoleReceiverPiece(self._public, number, size, leaves, noise, challenge, betas[-1], short[-1])
 
 
-class TakenPiece(Secret):
+class VoleReceiverPiece(Secret):
     """A piece at the end without Delta. said: what to send (3)."""
 
     __slots__ = ("_expected", "_leaves", "_noise", "_number", "_public", "_size", "said")
 
     def __init__(
         self,
-        public: Public,
+        public: VolePublic,
         number: int,
-        size: Size,
+        size: VoleSize,
         leaves: Words,
         noise: Words,
         challenge: bytes,

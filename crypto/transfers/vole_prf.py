@@ -55,12 +55,12 @@ class PrfHash:
         return out
 
 
-def evaluated(hashing: PrfHash, seed: bytes, c: Words, keys: Words) -> Words:
+def evaluate_stored(hashing: PrfHash, seed: bytes, c: Words, keys: Words) -> Words:
     """F (n, 4) on n stored keys (n, 2), at the evaluator."""
     return hashing.values(okvs.decode(seed, keys, c)[0], keys)
 
 
-def held(hashing: PrfHash, seed: bytes, b: Words, d: Words, times: Multiplier, keys: Words) -> Words:
+def evaluate_any(hashing: PrfHash, seed: bytes, b: Words, d: Words, times: Multiplier, keys: Words) -> Words:
     """F (n, 4) on any n keys (n, 2), at the holder; times: by Delta."""
     sums, asked = okvs.decode(seed, keys, b, d)
     asked ^= hashing.target(keys)

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from securevfl.crypto.key_derivation import derive_key
 from securevfl.crypto.share_ring import Words
 from securevfl.crypto.transfers.row_hash import RowHash, tweaks
-from securevfl.crypto.transfers.vole_pieces import WEIGHT, WORD, Size
+from securevfl.crypto.transfers.vole_pieces import CODE_WEIGHT, WORD, VoleSize
 
 _AT_ONCE = 1 << 13  # outcomes that are added up at a time
 
 NODES, _KEYS = "vector OLE trees", 3
 
 
-class Public:
+class VolePublic:
     """What both ends make of the coin of their session: permutations, the hash of transfers, the map M."""
 
     def __init__(self, coin: bytes) -> None:
@@ -47,7 +47,7 @@ class Public:
         heads = (hashlib.sha256(each).digest() for each in (asked, answered))
         return hashlib.sha256(b"".join([self.coin, number.to_bytes(8, "little"), *heads])).digest()
 
-    def map(self, number: int, size: Size, *vectors: Words) -> list[Words]:
+    def map(self, number: int, size: VoleSize, *vectors: Words) -> list[Words]:
         """Return M times each of the vectors (N, 2), which are used up: (outcomes, 2)."""
         for vector in vectors:
             np.bitwise_xor.accumulate(vector, axis=0, out=vector)
@@ -60,13 +60,13 @@ class Public:
                     some ^= np.take(of, row, mode="clip").view(np.uint64).reshape(-1, 2)
         return found
 
-    def _places(self, number: int, size: Size) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    def _places(self, number: int, size: VoleSize) -> Iterator[tuple[int, NDArray[np.int64]]]:
         """Yield the places (21, k) that k outcomes from some one on add up: 32 random bits times N / 2^32 each."""
         stream = Cipher(algorithms.AES(self._map), modes.CTR(number.to_bytes(8, "big") + bytes(8))).encryptor()
-        zeros = bytes(4 * WEIGHT * _AT_ONCE)
+        zeros = bytes(4 * CODE_WEIGHT * _AT_ONCE)
         for start in range(0, size.outcomes, _AT_ONCE):
             count = min(_AT_ONCE, size.outcomes - start)
-            drawn = np.frombuffer(stream.update(zeros), "<u4").astype(np.uint64).reshape(WEIGHT, _AT_ONCE)
+            drawn = np.frombuffer(stream.update(zeros), "<u4").astype(np.uint64).reshape(CODE_WEIGHT, _AT_ONCE)
             drawn *= np.uint64(size.places)
             drawn >>= np.uint64(32)
             yield start, drawn[:, :count].view(np.int64)

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from securevfl.crypto.share_ring import Words
 from securevfl.crypto.transfers.vole_pieces import GROUP, WORD
-from securevfl.crypto.transfers.vole_public import Public
+from securevfl.crypto.transfers.vole_public import VolePublic
 
 
-def grown(public: Public, roots: Words, depth: int) -> tuple[Words, Words]:
+def grow_trees(public: VolePublic, roots: Words, depth: int) -> tuple[Words, Words]:
     """Return the leaves (N, 2) of trees with these roots (trees, 2), and the sums (2, depth, trees, 2) of the left and
     of the right children at each level."""
     levels = np.empty((2, depth, len(roots), 2), np.uint64)
@@ -26,7 +26,7 @@ def grown(public: Public, roots: Words, depth: int) -> tuple[Words, Words]:
     return out[: len(roots) * WORD << depth].view(np.uint64).reshape(-1, 2), levels
 
 
-def regrown(public: Public, chosen: Words, bits: NDArray[np.uint8]) -> tuple[Words, NDArray[np.intp]]:
+def regrow_trees(public: VolePublic, chosen: Words, bits: NDArray[np.uint8]) -> tuple[Words, NDArray[np.intp]]:
     """Return the leaves (N, 2), zero at the one leaf of each tree that is not known, and which (trees,) that is.
 
     chosen (depth, trees, 2): the sum of the left children of a level where `bits` (depth, trees) has 0, else the right.

@@ -40,21 +40,22 @@ from securevfl.protocols.alignment.psi_work import (
     check_count,
     check_granted,
 )
-from securevfl.protocols.declared import Declared, Reveal, permit_sizes
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
+from securevfl.protocols.permits import permit_sizes
 
 NONCE_BYTES = 16
 MANY = 4096  # rows from which transfers are quicker than points
 
 
-def declares(passives: Sequence[str], *, transfers: bool) -> list[Declared]:
+def declares(passives: Sequence[str], *, transfers: bool) -> list[MessageDeclaration]:
     """Declare what each message of an alignment with these passive parties reveals."""
     points = [
-        Declared(Points, "active", "passive", Reveal("ciphertext", "active"), structured=True),
-        Declared(TwiceBlinded, "passive", "active", Reveal("ciphertext", "passive"), structured=True),
+        MessageDeclaration(Points, "active", "passive", Reveal("ciphertext", "active"), structured=True),
+        MessageDeclaration(TwiceBlinded, "passive", "active", Reveal("ciphertext", "passive"), structured=True),
     ]
     return [
-        Declared(AlignmentHello, "passive", "active", Reveal("plain", "the sender's number of rows")),
-        Declared(Begin, "active", "passive", Reveal("plain", "the sender's number of rows")),
+        MessageDeclaration(AlignmentHello, "passive", "active", Reveal("plain", "the sender's number of rows")),
+        MessageDeclaration(Begin, "active", "passive", Reveal("plain", "the sender's number of rows")),
         *(psi_transfers.declares() if transfers else points),
         *psi_many.declares(len(passives)),
     ]

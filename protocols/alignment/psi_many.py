@@ -53,9 +53,9 @@ from securevfl.protocols.alignment.psi_work import (
     rising,
     words,
 )
-from securevfl.protocols.declared import Declared, Reveal
-from securevfl.runtime.channel import DisclosingMessage
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.runtime.codec import Message
+from securevfl.runtime.disclosure_gate import DisclosingMessage
 
 
 class Values(DisclosingMessage, frozen=True):
@@ -89,20 +89,20 @@ class Tags(DisclosingMessage, frozen=True):
     tags: bytes
 
 
-def declares(passives: int) -> list[Declared]:
+def declares(passives: int) -> list[MessageDeclaration]:
     """Declare what the messages reveal, but for those of the pseudorandom function (PRF)."""
     lines = [("active", "passive"), ("passive", "active"), ("passive", "passive")]
     every = Reveal("output", "which of the receiver's ids all have")
     store = Reveal("output", "with those of all: which of the receiver's ids all have")
     answers = [
-        *(Declared(PairKey, sender, receiver, Reveal("public")) for sender, receiver in lines),
-        Declared(Store, "passive", "active", Reveal("uniform")),
-        Declared(Slots, "passive", "active", store),
+        *(MessageDeclaration(PairKey, sender, receiver, Reveal("public")) for sender, receiver in lines),
+        MessageDeclaration(Store, "passive", "active", Reveal("uniform")),
+        MessageDeclaration(Slots, "passive", "active", store),
     ]
     return [
-        *(answers if passives > 1 else [Declared(Values, "passive", "active", every)]),
-        Declared(Common, "active", "passive", every),
-        Declared(Tags, "active", "passive", every),
+        *(answers if passives > 1 else [MessageDeclaration(Values, "passive", "active", every)]),
+        MessageDeclaration(Common, "active", "passive", every),
+        MessageDeclaration(Tags, "active", "passive", every),
     ]
 
 
@@ -145,9 +145,9 @@ def _values_of(work: AlignmentWork, passive: str, rows: int) -> Words:
 def _store_of(work: AlignmentWork, passive: str, rows: int) -> tuple[bytes, Words]:
     stream = work.stream("store", passive)
     head = work.channel.recv(passive, Store)  # 2
-    if head.slots != okvs.slots(rows) or len(head.seed) != okvs.SEED_BYTES:
+    if head.slots != okvs.table_rows(rows) or len(head.seed) != okvs.OKVS_SEED_BYTES:
         raise ProtocolError(
-            f"{passive} was expected to send a store of {okvs.slots(rows)} slots for its {rows} rows, "
+            f"{passive} was expected to send a store of {okvs.table_rows(rows)} slots for its {rows} rows, "
             f"{head.slots} came; do both run the same version?"
         )
     for number in range(work.journal.count(stream), chunks(head.slots)):
@@ -160,7 +160,7 @@ def _store_of(work: AlignmentWork, passive: str, rows: int) -> tuple[bytes, Word
 def follow(work: AlignmentWork, begin: Begin) -> NDArray[np.intp]:
     """P_i."""
     prf, alone = psi_transfers if work.transfers else psi_points, len(work.passives) == 1
-    items = work.rows if alone else okvs.slots(work.rows)
+    items = work.rows if alone else okvs.table_rows(work.rows)
     check_count(work.active, "chunks", begin.second, 0, chunks(items))
     values = prf.serve(work, begin)()  # 1
     if not work.journal.count("store"):

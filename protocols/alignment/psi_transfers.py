@@ -26,16 +26,16 @@ from functools import partial
 
 import numpy as np
 
-from securevfl.crypto.key_derivation import KEY_BYTES, encode_context
+from securevfl.crypto.key_derivation import SYMMETRIC_KEY_BYTES, encode_context
 from securevfl.crypto.share_ring import Words
 from securevfl.crypto.transfers import okvs, vole_prf
-from securevfl.crypto.transfers.base_transfers import POINT_BYTES, Offerer, choose
-from securevfl.crypto.transfers.ot_extension import COLUMNS, SECRET_BYTES, fresh_secret
-from securevfl.crypto.transfers.vole import DIGEST_BYTES, SUM_BYTES, GivenPiece, Giver, Taker
-from securevfl.crypto.transfers.vole_pieces import choice_bytes, sizes
+from securevfl.crypto.transfers.base_transfers import EDWARDS_POINT_BYTES, BaseSender, receive_keys
+from securevfl.crypto.transfers.ot_extension import BASE_TRANSFERS, SECRET_BYTES, fresh_secret
+from securevfl.crypto.transfers.vole import DIGEST_BYTES, SUM_BYTES, VoleReceiver, VoleSender, VoleSenderPiece
+from securevfl.crypto.transfers.vole_pieces import choice_bytes, split_outcomes
 from securevfl.crypto.transfers.vole_prf import PrfHash
 from securevfl.errors import CryptoError, ProtocolError
-from securevfl.protocols import declared
+from securevfl.protocols import permits
 from securevfl.protocols.alignment.psi_work import (
     CHUNK,
     AlignmentWork,
@@ -46,9 +46,9 @@ from securevfl.protocols.alignment.psi_work import (
     chunks,
     words,
 )
-from securevfl.protocols.declared import Declared, Reveal
-from securevfl.runtime.channel import DisclosingMessage
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.runtime.codec import Message
+from securevfl.runtime.disclosure_gate import DisclosingMessage
 
 
 class Offer(Message, frozen=True):
@@ -100,17 +100,17 @@ class Masked(Message, frozen=True):
     slots: bytes
 
 
-def declares() -> list[Declared]:
+def declares() -> list[MessageDeclaration]:
     """Declare what the messages of the transfers reveal."""
     return [
-        Declared(Offer, "active", "passive", Reveal("public")),
-        Declared(Choices, "passive", "active", Reveal("uniform")),
-        Declared(Question, "active", "passive", Reveal("plain", "the sender's number of rows")),
-        Declared(VoleRows, "active", "passive", Reveal("uniform")),
-        Declared(VoleTrees, "passive", "active", Reveal("uniform")),
-        Declared(Said, "active", "passive", Reveal("uniform")),
-        Declared(Confirmed, "passive", "active", Reveal("uniform")),
-        Declared(Masked, "active", "passive", Reveal("uniform")),
+        MessageDeclaration(Offer, "active", "passive", Reveal("public")),
+        MessageDeclaration(Choices, "passive", "active", Reveal("uniform")),
+        MessageDeclaration(Question, "active", "passive", Reveal("plain", "the sender's number of rows")),
+        MessageDeclaration(VoleRows, "active", "passive", Reveal("uniform")),
+        MessageDeclaration(VoleTrees, "passive", "active", Reveal("uniform")),
+        MessageDeclaration(Said, "active", "passive", Reveal("uniform")),
+        MessageDeclaration(Confirmed, "passive", "active", Reveal("uniform")),
+        MessageDeclaration(Masked, "active", "passive", Reveal("uniform")),
     ]
 
 
@@ -122,13 +122,13 @@ def ready(work: AlignmentWork) -> bool:
 
 def questions(rows: int) -> int:
     """How many ids of others whoever asks with so many rows may have asked about: as many as its store has slots."""
-    return okvs.slots(rows)
+    return okvs.table_rows(rows)
 
 
 def ask(work: AlignmentWork, done: dict[str, int]) -> Callable[[str], Words]:
     """P_1: sends what each P_i lacks; returns what gives F_i on P_1's ids, (n, 4)."""
     offerers = {
-        passive: Offerer() for passive in work.passives if not work.journal.count(work.stream("pairs", passive))
+        passive: BaseSender() for passive in work.passives if not work.journal.count(work.stream("pairs", passive))
     }
     for passive, offerer in offerers.items():
         work.channel.send(passive, Offer(offerer.offer))  # 0
@@ -137,12 +137,12 @@ def ask(work: AlignmentWork, done: dict[str, int]) -> Callable[[str], Words]:
         seed, table = okvs.encode(work.keys, hashing.target(work.keys))
         work.journal.append("own", seed + table.tobytes())
     own = work.journal.chunk("own", 0)
-    seed, store = own[: okvs.SEED_BYTES], words(own[okvs.SEED_BYTES :])
-    pieces = sizes(len(store))
+    seed, store = own[: okvs.OKVS_SEED_BYTES], words(own[okvs.OKVS_SEED_BYTES :])
+    pieces = split_outcomes(len(store))
     for passive, offerer in offerers.items():
         points = work.channel.recv(passive, Choices).points  # 0
-        if len(points) != COLUMNS * POINT_BYTES:
-            raise ProtocolError(f"{passive} was expected to send {COLUMNS} choices, {len(points)} bytes came")
+        if len(points) != BASE_TRANSFERS * EDWARDS_POINT_BYTES:
+            raise ProtocolError(f"{passive} was expected to send {BASE_TRANSFERS} choices, {len(points)} bytes came")
         pairs = b"".join(first + second for first, second in offerer.pairs(points))
         choices = os.urandom(sum(map(choice_bytes, pieces)))
         work.journal.append(work.stream("pairs", passive), pairs + choices)
@@ -150,7 +150,7 @@ def ask(work: AlignmentWork, done: dict[str, int]) -> Callable[[str], Words]:
     answers = {}
     for passive in work.passives:
         check_count(passive, "messages", done[passive], 0, len(pieces) + 1 + chunks(len(store)))
-        work.channel.send(passive, Question(seed, len(store)), permit=declared.permit_sizes(work.channel, passive))  # 1
+        work.channel.send(passive, Question(seed, len(store)), permit=permits.permit_sizes(work.channel, passive))  # 1
         try:
             a, c = _take_vole(work, passive, len(store), done[passive])
         except CryptoError:
@@ -161,7 +161,7 @@ def ask(work: AlignmentWork, done: dict[str, int]) -> Callable[[str], Words]:
             if len(pieces) + 1 + number >= done[passive]:
                 work.channel.send(passive, Masked(a[number * CHUNK : (number + 1) * CHUNK].tobytes()))  # 5
             work.did(chunk_rows(len(store), number))
-        answers[passive] = vole_prf.evaluated(hashing, seed, c, work.keys)
+        answers[passive] = vole_prf.evaluate_stored(hashing, seed, c, work.keys)
         work.did(work.rows)
     return answers.__getitem__
 
@@ -169,8 +169,14 @@ def ask(work: AlignmentWork, done: dict[str, int]) -> Callable[[str], Words]:
 def _take_vole(work: AlignmentWork, passive: str, slots: int, done: int) -> tuple[Words, Words]:
     """P_1: a and c of the vector OLE with one P_i."""
     kept, stream = work.journal.chunk(work.stream("pairs", passive), 0), work.stream("back", passive)
-    keys, left = _keys(kept[: 2 * COLUMNS * KEY_BYTES]), kept[2 * COLUMNS * KEY_BYTES :]
-    taker, pieces = Taker(list(zip(keys[::2], keys[1::2], strict=True)), _coin(work, passive)), sizes(slots)
+    keys, left = (
+        _keys(kept[: 2 * BASE_TRANSFERS * SYMMETRIC_KEY_BYTES]),
+        kept[2 * BASE_TRANSFERS * SYMMETRIC_KEY_BYTES :],
+    )
+    taker, pieces = (
+        VoleReceiver(list(zip(keys[::2], keys[1::2], strict=True)), _coin(work, passive)),
+        split_outcomes(slots),
+    )
     for number, size in enumerate(pieces):
         choices, left = left[: choice_bytes(size)], left[choice_bytes(size) :]
         asked = taker.ask(number, size, choices)
@@ -194,22 +200,22 @@ def _take_vole(work: AlignmentWork, passive: str, slots: int, done: int) -> tupl
 
 def serve(work: AlignmentWork, begin: Begin) -> Callable[[], Words]:
     """P_i: takes P_1's question in; returns what gives F_i on P_i's ids, (n, 4)."""
-    slots = okvs.slots(begin.rows)
+    slots = okvs.table_rows(begin.rows)
     work.expect(slots + work.rows)
     if not work.journal.count("chosen"):
         secret, bits = fresh_secret()
-        points, seeds = choose(work.channel.recv(work.active, Offer).public, bits)  # 0
-        work.journal.append("chosen", secret + os.urandom(KEY_BYTES) + b"".join(seeds))
+        points, seeds = receive_keys(work.channel.recv(work.active, Offer).public, bits)  # 0
+        work.journal.append("chosen", secret + os.urandom(SYMMETRIC_KEY_BYTES) + b"".join(seeds))
         work.channel.send(work.active, Choices(points))  # 0
     question = work.channel.recv(work.active, Question)  # 1
-    if question.slots != slots or len(question.seed) != okvs.SEED_BYTES:
+    if question.slots != slots or len(question.seed) != okvs.OKVS_SEED_BYTES:
         raise ProtocolError(
             f"{work.active} was expected to ask with a store of {slots} slots for its {begin.rows} rows, "
             f"{question.slots} came; do both run the same version?"
         )
     chosen = work.journal.chunk("chosen", 0)
-    secret, roots = chosen[:SECRET_BYTES], chosen[SECRET_BYTES : SECRET_BYTES + KEY_BYTES]
-    giver = Giver(secret, _keys(chosen[SECRET_BYTES + KEY_BYTES :]), roots, _coin(work, work.me))
+    secret, roots = chosen[:SECRET_BYTES], chosen[SECRET_BYTES : SECRET_BYTES + SYMMETRIC_KEY_BYTES]
+    giver = VoleSender(secret, _keys(chosen[SECRET_BYTES + SYMMETRIC_KEY_BYTES :]), roots, _coin(work, work.me))
     try:
         given = _give_vole(work, giver, slots, begin.first)
     except CryptoError:
@@ -224,10 +230,10 @@ def serve(work: AlignmentWork, begin: Begin) -> Callable[[], Words]:
     return partial(_values, work, question.seed, giver, given)
 
 
-def _give_vole(work: AlignmentWork, giver: Giver, slots: int, first: int) -> list[GivenPiece]:
+def _give_vole(work: AlignmentWork, giver: VoleSender, slots: int, first: int) -> list[VoleSenderPiece]:
     """P_i: the pieces of its vector OLE with P_1, which has `first` messages of it."""
     journal, channel, active = work.journal, work.channel, work.active
-    pieces, given = sizes(slots), list[GivenPiece]()
+    pieces, given = split_outcomes(slots), list[VoleSenderPiece]()
     check_count(active, "messages", first, 0, len(pieces) + 1)
     for number, size in enumerate(pieces):
         fresh = number >= journal.count("theirs")
@@ -250,10 +256,10 @@ def _give_vole(work: AlignmentWork, giver: Giver, slots: int, first: int) -> lis
     return given
 
 
-def _values(work: AlignmentWork, seed: bytes, giver: Giver, given: list[GivenPiece]) -> Words:
+def _values(work: AlignmentWork, seed: bytes, giver: VoleSender, given: list[VoleSenderPiece]) -> Words:
     b = np.concatenate([piece.outcome() for piece in given])
     d = words(b"".join(work.journal.chunk("theirs", len(given) + 1 + at) for at in range(chunks(len(b)))))
-    values = vole_prf.held(PrfHash(_coin(work, "all")), seed, b, d, giver.times, work.keys)
+    values = vole_prf.evaluate_any(PrfHash(_coin(work, "all")), seed, b, d, giver.times, work.keys)
     work.did(work.rows)
     return values
 
@@ -264,4 +270,4 @@ def _coin(work: AlignmentWork, whose: str) -> bytes:
 
 
 def _keys(raw: bytes) -> list[bytes]:
-    return [raw[start : start + KEY_BYTES] for start in range(0, len(raw), KEY_BYTES)]
+    return [raw[start : start + SYMMETRIC_KEY_BYTES] for start in range(0, len(raw), SYMMETRIC_KEY_BYTES)]

@@ -23,13 +23,14 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 from securevfl.crypto.curve import POINT_BYTES, Blinder
-from securevfl.crypto.identifiers import Ids, id_keys
+from securevfl.crypto.identifiers import CanonicalIds, id_keys
 from securevfl.crypto.key_agreement import KeyPair
-from securevfl.crypto.key_derivation import KEY_BYTES, encode_context
+from securevfl.crypto.key_derivation import SYMMETRIC_KEY_BYTES, encode_context
 from securevfl.crypto.share_ring import Words
 from securevfl.errors import LeakageError, ProtocolError
-from securevfl.runtime.channel import Channel, DisclosingMessage, DisclosurePermit, DisclosureRecord
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.codec import Message
+from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosurePermit, DisclosureRecord
 
 CHUNK = 1 << 16  # points, slots or tags in one message
 TAG_BYTES = 16
@@ -116,7 +117,7 @@ class Secrets(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 _SECRETS = msgspec.msgpack.Decoder(Secrets)
 
 
-class KeptBlinder(Blinder):
+class StoredBlinder(Blinder):
     """A blinder whose scalar may outlive the process, for this one alignment."""
 
     __slots__ = ()
@@ -134,7 +135,7 @@ class AlignmentWork:
     def __init__(
         self,
         channel: Channel,
-        ids: Ids,
+        ids: CanonicalIds,
         *,
         active: str,
         passives: Sequence[str],
@@ -189,7 +190,7 @@ class AlignmentWork:
             keys = self._agree(nonce) if len(self.passives) > 1 else {}
             kept = Secrets(nonce, transfers, self._subject, fresh_scalar(), keys)
             self.journal.append("secrets", msgspec.msgpack.encode(kept))
-        self.nonce, self.pair_keys, self.blinder = kept.nonce, kept.pair_keys, KeptBlinder(kept.scalar)
+        self.nonce, self.pair_keys, self.blinder = kept.nonce, kept.pair_keys, StoredBlinder(kept.scalar)
         self.transfers = transfers
 
     def _agree(self, nonce: bytes) -> dict[str, bytes]:
@@ -281,7 +282,7 @@ def met(own: Words, others: Words) -> NDArray[np.intp]:
 
 
 def fresh_scalar() -> bytes:
-    return secrets.token_bytes(KEY_BYTES)
+    return secrets.token_bytes(SYMMETRIC_KEY_BYTES)
 
 
 def chunks(rows: int) -> int:

@@ -14,14 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.base.chunked_matrix import Tall
-from securevfl.base.roles import ACTIVE, PASSIVE
+from securevfl.base.chunked_matrix import ChunkedMatrix
 from securevfl.errors import PartiesError, ProtocolError
-from securevfl.protocols.declared import Declared, MessageProtocol, Release, Reveal
+from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.differentiable import Differentiable, Jacobian
-from securevfl.protocols.notes import Learned
+from securevfl.protocols.message_protocol import MessageProtocol, Release
+from securevfl.protocols.observations import GradientLearned
 from securevfl.protocols.party_context import PartyContext
-from securevfl.runtime.channel import Channel, DisclosingMessage, DisclosureRecord, Group
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.disclosure_gate import DisclosureRecord, Group
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,9 @@ class Batch:
     rows: NDArray[np.intp] | None = None
 
     @property
-    def elsewhere(self) -> float:
+    def worker_seconds(self) -> float:
         """Processor seconds that other processes have spent on its rows since this was last asked."""
-        return self.X.makespan() if isinstance(self.X, Tall) else 0.0
+        return self.X.makespan() if isinstance(self.X, ChunkedMatrix) else 0.0
 
     @property
     def labels(self) -> Floats:
@@ -61,7 +62,7 @@ class Agreement:
     """
 
     openings: int = 1
-    kept: int = 1
+    max_open_exchanges: int = 1
     shares_outputs: bool = True
     tells: Literal["labels", "columns"] = "labels"
     group: Group = "training"
@@ -71,7 +72,7 @@ class Agreement:
         """Return g (n x c) as a Jacobian of this kind multiplies it: as it is, or its n c numbers in one column."""
         return g if self.shares_outputs else g.reshape(-1, 1)
 
-    def matrix(self, J: Jacobian, me: str) -> Floats | Tall:
+    def matrix(self, J: Jacobian, me: str) -> Floats | ChunkedMatrix:
         """Return the matrix of a Jacobian, if it is of the kind agreed. ProtocolError if not."""
         if J.shares_outputs != self.shares_outputs:
             kinds = {True: "that all outputs share", False: "of all outputs together"}
@@ -117,7 +118,7 @@ class ActiveResidual(ABC):
     """The side that computes g. What passive parties ask about it is served beside the thread that publishes."""
 
     @abstractmethod
-    def publish(self, g: Floats, *, epoch: int, to: Collection[str], again: Release | None = None) -> None:
+    def publish(self, g: Floats, *, epoch: int, to: Collection[str], resend_of: Release | None = None) -> None:
         """Send g (n x c) to these parties: a new one, or one `again`.
 
         One that is sent again keeps the noise that it had and what is left of its openings.
@@ -139,7 +140,9 @@ class NotedReply(Reply):
     def gradient(self, model: Differentiable, batch: Batch) -> Floats:
         gradient = self._reply.gradient(model, batch)
         if not (self._asked and model.static_jacobian):
-            self._channel.note(Learned(batch.index, model.jacobian(batch.X), gradient, self._channel.gate.group))
+            self._channel.note(
+                GradientLearned(batch.index, model.jacobian(batch.X), gradient, self._channel.gate.group)
+            )
         self._asked = True
         return gradient
 
@@ -183,7 +186,7 @@ class ResidualProtocol(MessageProtocol):
         """Create a passive party's side of the protocol."""
 
     @abstractmethod
-    def declares(self) -> list[Declared]:
+    def declares(self) -> list[MessageDeclaration]:
         """Declare what each message of the protocol reveals."""
 
     @property
@@ -210,32 +213,6 @@ class ResidualProtocol(MessageProtocol):
         return False
 
     @property
-    def shows(self) -> str:
+    def passive_view(self) -> str:
         """What a passive party learns, in a few words."""
         return "its own gradient J^T g" if self.seals else "g of every row of every batch"
-
-
-# Pace: what the active party tells passive parties beside a residual, of how the training goes.
-#
-# 1. active -> passive   Pace    the multiple of the safe step that all take now, and whether it was the last exchange
-#
-# Both follow from the active party's own loss over the rounds: the multiple falls where the loss has risen, and the
-# last exchange is when it no longer falls. So passive parties learn in which rounds it rose, and how many rounds were
-# needed.
-
-
-PACE_SUBCHANNEL = "pace"
-
-
-class Pace(DisclosingMessage, frozen=True):
-    """multiple: of the step that is safe whatever the columns, 1 or more. stop: no residual follows; keep what was
-    sent."""
-
-    multiple: float
-    stop: bool
-
-
-def declares() -> list[Declared]:
-    """Declare what the message about the active party's loss reveals."""
-    what = "in which rounds the active party's own loss rose, and after how many it no longer fell"
-    return [Declared(Pace, ACTIVE, PASSIVE, Reveal("plain", what))]

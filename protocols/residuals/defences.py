@@ -29,15 +29,15 @@ import numpy as np
 from pydantic import BeforeValidator, Field, SerializeAsAny
 
 from securevfl.base.arrays import Floats
-from securevfl.base.config import Named, Registry
+from securevfl.base.config import NamedOption, Registry
 from securevfl.base.normal_distribution import normal_quantile
-from securevfl.crypto.key_derivation import KEY_BYTES, derive_key
+from securevfl.crypto.key_derivation import SYMMETRIC_KEY_BYTES, derive_key
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.secret import Secret
 from securevfl.errors import ConfigError
 
 
-class Defence(Named, ABC):
+class Defence(NamedOption, ABC):
     """An option of a residual protocol."""
 
     @abstractmethod
@@ -162,7 +162,7 @@ class Noise(Secret):
 
     def __init__(self, key: bytes, subchannel: str, first: int) -> None:
         """Take the noise from `key`, or from a fresh key if it is empty. CryptoError if it is not KEY_BYTES long."""
-        self._key = derive_key(key or os.urandom(KEY_BYTES), "noise of a defence", subchannel)
+        self._key = derive_key(key or os.urandom(SYMMETRIC_KEY_BYTES), "noise of a defence", subchannel)
         self._next = first
 
     def take(self, again: int | None = None) -> Prg:

@@ -21,8 +21,9 @@ import numpy as np
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PASSIVE
 from securevfl.errors import ProtocolError
-from securevfl.protocols.declared import Declared, Release, Reveal
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.differentiable import Differentiable
+from securevfl.protocols.message_protocol import Release
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.base import (
     ActiveResidual,
@@ -33,8 +34,8 @@ from securevfl.protocols.residuals.base import (
     ResidualProtocol,
 )
 from securevfl.protocols.residuals.defences import AnyDefence, Defence, Noise
-from securevfl.runtime.channel import DisclosingMessage
 from securevfl.runtime.codec import Numbers, carried, check_bits
+from securevfl.runtime.disclosure_gate import DisclosingMessage
 
 
 class Residual(DisclosingMessage, frozen=True):
@@ -57,14 +58,14 @@ class OpenResidual(ResidualProtocol):
     def passive(self, context: PartyContext, agreement: Agreement) -> PassiveResidual:
         return OpenPassive(context)
 
-    def declares(self) -> list[Declared]:
+    def declares(self) -> list[MessageDeclaration]:
         what = "g of every row, and so the labels and f, which over a run spans the columns of all other parties"
         if self.defence is not None:
             what = f"g of every row, blurred ({self.defence.name}: {self.defence.promise})"
-        return [Declared(Residual, ACTIVE, PASSIVE, Reveal("plain", what))]
+        return [MessageDeclaration(Residual, ACTIVE, PASSIVE, Reveal("plain", what))]
 
     @property
-    def shows(self) -> str:
+    def passive_view(self) -> str:
         if self.defence is not None:
             return f"g of every row of every batch, blurred once a visit ({self.defence.promise})"
         return "g of every row of every batch: its sign is the label"
@@ -83,12 +84,12 @@ class OpenActive(ActiveResidual):
         self._channel = context.channel
         self._subchannel = f"{context.subchannel}/residual"
         self._defence = defence
-        self._noise = Noise(context.noise, context.subchannel, context.released)
+        self._noise = Noise(context.noise_key, context.subchannel, context.residuals_sent)
         self._exchanges = itertools.count()
 
-    def publish(self, g: Floats, *, epoch: int, to: Collection[str], again: Release | None = None) -> None:
+    def publish(self, g: Floats, *, epoch: int, to: Collection[str], resend_of: Release | None = None) -> None:
         if self._defence is not None:
-            g = self._defence.apply(g, self._noise.take(None if again is None else again.number))
+            g = self._defence.apply(g, self._noise.take(None if resend_of is None else resend_of.number))
         exchange, sent = next(self._exchanges), carried(g, self._reals.bits)
         for passive in to:
             entry = self._agreement.record(passive, g.size, self._channel.me)

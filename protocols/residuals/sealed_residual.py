@@ -36,20 +36,21 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Any, ClassVar, Self
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PASSIVE
-from securevfl.crypto.batch_cache import Shelf
-from securevfl.crypto.scheme import Evaluator, KeyHolder, LinearScheme, Shape
+from securevfl.crypto.batch_cache import BatchCache
+from securevfl.crypto.scheme import Evaluator, KeyHolder, LinearScheme, OpeningShape
 from securevfl.errors import LimitError, OpeningMismatch, ProtocolError, ShapeMismatch, TransportError
-from securevfl.protocols.declared import Declared, Release, Reveal
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.differentiable import Differentiable
 from securevfl.protocols.engines import ENGINES, AnyEngine, Encrypted
+from securevfl.protocols.message_protocol import Release
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.base import (
     ActiveResidual,
@@ -60,166 +61,10 @@ from securevfl.protocols.residuals.base import (
     ResidualProtocol,
 )
 from securevfl.protocols.residuals.defences import AnyDefence, Defence, Noise
-from securevfl.runtime.channel import DisclosingMessage
+from securevfl.protocols.residuals.exchanges import Exchange, Exchanges, Piece, Pieces
+from securevfl.runtime.background_task import BackgroundTask
 from securevfl.runtime.codec import Message
-from securevfl.runtime.threads import BackgroundTask
-
-# An exchange at both its ends: what the key holder may still open of it, and the pieces of [[g]] where it goes to.
-#
-# `Exchanges` says which residual is open to whom, under which key, for how many openings. `Pieces` holds [[g]] at the
-# party that it goes to, whose first piece is here before the last is made.
-
-
-@dataclass
-class Exchange:
-    """An exchange that is open: its key, n and c of what was sealed, and the openings each passive party has left."""
-
-    holder: KeyHolder
-    shape: tuple[int, int]
-    left: dict[str, int]
-
-
-class Exchanges:
-    """The exchanges of a run. Safe to use from the thread that publishes and the one that serves.
-
-    asking: the passive parties that may still ask.
-    """
-
-    def __init__(self, context: PartyContext, agreement: Agreement) -> None:
-        self.asking = set(context.passives)
-        self.open: dict[int, Exchange] = {}
-        self._context = context
-        self._agreement = agreement
-        self._published = 0
-        self._served = False
-        self._changed = threading.Condition()
-
-    def begin(
-        self,
-        holder: KeyHolder,
-        to: Collection[str],
-        shape: tuple[int, int],
-        ended: Callable[[], object],
-        *,
-        used: int = 0,
-    ) -> int:
-        """Open an exchange to these parties, as soon as they hold few enough others, and return its number.
-
-        used: how many of its openings each party had in an earlier session. `ended` is called, to raise, where nobody
-        serves any more. TransportError after the channel's time-out.
-        """
-        me, timeout, kept = self._context.me, self._context.channel.timeout, self._agreement.kept
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._served or not self._crowded(to), timeout):
-                late = ", ".join(self._crowded(to))
-                raise TransportError(
-                    f"{me}: {late} was expected to keep at most {kept} replies, more are open after {timeout:g} s"
-                )
-            if self._served:
-                ended()
-            if not self.asking.issuperset(to):
-                raise ProtocolError(f"{me}: a residual was to go to a party that has closed; do both run the same job?")
-            exchange, self._published = self._published, self._published + 1
-            left = self._agreement.openings - used
-            if left > 0:
-                self.open[exchange] = Exchange(holder, shape, dict.fromkeys(to, left))
-            return exchange
-
-    def spend(self, passive: str, number: int) -> Exchange:
-        """Take one opening off an exchange. LimitError where none is left."""
-        with self._changed:
-            exchange = self.open.get(number)
-            left = 0 if exchange is None else exchange.left.get(passive, 0)
-            if exchange is None or not left:
-                raise LimitError(
-                    f"{self._context.me}: {passive} asked about exchange {number}, of which it has had the "
-                    f"{self._agreement.openings} gradients agreed or which is closed to it; do both run the same job?"
-                )
-            exchange.left[passive] = left - 1
-            if left == 1:
-                self._end(passive, number)
-            return exchange
-
-    def forget(self, passive: str, number: int | None) -> None:
-        """Close this exchange to a passive party that asks no more about it, or every exchange if it names none."""
-        with self._changed:
-            if number is None:
-                self.asking.discard(passive)
-            for each in [*self.open] if number is None else [number]:
-                self._end(passive, each)
-
-    def served(self) -> None:
-        """Nobody serves any more: whoever waits to publish goes on."""
-        with self._changed:
-            self._served = True
-            self._changed.notify_all()
-
-    def _crowded(self, to: Collection[str]) -> list[str]:
-        """Which of them have more exchanges open than they may keep."""
-        held = [name for exchange in self.open.values() for name in exchange.left]
-        return [name for name in to if held.count(name) > self._agreement.kept]
-
-    def _end(self, passive: str, number: int) -> None:
-        """Close an exchange to a party, and delete it if that was its last party."""
-        exchange = self.open.get(number)
-        if exchange is not None:
-            exchange.left.pop(passive, None)
-            if not exchange.left:
-                del self.open[number]
-        self._changed.notify_all()
-
-
-Piece = tuple[bytes, bool]  # a piece of the ciphertext, and whether it is the last
-
-
-class Pieces:
-    """The pieces of an exchange in their order; whoever iterates waits for those that are still on their way.
-
-    They are given out once, and forgotten as they are, unless they are to serve `again`: then to every iteration, from
-    any thread.
-    """
-
-    def __init__(self, first: Piece, more: Callable[[], Piece], *, again: bool) -> None:
-        self._held = [first[0]]
-        self._whole = first[1]
-        self._more = more
-        self._again = again
-        self._wanted = True
-        self._lock = threading.Lock()
-
-    def __iter__(self) -> Iterator[bytes]:
-        place = 0
-        while (piece := self._ciphertext_at(place)) is not None:
-            yield piece
-            place += 1
-
-    def wait(self) -> None:
-        """Wait until all pieces have arrived."""
-        with self._lock:
-            while not self._whole:
-                self._pull()
-
-    def forget(self) -> None:
-        """Nobody will ask for a piece any more; those on their way are dropped as they come."""
-        with self._lock:
-            self._held, self._wanted = [], False
-
-    def _ciphertext_at(self, place: int) -> bytes | None:
-        with self._lock:
-            if place == len(self._held):
-                if self._whole:
-                    return None
-                self._pull()
-            piece = self._held[place]
-            if not self._again:
-                self._held[place] = b""
-            return piece
-
-    def _pull(self) -> None:
-        piece, self._whole = self._more()
-        if self._wanted:
-            self._held.append(piece)
-
+from securevfl.runtime.disclosure_gate import DisclosingMessage
 
 DISTANCE = 40  # bits: how far the openings of a run should at most be from ones that tell J^T g alone
 
@@ -230,7 +75,7 @@ class ResidualKey(Message, frozen=True):
     key: bytes
 
 
-class SealedG(Message, frozen=True):
+class ResidualCiphertext(Message, frozen=True):
     """[[g]] of an exchange, or the next piece of it."""
 
     exchange: int
@@ -238,21 +83,21 @@ class SealedG(Message, frozen=True):
     last: bool = True
 
 
-class Blinded(Message, frozen=True):
+class BlindedProduct(Message, frozen=True):
     """[[J^T g + r]] for the g of an exchange."""
 
     exchange: int
     ciphertext: bytes
 
 
-class Opened(DisclosingMessage, frozen=True):
+class OpenedProduct(DisclosingMessage, frozen=True):
     """J^T g + r, low bits dithered where the engine needs it, and checks."""
 
     exchange: int
     values: bytes
 
 
-class Closed(Message, frozen=True):
+class ResidualClosed(Message, frozen=True):
     """The sender asks no more about this exchange, or about any where it names none."""
 
     exchange: int | None
@@ -277,13 +122,15 @@ class SealedResidual(Encrypted, ResidualProtocol):
     def passive(self, context: PartyContext, agreement: Agreement) -> PassiveResidual:
         return SealedPassive(context, self.linear(context), agreement)
 
-    def declares(self) -> list[Declared]:
+    def declares(self) -> list[MessageDeclaration]:
         return [
-            Declared(ResidualKey, ACTIVE, PASSIVE, Reveal("public"), renewed=True),
-            Declared(SealedG, ACTIVE, PASSIVE, Reveal("ciphertext", ACTIVE)),
-            Declared(Blinded, PASSIVE, ACTIVE, Reveal("uniform")),
-            Declared(Opened, ACTIVE, PASSIVE, Reveal("output", "the receiver's own parameter gradient J^T g")),
-            Declared(Closed, PASSIVE, ACTIVE, Reveal("public")),
+            MessageDeclaration(ResidualKey, ACTIVE, PASSIVE, Reveal("public"), renewed=True),
+            MessageDeclaration(ResidualCiphertext, ACTIVE, PASSIVE, Reveal("ciphertext", ACTIVE)),
+            MessageDeclaration(BlindedProduct, PASSIVE, ACTIVE, Reveal("uniform")),
+            MessageDeclaration(
+                OpenedProduct, ACTIVE, PASSIVE, Reveal("output", "the receiver's own parameter gradient J^T g")
+            ),
+            MessageDeclaration(ResidualClosed, PASSIVE, ACTIVE, Reveal("public")),
         ]
 
     @classmethod
@@ -332,7 +179,7 @@ class SealedActive(ActiveResidual):
         self._scheme = scheme
         self._agreement = agreement
         self._defence = defence
-        self._noise = Noise(context.noise, context.subchannel, context.released)
+        self._noise = Noise(context.noise_key, context.subchannel, context.residuals_sent)
         self._bound = context.residual_bound if defence is None else defence.reach(context.residual_bound)
         self._down, self._asked = _subchannels(context)
         self._columns = max(context.parameters.values(), default=0) // (
@@ -344,17 +191,17 @@ class SealedActive(ActiveResidual):
         self._exchanges = Exchanges(context, agreement)
         self._server = BackgroundTask(context.channel, self._serve, "openings")
 
-    def publish(self, g: Floats, *, epoch: int, to: Collection[str], again: Release | None = None) -> None:
+    def publish(self, g: Floats, *, epoch: int, to: Collection[str], resend_of: Release | None = None) -> None:
         if self._scheme.rotates and self._epoch not in (None, epoch):
             self._holder, self._told = self._key(), set()
         self._epoch = epoch
         if self._defence is not None:
-            g = self._defence.apply(g, self._noise.take(None if again is None else again.number))
+            g = self._defence.apply(g, self._noise.take(None if resend_of is None else resend_of.number))
         sealed = self._agreement.facing(g)
         pieces = self._holder.encrypt_pieces(sealed, bound=self._bound)
         first = next(pieces)
         shape = sealed.shape[0], sealed.shape[1]
-        used = 0 if again is None else again.used
+        used = 0 if resend_of is None else resend_of.used
         exchange = self._exchanges.begin(self._holder, to, shape, self._server.join, used=used)
         for passive in to:
             if passive not in self._told:
@@ -362,7 +209,7 @@ class SealedActive(ActiveResidual):
                 self._told.add(passive)
         for piece, last in chain((first,), pieces):
             for passive in to:
-                self._context.channel.send(passive, SealedG(exchange, piece, last), self._down)  # 1
+                self._context.channel.send(passive, ResidualCiphertext(exchange, piece, last), self._down)  # 1
 
     def _key(self) -> KeyHolder:
         return self._scheme.keygen(columns=self._columns, openings=self._agreement.openings)
@@ -377,26 +224,28 @@ class SealedActive(ActiveResidual):
         channel, subchannel, exchanges = self._context.channel, self._asked, self._exchanges
         try:
             while asking := exchanges.asking:
-                sender, message = channel.recv_any(asking, (Blinded, Closed), subchannel, timeout=threading.TIMEOUT_MAX)
-                if isinstance(message, Blinded):
+                sender, message = channel.recv_any(
+                    asking, (BlindedProduct, ResidualClosed), subchannel, timeout=threading.TIMEOUT_MAX
+                )
+                if isinstance(message, BlindedProduct):
                     spent = exchanges.spend(sender, message.exchange)
                     shape = self._shape(sender, spent)
                     entry = self._agreement.record(sender, self._context.parameters[sender], channel.me)
-                    permit = channel.permit(replace(entry, octets=self._scheme.opened_size(shape)))
+                    permit = channel.permit(replace(entry, max_bytes=self._scheme.opened_size(shape)))
                     opened = self._open_one(sender, spent, message.ciphertext, shape)  # 2
                     del spent  # a key must not outlive its last exchange
-                    channel.send(sender, Opened(message.exchange, opened), subchannel, permit=permit)  # 3
-                elif isinstance(message, Closed):
+                    channel.send(sender, OpenedProduct(message.exchange, opened), subchannel, permit=permit)  # 3
+                elif isinstance(message, ResidualClosed):
                     exchanges.forget(sender, message.exchange)  # 4
         finally:
             exchanges.served()
 
-    def _shape(self, passive: str, exchange: Exchange) -> Shape:
+    def _shape(self, passive: str, exchange: Exchange) -> OpeningShape:
         """Return what is opened to a passive party: products with as many columns as its part of the model has."""
         rows, outputs = exchange.shape
-        return Shape(rows, outputs, self._context.parameters[passive] // outputs, self._agreement.word)
+        return OpeningShape(rows, outputs, self._context.parameters[passive] // outputs, self._agreement.word)
 
-    def _open_one(self, passive: str, exchange: Exchange, blinded: bytes, shape: Shape) -> bytes:
+    def _open_one(self, passive: str, exchange: Exchange, blinded: bytes, shape: OpeningShape) -> bytes:
         """ProtocolError, before anything is opened, if it is wider than the party's part of the model."""
         try:
             return exchange.holder.open(blinded, shape)
@@ -418,18 +267,18 @@ class SealedPassive(PassiveResidual):
         self._coming: Pieces | None = None  # of the last exchange
         self.products: dict[int, Any] = {}  # [[J^T g]], the last of each exchange that is held
         self._held: deque[SealedReply] = deque()
-        self._shelf = Shelf()
+        self._shelf = BatchCache()
         self._one_product, self._one_opening = threading.Lock(), threading.Lock()
 
     def receive(self) -> Reply:
         channel, active = self._context.channel, self._context.active
         if self._coming is not None:
             self._coming.wait()
-        message = channel.recv_any((active,), (ResidualKey, SealedG), self._down)[1]
+        message = channel.recv_any((active,), (ResidualKey, ResidualCiphertext), self._down)[1]
         if isinstance(message, ResidualKey):
             self._evaluator = self._scheme.evaluator(message.key)  # 0
-            message = channel.recv(active, SealedG, self._down)
-        assert isinstance(message, SealedG)
+            message = channel.recv(active, ResidualCiphertext, self._down)
+        assert isinstance(message, ResidualCiphertext)
         if self._evaluator is None:
             raise ProtocolError(f"{self.me}: {active} was expected to send its key before a residual")
         exchange, again = message.exchange, self.agreement.openings > 1
@@ -437,13 +286,13 @@ class SealedPassive(PassiveResidual):
         self._coming = Pieces((message.ciphertext, message.last), more, again=again)  # 1
         reply = SealedReply(self, exchange, self._coming, self._evaluator)
         self._held.append(reply)
-        if len(self._held) > self.agreement.kept:
+        if len(self._held) > self.agreement.max_open_exchanges:
             self._held.popleft().close()
         return reply
 
     def _next(self, exchange: int) -> Piece:
         """Receive the next piece of an exchange, and whether it is the last."""
-        message = self._context.channel.recv(self._context.active, SealedG, self._down)
+        message = self._context.channel.recv(self._context.active, ResidualCiphertext, self._down)
         if message.exchange != exchange:
             active = self._context.active
             raise ProtocolError(
@@ -460,10 +309,10 @@ class SealedPassive(PassiveResidual):
             prepared = self._shelf.get(batch.index) if static else None
             if prepared is None:
                 J = self.agreement.matrix(model.jacobian(batch.X), self.me)
-                prepared = evaluator.prepare(J, room=self._shelf.room if static else 0)
+                prepared = evaluator.prepare(J, max_bytes=self._shelf.free_bytes if static else 0)
             product = self.products[exchange] = product_of(evaluator, prepared, sealed)
             blinded, r = evaluator.blind(product)
-            self._context.meter.elsewhere(batch.elsewhere)
+            self._context.meter.add_worker_seconds(batch.worker_seconds)
             if static:
                 self._shelf.put(batch.index, prepared)
         opened = self.ask_to_open(exchange, blinded)
@@ -480,8 +329,8 @@ class SealedPassive(PassiveResidual):
         """Ask the active party to open a blinded product, and return what it opens."""
         channel, active = self._context.channel, self._context.active
         with self._one_opening:
-            channel.send(active, Blinded(exchange, blinded), self._asked)  # 2
-            opened = channel.recv(active, Opened, self._asked)  # 3
+            channel.send(active, BlindedProduct(exchange, blinded), self._asked)  # 2
+            opened = channel.recv(active, OpenedProduct, self._asked)  # 3
         if opened.exchange != exchange:
             raise ProtocolError(f"{self.me}: {active} was asked about exchange {exchange}, it opened {opened.exchange}")
         return opened.values
@@ -489,7 +338,7 @@ class SealedPassive(PassiveResidual):
     def end(self, exchange: int | None) -> None:
         """Step 4."""
         with self._one_opening:
-            self._context.channel.send(self._context.active, Closed(exchange), self._asked)  # 4
+            self._context.channel.send(self._context.active, ResidualClosed(exchange), self._asked)  # 4
 
     def close(self) -> None:
         self.end(None)

@@ -17,9 +17,9 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from securevfl.base.checked_files import DamagedFileError
-from securevfl.base.files import keep_name, make_private
+from securevfl.base.files import make_private_folder, sync_folder
 from securevfl.errors import ConfigError, SecureVFLError, StorageError
-from securevfl.protocols.score_ledger.sealed_file import AtRest
+from securevfl.protocols.score_ledger.sealed_file import SealedFile
 
 KEY_BYTES = 32
 
@@ -42,7 +42,7 @@ class _Group:
         self.error: SecureVFLError | None = None
 
 
-class LedgerFile:
+class LedgerDatabase:
     """The tables of one file, or without a path those of one process. ConfigError if the file is none of ours.
 
     Threads that change it at once are flushed together: each waits until what it has changed is on disk.
@@ -63,7 +63,7 @@ class LedgerFile:
             if file.read(len(_SQLITE)) != _SQLITE:
                 raise _no_ledger(path)
         try:
-            rest = AtRest(path)
+            rest = SealedFile(path)
         except DamagedFileError:
             raise _damaged(path) from None
         try:
@@ -74,7 +74,7 @@ class LedgerFile:
         weakref.finalize(self, _leave, self._connection, rest)
 
     @classmethod
-    def shared(cls, path: Path | None, tables: str) -> LedgerFile:
+    def shared(cls, path: Path | None, tables: str) -> LedgerDatabase:
         """Return the one object of this process for a file, so that its threads take turns without asking the disk."""
         if path is None:
             return cls(None, tables)
@@ -158,7 +158,7 @@ class LedgerFile:
                 raise self._failed(error) from None
 
 
-_shared: weakref.WeakValueDictionary[tuple[int, ...], LedgerFile] = weakref.WeakValueDictionary()
+_shared: weakref.WeakValueDictionary[tuple[int, ...], LedgerDatabase] = weakref.WeakValueDictionary()
 
 _opening = threading.Lock()
 
@@ -169,7 +169,7 @@ def _identity(path: Path) -> tuple[int, ...]:
     return os.getpid(), found.st_dev, found.st_ino
 
 
-def _leave(connection: sqlite3.Connection, rest: AtRest) -> None:
+def _leave(connection: sqlite3.Connection, rest: SealedFile) -> None:
     connection.close()
     rest.close()
 
@@ -212,7 +212,7 @@ def _fill(connection: sqlite3.Connection, tables: str) -> None:
 
 def _make(path: Path, tables: str) -> None:
     """Make a file with these tables, whole or not at all; what another process has made meanwhile stays."""
-    make_private(path.parent)
+    make_private_folder(path.parent)
     draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     draft.unlink(missing_ok=True)
     os.close(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
@@ -223,7 +223,7 @@ def _make(path: Path, tables: str) -> None:
             connection.execute("COMMIT")
         with suppress(FileExistsError):
             os.link(draft, path)
-        keep_name(path.parent)
+        sync_folder(path.parent)
     except sqlite3.Error as error:
         raise StorageError(path, OSError(errno.EIO, str(error))) from None
     except OSError as error:

@@ -47,57 +47,57 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats, RowSlices
-from securevfl.base.chunked_matrix import Tall
+from securevfl.base.chunked_matrix import ChunkedMatrix
 from securevfl.errors import LeakageError, ProtocolError
-from securevfl.protocols.score_ledger.database import LedgerFile
+from securevfl.protocols.score_ledger.database import LedgerDatabase
 from securevfl.protocols.score_ledger.limits import (
-    AGAIN,
-    CHANCE,
-    COUNTED,
-    FEWEST_VISITS,
-    MEASURED,
-    PATIENCE,
-    _check_measures,
-    _most,
-    most_times,
+    CLAIM_TIMEOUT,
+    EVALUATION,
+    MAX_ATTEMPTS,
+    MAX_STANDARD_ERRORS,
+    MIN_ITERATIONS,
+    RANGE_COUNT,
+    check_evaluations,
+    max_count,
+    max_evaluations,
 )
 from securevfl.protocols.score_ledger.row_digests import (
-    CHUNK,
-    COMMITMENT,
-    DIGEST,
-    _rising,
-    _salt,
-    contents_of,
-    digests_of,
+    COMMITMENT_BYTES,
+    DIGEST_BYTES,
+    DIGEST_CHUNK_ROWS,
+    block_digests,
+    content_digests,
+    id_salt,
+    sorted_digests,
 )
 from securevfl.protocols.score_ledger.tables import (
-    ADMIT,
-    ASK,
-    CODES,
-    FORGET,
-    KEEP,
-    KNOWN,
-    READ,
-    TABLES,
-    TAKE_BACK,
-    _number,
-    _visits,
-    bits_of,
-    count_alike,
-    count_contents,
-    count_once,
-    holds,
-    note_model,
+    DELETE_UNUSED,
+    INSERT_ADMITTED,
+    INSERT_ASKED,
+    INSERT_CODES,
+    SCHEMA,
+    SELECT_ASKED,
+    SELECT_VALUE,
+    STORE_VALUE,
+    UNDO_ATTEMPT,
+    add_contents,
+    contains,
+    count_matches,
+    disclosed_bits,
+    increment_counts,
+    iterations_of,
+    name_id,
+    record_model,
 )
 from securevfl.runtime import eventlog
 
-OWN = ""  # the peer of a question that the ledger's own party asks
-REFUSED, NEW, KEPT = 0, 1, 2  # of a row: is not scored; has no score yet; has one, which is kept
+SELF = ""  # the peer of a question that the ledger's own party asks
+REFUSED, NEW, STORED = 0, 1, 2  # of a row: is not scored; has no score yet; has one, which is kept
 _LOOK = 0.01  # seconds
 
 
 @dataclass(frozen=True)
-class ScoreQuestion:
+class ScoreQuery:
     """What a peer asks a model about some rows of a party's: what they are called in its ledger."""
 
     model: str
@@ -105,15 +105,15 @@ class ScoreQuestion:
     rows: Sequence[bytes]
     committed: Sequence[bytes]
 
-    def where(self, mask: NDArray[np.bool_]) -> ScoreQuestion:
+    def where(self, mask: NDArray[np.bool_]) -> ScoreQuery:
         """Return the question about those rows alone."""
         chosen = np.flatnonzero(mask).tolist()
-        return ScoreQuestion(
+        return ScoreQuery(
             self.model, self.peer, [self.rows[at] for at in chosen], [self.committed[at] for at in chosen]
         )
 
 
-class Ledger:
+class ScoreLedger:
     """One party's file of scores, or without a path what one process remembers. ConfigError if the file is none.
 
     Safe to use from several threads, and from several processes by objects of their own.
@@ -122,34 +122,38 @@ class Ledger:
     def __init__(self, path: Path | None) -> None:
         self._claims = None if path is None else path.with_name(f"{path.name}.claims")
         self._claimed: set[str] = set()  # in this object
-        self._file = LedgerFile.shared(path, TABLES)
+        self._file = LedgerDatabase.shared(path, SCHEMA)
 
-    def trained(self, model: bytes, visits: int, ids: Iterable[bytes], X: RowSlices | Tall | None = None) -> None:
+    def trained(
+        self, model: bytes, visits: int, ids: Iterable[bytes], X: RowSlices | ChunkedMatrix | None = None
+    ) -> None:
         """Note a model that is ready, with its rows and columns.
 
         It takes the model's name, how many visits it had, the rows it was trained on, and this party's columns X (n x
         d) of these, in any order, which are read some at a time. Of rows in other processes the digests are made there.
         """
         left, count = iter(ids), 0 if X is None else len(X)
-        starts = range(0, count, CHUNK)
-        rows = _rising(iter(lambda: self._digests(islice(left, CHUNK)), []))
-        if isinstance(X, Tall):
-            coming = [part.run(digests_of, self._key_of(b"columns")) for part in X.parts]
-            contents = _rising([[each.result()] for each in coming])
+        starts = range(0, count, DIGEST_CHUNK_ROWS)
+        rows = sorted_digests(iter(lambda: self._digests(islice(left, DIGEST_CHUNK_ROWS)), []))
+        if isinstance(X, ChunkedMatrix):
+            coming = [part.run(block_digests, self._key_of(b"columns")) for part in X.parts]
+            contents = sorted_digests([[each.result()] for each in coming])
         else:
-            contents = _rising(self._contents(X[at : min(at + CHUNK, count)]) for at in starts if X is not None)
+            contents = sorted_digests(
+                self._contents(X[at : min(at + DIGEST_CHUNK_ROWS, count)]) for at in starts if X is not None
+            )
         with self._file.changing() as tables:
-            noted = _number(tables, model.hex())
+            noted = name_id(tables, model.hex())
             for each in rows:
                 tables.executemany("INSERT OR IGNORE INTO trained VALUES (?, ?)", ((noted, row) for row in each))
             for each in contents:
-                count_contents(tables, noted, each)
-            note_model(tables, noted, visits)
+                add_contents(tables, noted, each)
+            record_model(tables, noted, visits)
 
     def knows(self, model: bytes) -> bool:
         """Whether this model has been noted."""
         with self._file.reading() as tables:
-            return _visits(tables, model.hex()) is not None
+            return iterations_of(tables, model.hex()) is not None
 
     def commitments(self, ids: Iterable[bytes], X: Floats) -> bytes:
         """Return the keyed digests by which this party commits to its columns X (n x d) of these rows.
@@ -158,18 +162,20 @@ class Ledger:
         """
         octets = np.ascontiguousarray(X, "<f8")
         return b"".join(
-            hashlib.blake2b(row.tobytes(), digest_size=COMMITMENT, key=self._file.key, salt=_salt(each)).digest()
+            hashlib.blake2b(
+                row.tobytes(), digest_size=COMMITMENT_BYTES, key=self._file.key, salt=id_salt(each)
+            ).digest()
             for row, each in zip(octets, ids, strict=True)
         )
 
-    def question(self, model: bytes, peer: str, ids: Iterable[bytes], commitments: bytes) -> ScoreQuestion:
+    def question(self, model: bytes, peer: str, ids: Iterable[bytes], commitments: bytes) -> ScoreQuery:
         """Return what `peer` asks, as this ledger knows it. commitments: what it has sent, COMMITMENT bytes a row."""
-        committed = [commitments[at : at + COMMITMENT] for at in range(0, len(commitments), COMMITMENT)]
-        return ScoreQuestion(model.hex(), peer, self._digests(ids), committed)
+        committed = [commitments[at : at + COMMITMENT_BYTES] for at in range(0, len(commitments), COMMITMENT_BYTES)]
+        return ScoreQuery(model.hex(), peer, self._digests(ids), committed)
 
     def admit(
         self,
-        question: ScoreQuestion,
+        question: ScoreQuery,
         X: Floats,
         *,
         bits: float = 0,
@@ -186,7 +192,7 @@ class Ledger:
         """
         if len(set(question.rows)) < len(question.rows):
             raise ProtocolError(f"scores for {question.peer}: each row once was expected, some came twice")
-        contents, deadline = self._contents(X), time.monotonic() + PATIENCE
+        contents, deadline = self._contents(X), time.monotonic() + CLAIM_TIMEOUT
         while True:
             with self._file.changing() as tables:
                 states, awaited = self._judge(tables, question, contents, X.shape[1], bits, most, claim)
@@ -199,13 +205,13 @@ class Ledger:
         eventlog.emit(me, "scored", {"peer": question.peer, "model": question.model[:16], **facts})
         return states
 
-    def give_back(self, question: ScoreQuestion) -> None:
+    def give_back(self, question: ScoreQuery) -> None:
         """Note that these rows, which were admitted as new, were not scored after all, as another party refused."""
         with self._file.changing() as tables:
-            peer, model = _number(tables, question.peer), _number(tables, question.model)
+            peer, model = name_id(tables, question.peer), name_id(tables, question.model)
             keys = [(row, peer, model) for row in question.rows]
-            tables.executemany(TAKE_BACK, keys)
-            tables.executemany(FORGET, keys)
+            tables.executemany(UNDO_ATTEMPT, keys)
+            tables.executemany(DELETE_UNUSED, keys)
 
     @contextmanager
     def claiming(self) -> Iterator[str]:
@@ -250,7 +256,7 @@ class Ledger:
     def _judge(
         self,
         tables: sqlite3.Connection,
-        question: ScoreQuestion,
+        question: ScoreQuery,
         contents: Sequence[bytes],
         columns: int,
         bits: float,
@@ -259,23 +265,24 @@ class Ledger:
     ) -> tuple[NDArray[np.uint8], int]:
         """Return the states of rows as they are noted (n,), and how many of them another one is scoring."""
         name = question.peer
-        visits = _visits(tables, question.model)
+        visits = iterations_of(tables, question.model)
         if visits is None:
             raise LeakageError(
                 f"scores for {name}: a finished model of a training that this ledger has noted was expected, it knows "
                 "none of these weights; finish the training first, or bring the ledger that it was done with"
             )
-        if visits < FEWEST_VISITS:
+        if visits < MIN_ITERATIONS:
             raise LeakageError(
-                f"scores for {name}: a model of {FEWEST_VISITS} visits or more was expected, the one that was kept had "
-                f"{visits}; train longer, and evaluate every {FEWEST_VISITS} visits or less often"
+                f"scores for {name}: a model of {MIN_ITERATIONS} visits or more was expected, the one that was kept "
+                f"had "
+                f"{visits}; train longer, and evaluate every {MIN_ITERATIONS} visits or less often"
             )
-        peer, model, asked_here = (_number(tables, each) for each in (name, question.model, OWN))
+        peer, model, asked_here = (name_id(tables, each) for each in (name, question.model, SELF))
         models = max(1, -(-columns // 4) - 1)
         states, awaited, first = np.zeros(len(question.rows), np.uint8), 0, 0
         alike, alive = 0, dict[str, bool]()
         for at, (row, committed, content) in enumerate(zip(question.rows, question.committed, contents, strict=True)):
-            if holds(tables, "trained", model, row):
+            if contains(tables, "trained", model, row):
                 continue
             earlier = tables.execute(
                 "SELECT peer, model, bits, tries, committed, claim, part IS NOT NULL FROM scored WHERE row = ?", (row,)
@@ -285,24 +292,24 @@ class Ledger:
             if any(each[0] == peer and each[4] != committed for each in earlier):
                 continue
             if own is not None and own[6]:
-                states[at] = KEPT
+                states[at] = STORED
                 continue
             if own is not None and own[5] and own[5] != claim and alive.setdefault(own[5], self._alive(own[5])):
                 awaited += 1
                 continue
-            if own is not None and own[3] >= AGAIN:
+            if own is not None and own[3] >= MAX_ATTEMPTS:
                 continue
             others = [each for each in earlier if each is not own]
             if len({each[1] for each in others} - {model}) >= models:
                 continue
-            if sum(each[2] for each in others) + bits + bits_of(tables, row)[1] > most:
+            if sum(each[2] for each in others) + bits + disclosed_bits(tables, row)[1] > most:
                 continue
             states[at] = NEW
             if own is None:
                 first += 1
-                alike += holds(tables, "contents", model, content)
-            tables.execute(ADMIT, (row, peer, model, bits, committed, claim))
-        count_alike(tables, peer, model, first, alike)
+                alike += contains(tables, "contents", model, content)
+            tables.execute(INSERT_ADMITTED, (row, peer, model, bits, committed, claim))
+        count_matches(tables, peer, model, first, alike)
         self._check_alike(tables, name, peer, model)
         return states, awaited
 
@@ -314,7 +321,7 @@ class Ledger:
         ).fetchone()
         columns, repeated = tables.execute("SELECT columns, alike FROM models WHERE model = ?", (model,)).fetchone()
         share = repeated / max(1, columns)
-        if alike > share * asked + CHANCE * ((share * (1 - share) * asked) ** 0.5 + 1):
+        if alike > share * asked + MAX_STANDARD_ERRORS * ((share * (1 - share) * asked) ** 0.5 + 1):
             raise LeakageError(
                 f"scores for {name}: rows that the model was not trained on were expected; leave the others out, "
                 "their scores are residuals"
@@ -328,22 +335,22 @@ class Ledger:
 
         X: this party's columns (n x d) of the rows; what is told of a row again, from the same columns, counts once.
         """
-        sources = [f"{model} {content.hex()}" for content in contents_of(X, self._key_of(b"codes"))]
+        sources = [f"{model} {content.hex()}" for content in content_digests(X, self._key_of(b"codes"))]
         admitted = np.zeros(len(sources), np.bool_)
         with self._file.changing() as tables:
             for at, (row, source) in enumerate(zip(self._digests(ids), sources, strict=True)):
                 known = tables.execute("SELECT bits FROM codes WHERE row = ? AND source = ?", (row, source)).fetchone()
                 before = 0.0 if known is None else known[0]
-                if sum(bits_of(tables, row)) - before + max(before, bits) > most:
+                if sum(disclosed_bits(tables, row)) - before + max(before, bits) > most:
                     continue
                 admitted[at] = True
-                tables.execute(CODES, (row, source, bits))
+                tables.execute(INSERT_CODES, (row, source, bits))
         return admitted
 
     def check_measures(self, peer: str, ids: Iterable[bytes], times: int) -> None:
         """LeakageError if so many more measurements of these rows are more than there may be."""
         with self._file.reading() as tables:
-            _check_measures(tables, peer, self._digests(ids), times)
+            check_evaluations(tables, peer, self._digests(ids), times)
 
     def measure(self, peer: str, ids: Iterable[bytes], *, limited: bool = True, me: str = "", times: int = 1) -> None:
         """Note that `peer` measures models on these rows, so many times.
@@ -353,37 +360,37 @@ class Ledger:
         rows = self._digests(ids)
         with self._file.changing() as tables:
             if limited:
-                _check_measures(tables, peer, rows, times)
+                check_evaluations(tables, peer, rows, times)
             for _ in range(times):
-                count_once(tables, rows, MEASURED)
+                increment_counts(tables, rows, EVALUATION)
         eventlog.emit(me, "measured", {"peer": peer, "rows": len(rows)})
 
     def measured(self, ids: Iterable[bytes]) -> int:
         """Return how often the row of these that was measured most was."""
         with self._file.reading() as tables:
-            return most_times(tables, self._digests(ids), MEASURED)
+            return max_count(tables, self._digests(ids), EVALUATION)
 
     def count(self, ids: Iterable[bytes]) -> bool:
         """Note that one more count of these rows is told, and return whether it may be; where not, nothing is noted."""
         rows = self._digests(ids)
         with self._file.changing() as tables:
-            if most_times(tables, rows, COUNTED) >= _most(rows):
+            if max_count(tables, rows, RANGE_COUNT) >= max_evaluations(rows):
                 return False
-            count_once(tables, rows, COUNTED)
+            increment_counts(tables, rows, RANGE_COUNT)
         return True
 
     def bits_told(self, ids: Iterable[bytes]) -> list[tuple[float, float]]:
         """Return the bits of each row that scores have told, and those that codes have."""
         with self._file.reading() as tables:
-            return [bits_of(tables, row) for row in self._digests(ids)]
+            return [disclosed_bits(tables, row) for row in self._digests(ids)]
 
-    def ask(self, question: ScoreQuestion) -> NDArray[np.uint8]:
+    def ask(self, question: ScoreQuery) -> NDArray[np.uint8]:
         """`look`, and note the columns that this party asks about new rows with."""
         states = self.look(question)
         with self._file.changing() as tables:
-            peer, model = _number(tables, question.peer), _number(tables, question.model)
+            peer, model = name_id(tables, question.peer), name_id(tables, question.model)
             tables.executemany(
-                ASK,
+                INSERT_ASKED,
                 [
                     (row, peer, model, committed)
                     for row, committed, state in zip(question.rows, question.committed, states.tolist(), strict=True)
@@ -392,50 +399,50 @@ class Ledger:
             )
         return states
 
-    def look(self, question: ScoreQuestion) -> NDArray[np.uint8]:
+    def look(self, question: ScoreQuery) -> NDArray[np.uint8]:
         """Return what this party knows of the rows (n,) of a question of its own: REFUSED if the model was trained on
         them or they were asked about with other columns, KEPT if it has its part of the score, else NEW."""
         states = np.full(len(question.rows), NEW, np.uint8)
         with self._file.reading() as tables:
-            peer, model = _number(tables, question.peer), _number(tables, question.model)
+            peer, model = name_id(tables, question.peer), name_id(tables, question.model)
             for at, (row, committed) in enumerate(zip(question.rows, question.committed, strict=True)):
-                known = tables.execute(KNOWN, (row, peer, model)).fetchone()
-                if holds(tables, "trained", model, row) or (known is not None and known[0] != committed):
+                known = tables.execute(SELECT_ASKED, (row, peer, model)).fetchone()
+                if contains(tables, "trained", model, row) or (known is not None and known[0] != committed):
                     states[at] = REFUSED
                 elif known is not None and known[1]:
-                    states[at] = KEPT
+                    states[at] = STORED
         return states
 
-    def trained_on(self, question: ScoreQuestion) -> NDArray[np.bool_]:
+    def trained_on(self, question: ScoreQuery) -> NDArray[np.bool_]:
         """Return which of these rows (n,) the model was trained on."""
         with self._file.reading() as tables:
-            model = _number(tables, question.model)
-            return np.array([holds(tables, "trained", model, row) for row in question.rows], np.bool_)
+            model = name_id(tables, question.model)
+            return np.array([contains(tables, "trained", model, row) for row in question.rows], np.bool_)
 
-    def keep(self, question: ScoreQuestion, values: Sequence[bytes], *, of: Literal["part", "score"] = "part") -> None:
+    def keep(self, question: ScoreQuery, values: Sequence[bytes], *, of: Literal["part", "score"] = "part") -> None:
         """Keep what this party tells of each row, or its part of it, on disk before it is given; or the score that came
         of a question of its own."""
         with self._file.changing() as tables:
-            peer, model = _number(tables, question.peer), _number(tables, question.model)
+            peer, model = name_id(tables, question.peer), name_id(tables, question.model)
             keyed = [(value, row, peer, model) for value, row in zip(values, question.rows, strict=True)]
-            tables.executemany(KEEP[of], keyed)
+            tables.executemany(STORE_VALUE[of], keyed)
 
-    def kept(self, question: ScoreQuestion, *, of: Literal["part", "score"] = "part") -> list[bytes | None]:
+    def kept(self, question: ScoreQuery, *, of: Literal["part", "score"] = "part") -> list[bytes | None]:
         """Return what `keep` has kept of each row for this peer, its columns being the same."""
         with self._file.reading() as tables:
-            peer, model = _number(tables, question.peer), _number(tables, question.model)
+            peer, model = name_id(tables, question.peer), name_id(tables, question.model)
             known = [
-                tables.execute(READ[of], (row, peer, model, committed)).fetchone()
+                tables.execute(SELECT_VALUE[of], (row, peer, model, committed)).fetchone()
                 for row, committed in zip(question.rows, question.committed, strict=True)
             ]
         return [None if each is None else each[0] for each in known]
 
     def _digests(self, ids: Iterable[bytes]) -> list[bytes]:
-        return [hashlib.blake2b(each, digest_size=DIGEST, key=self._file.key).digest() for each in ids]
+        return [hashlib.blake2b(each, digest_size=DIGEST_BYTES, key=self._file.key).digest() for each in ids]
 
     def _contents(self, X: Floats) -> list[bytes]:
         """Return keyed digests of the rows of X (n x d), by which equal rows are counted."""
-        return contents_of(X, self._key_of(b"columns"))
+        return content_digests(X, self._key_of(b"columns"))
 
     def _key_of(self, purpose: bytes) -> bytes:
         return hashlib.blake2b(self._file.key, person=purpose).digest()

@@ -25,7 +25,7 @@ _SEALED = 65  # bytes of a digest in hex, and the end of its line
 _PIECE = 1 << 16  # bytes that are read and digested at a time
 
 
-class AtRest:
+class SealedFile:
     """This process's use of the file at `path`, which is there, until `close`.
 
     left: whether it was left in order; if not, its digest is not known. DamagedFileError if it is not as it was left,

@@ -6,35 +6,35 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterable
 
-KNOWN = "SELECT committed, part IS NOT NULL FROM scored WHERE row = ? AND peer = ? AND model = ?"
+SELECT_ASKED = "SELECT committed, part IS NOT NULL FROM scored WHERE row = ? AND peer = ? AND model = ?"
 
-ADMIT = """INSERT INTO scored VALUES (?, ?, ?, ?, 1, ?, ?, NULL, NULL)
+INSERT_ADMITTED = """INSERT INTO scored VALUES (?, ?, ?, ?, 1, ?, ?, NULL, NULL)
     ON CONFLICT DO UPDATE SET tries = tries + 1, bits = excluded.bits, claim = excluded.claim"""
 
-ASK = "INSERT OR IGNORE INTO scored VALUES (?, ?, ?, 0, 0, ?, '', NULL, NULL)"
+INSERT_ASKED = "INSERT OR IGNORE INTO scored VALUES (?, ?, ?, 0, 0, ?, '', NULL, NULL)"
 
-TAKE_BACK = "UPDATE scored SET tries = tries - 1, claim = '' WHERE row = ? AND peer = ? AND model = ?"
+UNDO_ATTEMPT = "UPDATE scored SET tries = tries - 1, claim = '' WHERE row = ? AND peer = ? AND model = ?"
 
-FORGET = "DELETE FROM scored WHERE row = ? AND peer = ? AND model = ? AND tries <= 0"
+DELETE_UNUSED = "DELETE FROM scored WHERE row = ? AND peer = ? AND model = ? AND tries <= 0"
 
-KEEP = {
+STORE_VALUE = {
     "part": "UPDATE scored SET part = ?, claim = '' WHERE row = ? AND peer = ? AND model = ?",
     "score": "UPDATE scored SET score = ? WHERE row = ? AND peer = ? AND model = ?",
 }
 
-READ = {
+SELECT_VALUE = {
     "part": "SELECT part FROM scored WHERE row = ? AND peer = ? AND model = ? AND committed = ?",
     "score": "SELECT score FROM scored WHERE row = ? AND peer = ? AND model = ? AND committed = ?",
 }
 
-CODES = "INSERT INTO codes VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET bits = max(bits, excluded.bits)"
+INSERT_CODES = "INSERT INTO codes VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET bits = max(bits, excluded.bits)"
 
 _HOLDS = {
     "trained": "SELECT 1 FROM trained WHERE model = ? AND row = ?",
     "contents": "SELECT 1 FROM contents WHERE model = ? AND content = ?",
 }
 
-TABLES = """
+SCHEMA = """
 CREATE TABLE names (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
 CREATE TABLE models (model INTEGER PRIMARY KEY, visits INTEGER, columns INTEGER, alike INTEGER);
 CREATE TABLE trained (model INTEGER, row BLOB, PRIMARY KEY (model, row)) WITHOUT ROWID;
@@ -47,7 +47,7 @@ CREATE TABLE times (row BLOB, what INTEGER, count INTEGER, PRIMARY KEY (row, wha
 """
 
 
-def _number(tables: sqlite3.Connection, name: str) -> int:
+def name_id(tables: sqlite3.Connection, name: str) -> int:
     """Return the number by which a model or a peer is known in the tables; -1 if it is not, and may not be entered."""
     known = tables.execute("SELECT number FROM names WHERE name = ?", (name,)).fetchone()
     if known is not None:
@@ -57,32 +57,32 @@ def _number(tables: sqlite3.Connection, name: str) -> int:
     return int(tables.execute("INSERT INTO names (name) VALUES (?)", (name,)).lastrowid or 0)
 
 
-def _visits(tables: sqlite3.Connection, model: str) -> int | None:
+def iterations_of(tables: sqlite3.Connection, model: str) -> int | None:
     """Return how many visits a model had; None if it is not known."""
-    known = tables.execute("SELECT visits FROM models WHERE model = ?", (_number(tables, model),)).fetchone()
+    known = tables.execute("SELECT visits FROM models WHERE model = ?", (name_id(tables, model),)).fetchone()
     return None if known is None else int(known[0])
 
 
-def holds(tables: sqlite3.Connection, table: str, model: int, digest: bytes) -> bool:
+def contains(tables: sqlite3.Connection, table: str, model: int, digest: bytes) -> bool:
     """Whether a model's rows, or their contents, hold this one."""
     return tables.execute(_HOLDS[table], (model, digest)).fetchone() is not None
 
 
-def count_contents(tables: sqlite3.Connection, model: int, contents: Iterable[bytes]) -> None:
+def add_contents(tables: sqlite3.Connection, model: int, contents: Iterable[bytes]) -> None:
     tables.executemany(
         "INSERT INTO contents VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET count = count + excluded.count",
         ((model, content, count) for content, count in sorted(Counter(contents).items())),
     )
 
 
-def note_model(tables: sqlite3.Connection, model: int, visits: int) -> None:
+def record_model(tables: sqlite3.Connection, model: int, visits: int) -> None:
     """Note how many visits a model had, and how many of its rows have the columns of another one."""
     select = "SELECT total(count), total(count * (count > 1)) FROM contents WHERE model = ?"
     columns, alike = tables.execute(select, (model,)).fetchone()
     tables.execute("INSERT OR REPLACE INTO models VALUES (?, ?, ?, ?)", (model, visits, int(columns), int(alike)))
 
 
-def bits_of(tables: sqlite3.Connection, row: bytes) -> tuple[float, float]:
+def disclosed_bits(tables: sqlite3.Connection, row: bytes) -> tuple[float, float]:
     """Return the bits of a row that scores have told, and those that codes have."""
     scores, codes = (
         float(tables.execute(f"SELECT total(bits) FROM {table} WHERE row = ?", (row,)).fetchone()[0])  # noqa: S608
@@ -91,14 +91,14 @@ def bits_of(tables: sqlite3.Connection, row: bytes) -> tuple[float, float]:
     return scores, codes
 
 
-def count_once(tables: sqlite3.Connection, rows: Iterable[bytes], what: int) -> None:
+def increment_counts(tables: sqlite3.Connection, rows: Iterable[bytes], what: int) -> None:
     tables.executemany(
         "INSERT INTO times VALUES (?, ?, 1) ON CONFLICT DO UPDATE SET count = count + 1",
         ((row, what) for row in sorted(rows)),
     )
 
 
-def count_alike(tables: sqlite3.Connection, peer: int, model: int, asked: int, alike: int) -> None:
+def count_matches(tables: sqlite3.Connection, peer: int, model: int, asked: int, alike: int) -> None:
     """Count rows that a peer asks a model about, and those of them that have columns of training rows."""
     tables.execute(
         "INSERT INTO alike VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET asked = asked + excluded.asked, "

@@ -11,10 +11,10 @@ model, of which the same rows may be asked about again.
 
 from __future__ import annotations
 
-from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.shares import share_products
-from securevfl.protocols.shares.offline_phase import Ahead
+from securevfl.protocols.shares.offline_phase import OfflinePhase
 from securevfl.runtime.codec import Message
 
 
@@ -24,12 +24,12 @@ class ChunkName(Message, frozen=True):
     name: bytes
 
 
-def declares_ready() -> list[Declared]:
+def declares() -> list[MessageDeclaration]:
     """Declare what the messages reveal. Roles: active, partner, passive (any party that is neither)."""
-    return [Declared(ChunkName, *pair, Reveal("public")) for pair in share_products.PAIRS]
+    return [MessageDeclaration(ChunkName, *pair, Reveal("public")) for pair in share_products.PAIRS]
 
 
-def is_ready(context: PartyContext, ahead: Ahead, number: int, visits: int) -> bool:
+def agree_on_chunk(context: PartyContext, ahead: OfflinePhase, number: int, visits: int) -> bool:
     """Whether all parties have chunk `number` for so many visits, made together and untouched. What does not fit is
     thrown away."""
     own = ahead.ready(number, visits)
@@ -40,7 +40,7 @@ def is_ready(context: PartyContext, ahead: Ahead, number: int, visits: int) -> b
     return same
 
 
-def all_ended(context: PartyContext) -> None:
+def wait_for_all(context: PartyContext) -> None:
     """Wait until every party has come to the end of the training."""
     _exchanged(context, b"")  # 2
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from securevfl.base.arrays import Floats, RowSlices
-from securevfl.base.spill_file import Spool
-from securevfl.crypto.share_ring import Factor, Integers, ShareRing, Words, narrow
-from securevfl.protocols.shares.fixed_point import Numbers
-from securevfl.protocols.shares.product_work import Elsewhere
+from securevfl.base.spill_file import SpillFile
+from securevfl.crypto.share_ring import IntegerFactor, Integers, ShareRing, Words, narrowest_integers
+from securevfl.protocols.shares.fixed_point import FixedPointEncoding
+from securevfl.protocols.shares.product_work import RemoteFactor
 from securevfl.protocols.shares.shares_params import RowBlock
 
 _KEPT, _KEPT_BY_SPOOL = 1 << 27, 1 << 24  # bytes of blocks that are kept in memory, without a spool and beside it
@@ -28,7 +28,7 @@ class ColumnBlocks(ABC):
     apart = False  # whether they lie in other processes
 
     @abstractmethod
-    def integers(self, piece: RowBlock) -> tuple[Integers, Integers] | tuple[Elsewhere, Elsewhere]:
+    def integers(self, piece: RowBlock) -> tuple[Integers, Integers] | tuple[RemoteFactor, RemoteFactor]:
         """X and W (n x d) of a block, for products with ciphertexts."""
 
     @abstractmethod
@@ -40,19 +40,19 @@ class ColumnBlocks(ABC):
         """W^T g (d x c) of a block; it may come with that of a later one of the batch, of the last at the latest."""
 
 
-def made_integers(
-    numbers: Numbers, rows: RowSlices, block: slice, rate: float, P: Floats | None, n: int
+def encode_columns(
+    numbers: FixedPointEncoding, rows: RowSlices, block: slice, rate: float, P: Floats | None, n: int
 ) -> tuple[Integers, Integers]:
     """X and W (m x d) of some rows of a batch of n, of as few bytes as hold them, made a few rows at a time."""
     made = list[tuple[Integers, Integers]]()
     for start in range(block.start, block.stop, _STRETCH):
         X = rows[start : min(start + _STRETCH, block.stop)]
-        made.append((narrow(numbers.columns(X)), narrow(numbers.steps(X, rate, P, rows=n))))
+        made.append((narrowest_integers(numbers.columns(X)), narrowest_integers(numbers.steps(X, rate, P, rows=n))))
     X, W = (np.concatenate(each) for each in zip(*made, strict=True))
     return X, W
 
 
-class VisitColumns(ColumnBlocks):
+class LocalColumns(ColumnBlocks):
     """One party's columns in this process: as integers for products ahead, as factors for those of a visit.
 
     `integers` of a block are X and W (n x d), a stretch of rows at a time, and of as few bytes as hold them: 2 an entry
@@ -62,7 +62,7 @@ class VisitColumns(ColumnBlocks):
 
     def __init__(
         self,
-        numbers: Numbers,
+        numbers: FixedPointEncoding,
         rate: float,
         X: Callable[[int], RowSlices],
         P: Floats | None = None,
@@ -71,10 +71,10 @@ class VisitColumns(ColumnBlocks):
         """X: the columns (n x d) of a batch. P: a matrix (d x d) of the party's own that its steps are turned by.
         folder: where what is not kept in memory is spooled."""
         self._numbers, self._rate, self._X, self._P = numbers, rate, X, P
-        self._spool = None if folder is None else Spool[RowBlock](folder)
+        self._spool = None if folder is None else SpillFile[RowBlock](folder)
         self._ring = ShareRing(numbers.bits)
         self._kept: dict[RowBlock, tuple[Integers, Integers]] = {}
-        self._factored: dict[RowBlock, tuple[Factor, Factor]] = {}
+        self._factored: dict[RowBlock, tuple[IntegerFactor, IntegerFactor]] = {}
         dear = _DEAR_KEPT if P is not None and len(P) >= _DEAR else _KEPT  # d products an entry of W
         self._room = dear if folder is None else _KEPT_BY_SPOOL
 
@@ -93,12 +93,12 @@ class VisitColumns(ColumnBlocks):
             self._spool.put(piece, made)
         return made
 
-    def factors(self, piece: RowBlock) -> tuple[Factor, Factor]:
+    def factors(self, piece: RowBlock) -> tuple[IntegerFactor, IntegerFactor]:
         """X and W of a block, ready for products."""
         if piece in self._factored:
             return self._factored[piece]
         X, W = self.integers(piece)
-        made = Factor(self._ring, X), Factor(self._ring, W)
+        made = IntegerFactor(self._ring, X), IntegerFactor(self._ring, W)
         if 16 * X.size <= self._room:  # floats of both
             self._room -= 16 * X.size
             self._factored[piece] = made
@@ -112,4 +112,4 @@ class VisitColumns(ColumnBlocks):
 
     def _integers(self, piece: RowBlock) -> tuple[Integers, Integers]:
         rows = self._X(piece.batch)
-        return made_integers(self._numbers, rows, slice(piece.start, piece.stop), self._rate, self._P, len(rows))
+        return encode_columns(self._numbers, rows, slice(piece.start, piece.stop), self._rate, self._P, len(rows))

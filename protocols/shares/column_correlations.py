@@ -27,17 +27,17 @@ from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PARTNER
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import Integers, ShareRing, Words
-from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.shares import summed_products as summed_products_of
-from securevfl.protocols.shares.share_products import Products, words
+from securevfl.protocols.shares.share_products import Products, unpack_words
 from securevfl.protocols.shares.summed_products import summed_products
-from securevfl.runtime.channel import DisclosingMessage, DisclosureRecord
+from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecord
 
-BITS = 6
-LEVELS = 30  # from a correlation of 0 to one of 1: one less than 2^5 - 1, for what rounding adds
-NOISE = 1 / (6 * LEVELS**2)  # variance of a rounding, on average
-FEWEST = 1_000  # rows
+CORRELATION_BITS = 6
+CORRELATION_LEVELS = 30  # from a correlation of 0 to one of 1: one less than 2^5 - 1, for what rounding adds
+CORRELATION_NOISE = 1 / (6 * CORRELATION_LEVELS**2)  # variance of a rounding, on average
+MIN_CORRELATION_ROWS = 1_000  # rows
 ROWS_PER_COLUMN = 100
 
 
@@ -47,15 +47,19 @@ class RoundedProducts(DisclosingMessage, frozen=True):
     words: bytes
 
 
-def declares() -> list[Declared]:
+def declares() -> list[MessageDeclaration]:
     """Declare what the messages reveal. Roles: active (who asks) and partner."""
     told = Reveal("output", "correlations of its columns with the sender's, rounded at random to 6 bits")
     made = summed_products_of.declares()
-    return [*made, Declared(RoundedProducts, PARTNER, ACTIVE, told), Declared(RoundedProducts, ACTIVE, PARTNER, told)]
+    return [
+        *made,
+        MessageDeclaration(RoundedProducts, PARTNER, ACTIVE, told),
+        MessageDeclaration(RoundedProducts, ACTIVE, PARTNER, told),
+    ]
 
 
 @dataclass(frozen=True)
-class ProductNumbers:
+class CorrelationEncoding:
     """The agreed sizes of products over n rows: A's columns at 10 bits, B's over n at f_w, so that 2^L is two
     correlations of 1 and 30 levels are one."""
 
@@ -70,7 +74,7 @@ class ProductNumbers:
     @property
     def shift(self) -> int:
         """How many bits of a share lie below one level."""
-        return self.bits - BITS
+        return self.bits - CORRELATION_BITS
 
     def asked(self, X: Floats) -> Integers:
         """X_A (n x d) as integers."""
@@ -78,15 +82,15 @@ class ProductNumbers:
 
     def answering(self, X: Floats) -> Integers:
         """X_B (n x d) as integers, over the number of rows and at 30 levels for a correlation of 1."""
-        scale = LEVELS / 2.0 ** (BITS - 1) / self.rows
+        scale = CORRELATION_LEVELS / 2.0 ** (CORRELATION_BITS - 1) / self.rows
         return np.rint(np.ldexp(X * scale, self.bits - 1 - self.f_x)).astype(np.int64)
 
 
-def told_products(context: PartyContext, blocks: Sequence[Floats], widths: Sequence[int]) -> list[Floats]:
+def rounded_correlations(context: PartyContext, blocks: Sequence[Floats], widths: Sequence[int]) -> list[Floats]:
     """One party's side, at a context of two, whose active party asks: the correlations (d x d_other) of each of its
     blocks
     (n x d, standardised) with the other's block of the same number, of so many columns."""
-    numbers, asks = ProductNumbers(len(blocks[0])), context.me == context.active
+    numbers, asks = CorrelationEncoding(len(blocks[0])), context.me == context.active
     own = [numbers.asked(X) if asks else numbers.answering(X) for X in blocks]
     products, shares = summed_products(context, numbers.bits, own, widths, "correlations")  # 1, 2
     (peer,) = context.roles.others(context.me)
@@ -95,23 +99,23 @@ def told_products(context: PartyContext, blocks: Sequence[Floats], widths: Seque
 
 
 def _told(
-    context: PartyContext, products: Products, peer: str, numbers: ProductNumbers, shares: list[Words]
+    context: PartyContext, products: Products, peer: str, numbers: CorrelationEncoding, shares: list[Words]
 ) -> list[Floats]:
     """Tell the peer this party's shares (d_A x d_B) as levels, and put what it tells to them."""
-    coarse, flat = ShareRing(BITS), np.concatenate([share.ravel() for share in shares])
+    coarse, flat = ShareRing(CORRELATION_BITS), np.concatenate([share.ravel() for share in shares])
     permit = context.channel.permit(
-        DisclosureRecord(peer, "columns", len(flat), BITS, about=(context.me,), group="correlations")
+        DisclosureRecord(peer, "columns", len(flat), CORRELATION_BITS, about=(context.me,), group="correlations")
     )
     products.send(peer, RoundedProducts(coarse.pack(_rounded(numbers, flat))), permit)  # 3
-    level = words(peer, products.recv(peer, RoundedProducts).words, coarse, flat.shape)  # 3
+    level = unpack_words(peer, products.recv(peer, RoundedProducts).words, coarse, flat.shape)  # 3
     whole = level.astype(np.float64) + np.ldexp(flat.astype(np.float64), -numbers.shift)
-    half = 2.0 ** (BITS - 1)
-    values = (np.mod(whole + half, 2 * half) - half) / LEVELS
+    half = 2.0 ** (CORRELATION_BITS - 1)
+    values = (np.mod(whole + half, 2 * half) - half) / CORRELATION_LEVELS
     places = np.cumsum([share.size for share in shares])[:-1]
     return [part.reshape(share.shape) for part, share in zip(np.split(values, places), shares, strict=True)]
 
 
-def _rounded(numbers: ProductNumbers, shares: Words) -> Words:
+def _rounded(numbers: CorrelationEncoding, shares: Words) -> Words:
     """Shares (any shape) as levels, rounded up or down at random."""
     below = Prg.fresh("dither of correlations").array(shares.shape, np.uint64) >> np.uint64(64 - numbers.shift)
-    return ((shares + below) >> np.uint64(numbers.shift)) & np.uint64(2**BITS - 1)
+    return ((shares + below) >> np.uint64(numbers.shift)) & np.uint64(2**CORRELATION_BITS - 1)

@@ -31,11 +31,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
-from securevfl.base.files import close_to_others, write_whole, writing_whole
+from securevfl.base.files import atomic_writer, restrict_to_owner, write_atomic
 from securevfl.errors import ConfigError
-from securevfl.protocols.shares.preprocessing_store import HEAD, Chunk, Ready
+from securevfl.protocols.shares.preprocessing_store import CHUNK_HEADER, PreprocessingChunk, PreprocessingStore
 
-_MARKED = 16  # records marked spent at a time
+_MARK_BATCH = 16  # records marked spent at a time
 
 _U64 = struct.Struct("<Q")
 
@@ -45,10 +45,10 @@ _DIGEST = 16  # bytes
 
 _INDEX = struct.Struct(f"<4Q{_DIGEST}s")
 
-Places = dict[tuple[int, int], tuple[int, int, bytes]]  # start, length and digest by visit and part
+RecordIndex = dict[tuple[int, int], tuple[int, int, bytes]]  # start, length and digest by visit and part
 
 
-class OnDisk(Ready):
+class DiskStore(PreprocessingStore):
     """Records in a folder, until `close`. What an earlier process had begun to spend is removed, and what is not the
     file that was written; `untouched` lists the rest.
 
@@ -58,8 +58,8 @@ class OnDisk(Ready):
     def __init__(self, folder: Path, limit: int = 1 << 33) -> None:
         super().__init__(limit)
         self._folder = folder
-        self._places: dict[int, Places] = {}
-        self._let_go = weakref.finalize(self, os.close, locked(folder))
+        self._places: dict[int, RecordIndex] = {}
+        self._let_go = weakref.finalize(self, os.close, lock_folder(folder))
         try:
             self._take_in()
         except BaseException:
@@ -76,7 +76,7 @@ class OnDisk(Ready):
             if not self._is_bound(number):
                 self._remove(number)
                 continue
-            self._chunks[number] = Chunk(name, base, first, count, path.stat().st_size)
+            self._chunks[number] = PreprocessingChunk(name, base, first, count, path.stat().st_size)
 
     @property
     def untouched(self) -> tuple[int, ...]:
@@ -85,7 +85,7 @@ class OnDisk(Ready):
 
     def _write(self, number: int, head: bytes, records: Iterable[tuple[int, int, bytes]]) -> None:
         made, start = list[bytes](), len(head)
-        with writing_whole(self._path(number, "ready")) as file:
+        with atomic_writer(self._path(number, "ready")) as file:
             file.write(head)
             for place, part, data in records:
                 file.write(data)
@@ -93,11 +93,11 @@ class OnDisk(Ready):
                 start += len(data)
             index = b"".join([*made, _U64.pack(len(made))])
             file.write(index + _digest(head + index))
-        write_whole(self._path(number, "bound"), _made(self._path(number, "ready")))
+        write_atomic(self._path(number, "bound"), file_identity(self._path(number, "ready")))
 
     def _spend(self, number: int, place: int) -> None:
-        if place % _MARKED == 0:
-            write_whole(self._path(number, "spent"), _U64.pack(place + _MARKED))
+        if place % _MARK_BATCH == 0:
+            write_atomic(self._path(number, "spent"), _U64.pack(place + _MARK_BATCH))
 
     def _read(self, number: int, place: int, part: int, *, last: bool = False) -> bytes:
         path = self._path(number, "ready")
@@ -122,24 +122,24 @@ class OnDisk(Ready):
     def _is_bound(self, number: int) -> bool:
         """Whether the file of a chunk is the one that was written."""
         bound = self._path(number, "bound")
-        return bound.exists() and bound.read_bytes() == _made(self._path(number, "ready"))
+        return bound.exists() and bound.read_bytes() == file_identity(self._path(number, "ready"))
 
     def close(self) -> None:
         self._let_go()
 
 
-def _read_head(path: Path) -> tuple[tuple[bytes, bytes, int, int], Places]:
+def _read_head(path: Path) -> tuple[tuple[bytes, bytes, int, int], RecordIndex]:
     """Read name, base, first visit and count of a chunk, and where its records are. ConfigError if these are not as
     they were written."""
     tail, size = _U64.size + _DIGEST, path.stat().st_size
-    if size < HEAD.size + tail:
+    if size < CHUNK_HEADER.size + tail:
         raise _damaged(path)
     with open(path, "rb") as file:
-        head = file.read(HEAD.size)
+        head = file.read(CHUNK_HEADER.size)
         file.seek(size - tail)
         end = file.read(tail)
         (count,) = _U64.unpack_from(end)
-        if size < HEAD.size + count * _INDEX.size + tail:
+        if size < CHUNK_HEADER.size + count * _INDEX.size + tail:
             raise _damaged(path)
         file.seek(size - tail - count * _INDEX.size)
         index = file.read(count * _INDEX.size)
@@ -148,9 +148,9 @@ def _read_head(path: Path) -> tuple[tuple[bytes, bytes, int, int], Places]:
     places = {
         (place, part): (start, length, digest) for place, part, start, length, digest in _INDEX.iter_unpack(index)
     }
-    if size != HEAD.size + sum(length for _, length, _ in places.values()) + len(index) + tail:
+    if size != CHUNK_HEADER.size + sum(length for _, length, _ in places.values()) + len(index) + tail:
         raise _damaged(path)
-    return HEAD.unpack(head), places
+    return CHUNK_HEADER.unpack(head), places
 
 
 def _digest(data: bytes) -> bytes:
@@ -161,9 +161,9 @@ def _damaged(path: Path) -> ConfigError:
     return ConfigError(f"{path}: work done ahead was expected there, the file is damaged; remove it")
 
 
-def locked(folder: Path) -> int:
+def lock_folder(folder: Path) -> int:
     """Return the lock of a folder, which falls with the process. ConfigError if it is held already."""
-    close_to_others(folder)
+    restrict_to_owner(folder)
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -176,7 +176,7 @@ def locked(folder: Path) -> int:
     return lock
 
 
-def _made(path: Path) -> bytes:
+def file_identity(path: Path) -> bytes:
     """Return what tells a file from a copy of it: its inode, and when it came to be, as nothing changes it later."""
     found = path.stat()
     return _BOUND.pack(found.st_ino, found.st_ctime_ns)

@@ -11,17 +11,20 @@ Everything is an integer modulo 2^L, at a public scale of so many fractional bit
 f_W comes from n, eta and public bounds, never from the data; columns come clipped and rounded
 (`securevfl.data.scaling`), and are so here once more, which changes none of a table. L is filled up to whole
 bytes, and w takes some of the bits that this adds; where P is about 1 / c, of a loss of curvature c, w begins log2(c)
-higher. Where L would be more than there are, w gives up bits down to three and then f_g one (`Numbers.fitting`): an
+higher. Where L would be more than there are, w gives up bits down to three and then f_g one
+(`FixedPointEncoding.fitting`): an
 entry of W is off by 2^-w / sqrt(12) of a column's spread at most, row by row another way, so what W^T g is off by falls
 with n as what a sample of n rows is off by does, and stays far below it.
 
 A batch of fewer rows than the largest has W at k bits less, 2^k the rows of the largest for one of its own rounded
-down, and changes are multiplied by 2^k afterwards (`Numbers.lift`): entries of W are of one size in all batches.
+down, and changes are multiplied by 2^k afterwards (`FixedPointEncoding.lift`): entries of W are of one size in all
+batches.
 
 A table of 2^b entries, 2^step apart, reads the top bits of H modulo 2^b: of the shares h_A + h_B = H it takes i_k =
 floor(h_k / 2^s) modulo 2^b, s = f_x + f_W + f_g + m + step. A carry out of 2^L vanishes, so nothing can wrap as long as
 H is within the table. As the label picks a row's table, the party with labels centres it where sums of such rows lie:
-half way to the sum of least loss, and by a quarter of the table at most (`Numbers.centres`). So of 64 entries 1 apart
+half way to the sum of least loss, and by a quarter of the table at most (`FixedPointEncoding.centres`). So of 64
+entries 1 apart
 those of a class cover margins y H from -15 to 48. A margin that wraps there would be taken for a very wrong one, whose
 step makes it larger still; rows that a model is so sure of are common, and those it is so wrong about are not. The ring
 itself holds sums of four times that size, and of 64 at least (`whole` bits), so that
@@ -54,7 +57,7 @@ _LEAST_RESIDUAL_BITS = 7  # of residuals that come from tables of classes; other
 
 
 @dataclass(frozen=True)
-class Numbers:
+class FixedPointEncoding:
     """The agreed sizes. `rows` is n of the largest batch, `rate` the largest eta.
 
     spare: how many of the bits that filling up adds w takes at most. step_bits: an entry of W of more bits is cut off.
@@ -85,8 +88,9 @@ class Numbers:
             )
 
     @classmethod
-    def fitting(cls, rows: int, rate: float, *, steep: float = 1.0, **sizes: Any) -> Numbers:
-        """Return the finest numbers for batches of up to `rows` rows that there are bits for; sizes: as of `Numbers`.
+    def fitting(cls, rows: int, rate: float, *, steep: float = 1.0, **sizes: Any) -> FixedPointEncoding:
+        """Return the finest numbers for batches of up to `rows` rows that there are bits for; sizes: as of
+        `FixedPointEncoding`.
 
         steep: a curvature that steps are divided by (`block_descent`): W is so many times smaller, and has as many
         bits more, where there are any, if this is above 1. ConfigError if the coarsest need more bits than there are.
@@ -222,7 +226,7 @@ def _knots(bits: int, step: int) -> Floats:
     return found
 
 
-def away(knots: Floats, centres: Floats) -> Floats:
+def table_distances(knots: Floats, centres: Floats) -> Floats:
     """Return how far the places of a table with these knots (2^b,) lie from each centre (n,), (2^b x n): a place stands
     for all sums that are a whole table apart, of which the nearest is taken."""
     least, apart = float(knots.min()), float(np.ptp(knots)) * len(knots) / (len(knots) - 1)

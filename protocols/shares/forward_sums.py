@@ -19,39 +19,39 @@ import numpy as np
 
 from securevfl.base.arrays import RowSlices
 from securevfl.crypto.prg import Prg
-from securevfl.crypto.share_ring import Factor, Integers, ShareRing, Words, narrow
-from securevfl.protocols.declared import Declared, Reveal
+from securevfl.crypto.share_ring import IntegerFactor, Integers, ShareRing, Words, narrowest_integers
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.shares import share_products
 from securevfl.protocols.shares.iteration import SharedState
-from securevfl.protocols.shares.product_work import Elsewhere
-from securevfl.protocols.shares.remote_columns import PlacedColumns
-from securevfl.protocols.shares.share_products import Products, Query, words
-from securevfl.protocols.shares.shares_params import RowBlock, Terms
+from securevfl.protocols.shares.product_work import RemoteFactor
+from securevfl.protocols.shares.remote_columns import RemoteColumns
+from securevfl.protocols.shares.share_products import ProductQuery, Products, unpack_words
+from securevfl.protocols.shares.shares_params import RowBlock, SharesParams
 from securevfl.runtime.codec import Message
 
-STRETCH = 16_384  # rows of one product
+ROWS_PER_PRODUCT = 16_384  # rows of one product
 _READ = 4096  # rows that are made into integers at a time
 
 
-NewRows = RowSlices | PlacedColumns  # of which batch 0 is meant
+ColumnSource = RowSlices | RemoteColumns  # of which batch 0 is meant
 
 
-class SumPart(Message, frozen=True):
+class ForwardSumShare(Message, frozen=True):
     """h_C - kappa, (n x c) words."""
 
     words: bytes
 
 
-def declares() -> list[Declared]:
+def declares() -> list[MessageDeclaration]:
     """Declare what the messages reveal. Roles: active, partner, passive (any party that is neither)."""
-    return [*share_products.declares(), Declared(SumPart, "passive", "active", Reveal("uniform"))]
+    return [*share_products.declares(), MessageDeclaration(ForwardSumShare, "passive", "active", Reveal("uniform"))]
 
 
-class NewSums:
+class ForwardSums:
     """One party's side of one occasion, whichever it is."""
 
     def __init__(
-        self, products: Products, terms: Terms, state: SharedState, occasion: str, number: int, rows: int
+        self, products: Products, terms: SharesParams, state: SharedState, occasion: str, number: int, rows: int
     ) -> None:
         """Begins: all parties make theirs at the same point.
 
@@ -67,43 +67,45 @@ class NewSums:
         once = products.work(0)
         for at, (name, r) in enumerate(state.others.items()):
             V = ring.reduce(terms.rule_of(name).theta(r, state.visits))
-            products.ask(once, [name], self._holders[0], {at: V}, columns=lambda at: min(rows, STRETCH), uses=1)  # 0
-        self._sealed = {name: products.recv(name, Query).ciphertext for name in products.served}
+            products.ask(
+                once, [name], self._holders[0], {at: V}, columns=lambda at: min(rows, ROWS_PER_PRODUCT), uses=1
+            )  # 0
+        self._sealed = {name: products.recv(name, ProductQuery).ciphertext for name in products.served}
         label = f"sums on shares, {occasion} {number}"
         peers = (
             self._passives if context.me == terms.partner else (terms.partner,) if context.me in self._passives else ()
         )
         self._kappas = [Prg(products.pair_keys[name], label) for name in peers]
 
-    def block(self, number: int, X: NewRows) -> Words | None:
+    def block(self, number: int, X: ColumnSource) -> Words | None:
         """Return this party's share (n x c) of H for block `number`, of which it has columns X (n x d), read some rows
         at a time where they are in this process.
 
         None at other parties than the active one and its partner.
         """
         context, ring = self._context, self._ring
-        pieces = [RowBlock(0, at, min(at + STRETCH, len(X))) for at in range(0, len(X), STRETCH)]
-        factors: list[Integers | Elsewhere]
-        if isinstance(X, PlacedColumns):
+        pieces = [RowBlock(0, at, min(at + ROWS_PER_PRODUCT, len(X))) for at in range(0, len(X), ROWS_PER_PRODUCT)]
+        factors: list[Integers | RemoteFactor]
+        if isinstance(X, RemoteColumns):
             h = np.concatenate([X.sums(piece, self._own) for piece in pieces])
             factors = [X.integers(piece)[0] for piece in pieces]
         else:
             stretches = (X[at : at + _READ] for at in range(0, len(X), _READ))
-            integers = np.concatenate([narrow(self._terms.numbers.columns(rows)) for rows in stretches])
-            h = Factor(ring, integers).times(self._own)
+            integers = np.concatenate([narrowest_integers(self._terms.numbers.columns(rows)) for rows in stretches])
+            h = IntegerFactor(ring, integers).times(self._own)
             factors = [integers[piece.start : piece.stop] for piece in pieces]
-        h = h + self._shares(number, factors, apart=isinstance(X, PlacedColumns))
+        h = h + self._shares(number, factors, apart=isinstance(X, RemoteColumns))
         for prg in self._kappas:
             mask = ring.uniform(prg, h.shape)
             h = h + mask if context.me == self._terms.partner else h - mask
         if context.me in self._passives:
-            self._products.send(context.active, SumPart(ring.pack(ring.reduce(h))))  # 2
+            self._products.send(context.active, ForwardSumShare(ring.pack(ring.reduce(h))))  # 2
             return None
         for name in self._passives if context.me == context.active else ():
-            h = h + words(name, self._products.recv(name, SumPart).words, ring, h.shape)  # 2
+            h = h + unpack_words(name, self._products.recv(name, ForwardSumShare).words, ring, h.shape)  # 2
         return ring.reduce(h)
 
-    def _shares(self, number: int, factors: Sequence[Integers | Elsewhere], *, apart: bool) -> Words:
+    def _shares(self, number: int, factors: Sequence[Integers | RemoteFactor], *, apart: bool) -> Words:
         """Add up this party's shares of all X r of a block, from products of stretches of rows."""
         products, c, d = self._products, self._terms.outputs, max(self._terms.columns.values())
         stretches = dict(enumerate(factors, number))

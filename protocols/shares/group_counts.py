@@ -27,18 +27,18 @@ from securevfl.base.roles import ACTIVE, PARTNER
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import Integers, ShareRing
 from securevfl.errors import ProtocolError
-from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.shares import summed_products as summed_products_of
-from securevfl.protocols.shares.share_products import words
+from securevfl.protocols.shares.share_products import unpack_words
 from securevfl.protocols.shares.summed_products import summed_products
-from securevfl.runtime.channel import DisclosingMessage, DisclosureRecord
+from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecord
 
-ROWS = 400  # in all
-FEWEST = 100  # of a group
+MIN_COUNTED_ROWS = 400  # in all
+MIN_GROUP_ROWS = 100  # of a group
 OUTCOMES = 4
 _SHIFT = 3
-STEP = 2**_SHIFT  # rows
+COUNT_STEP = 2**_SHIFT  # rows
 _BITS = 32  # L
 
 
@@ -49,18 +49,18 @@ class GroupCounts(DisclosingMessage, frozen=True):
     words: bytes
 
 
-def declares() -> list[Declared]:
+def declares() -> list[MessageDeclaration]:
     """Declare what the messages reveal. Roles: active (who learns counts) and partner (who has groups)."""
     told = Reveal("output", "how many rows of each outcome each group of 100 rows or more has, to some 8 rows; names")
-    return [*summed_products_of.declares(), Declared(GroupCounts, PARTNER, ACTIVE, told)]
+    return [*summed_products_of.declares(), MessageDeclaration(GroupCounts, PARTNER, ACTIVE, told)]
 
 
-def bits_told(rows: int) -> int:
+def bits_per_count(rows: int) -> int:
     """Return k, the bits of a word that a count of up to so many rows fits, over STEP and rounded up or down."""
-    return math.ceil(math.log2(rows / STEP + 2))
+    return math.ceil(math.log2(rows / COUNT_STEP + 2))
 
 
-def numbers_told(groups: int) -> int:
+def disclosed_counts(groups: int) -> int:
     """Return how many counts are told of so many groups."""
     return OUTCOMES * _told(groups)
 
@@ -70,27 +70,29 @@ def _told(groups: int) -> int:
     return 1 if groups == 2 else groups
 
 
-def counted_by_group(context: PartyContext, marks: Integers, groups: int) -> tuple[tuple[str, ...], Floats]:
+def receive_group_counts(context: PartyContext, marks: Integers, groups: int) -> tuple[tuple[str, ...], Floats]:
     """Return the names of so many groups, and the counts (groups x OUTCOMES) of rows as the active party is told them.
 
     marks: (n x OUTCOMES), one 1 a row. ProtocolError if what comes is of another size.
     """
     (peer,) = context.roles.others(context.me)
     products, (share,) = summed_products(context, _BITS, [marks], [groups], "counts by group")  # 1, 2
-    ring, own = ShareRing(bits_told(len(marks))), share[:, : _told(groups)]
+    ring, own = ShareRing(bits_per_count(len(marks))), share[:, : _told(groups)]
     told = products.recv(peer, GroupCounts)  # 3
     if len(told.names) != groups:
         raise ProtocolError(f"{peer}: names of {groups} groups were expected, {len(told.names)} came; use one version")
-    whole = words(peer, told.words, ring, own.shape).astype(np.float64) + np.ldexp(own.astype(np.float64), -_SHIFT)
-    counts = (np.mod(whole + 1, 2.0**ring.bits) - 1) * STEP  # 0 may have been rounded down, to more than -1
+    whole = unpack_words(peer, told.words, ring, own.shape).astype(np.float64) + np.ldexp(
+        own.astype(np.float64), -_SHIFT
+    )
+    counts = (np.mod(whole + 1, 2.0**ring.bits) - 1) * COUNT_STEP  # 0 may have been rounded down, to more than -1
     rest = (marks.sum(axis=0)[:, None] - counts)[:, : groups - counts.shape[1]]
     return told.names, np.concatenate([counts, rest], axis=1).T
 
 
-def tell_groups(context: PartyContext, marks: Integers, names: Sequence[str]) -> None:
+def send_group_counts(context: PartyContext, marks: Integers, names: Sequence[str]) -> None:
     """Take part as the party that has groups. marks: (n x groups), one 1 a row; names: of the groups."""
     products, (share,) = summed_products(context, _BITS, [marks], [OUTCOMES], "counts by group")  # 1, 2
-    ring, own = ShareRing(bits_told(len(marks))), share[:, : _told(len(names))]
+    ring, own = ShareRing(bits_per_count(len(marks))), share[:, : _told(len(names))]
     below = Prg.fresh("dither of counts").array(own.shape, np.uint64) >> np.uint64(64 - _SHIFT)
     level = ring.reduce((own + below) >> np.uint64(_SHIFT))
     permit = context.channel.permit(

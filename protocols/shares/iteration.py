@@ -36,17 +36,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.crypto.prg import Prg
-from securevfl.crypto.share_ring import Packing, ShareRing, Words
+from securevfl.crypto.share_ring import IncrementalPacking, ShareRing, Words
 from securevfl.errors import ProtocolError
-from securevfl.protocols.declared import Declared, Reveal
-from securevfl.protocols.notes import SharedResidual
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
+from securevfl.protocols.observations import SharedResidual
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.shares import table_transfers
 from securevfl.protocols.shares.column_blocks import ColumnBlocks
-from securevfl.protocols.shares.offline_phase import Ahead, VisitAhead
-from securevfl.protocols.shares.residual_tables import LookUp
-from securevfl.protocols.shares.share_products import asked_places, words
-from securevfl.protocols.shares.shares_params import RowBlock, Terms
+from securevfl.protocols.shares.offline_phase import OfflinePhase, PreprocessedBlock
+from securevfl.protocols.shares.residual_tables import ResidualTables
+from securevfl.protocols.shares.share_products import read_offsets, unpack_words
+from securevfl.protocols.shares.shares_params import RowBlock, SharesParams
 from securevfl.runtime.codec import M, Message
 
 _TABLES = 1024  # rows whose tables are made at a time
@@ -57,14 +57,14 @@ Places = NDArray[np.uint8]
 _NO_MASKS: Words = np.empty((0, 0), np.uint64)
 
 
-class MaskedPart(Message, frozen=True):
+class MaskedSum(Message, frozen=True):
     """h_C - kappa, (n x c) words, and the name of the chunk."""
 
     chunk: str
     words: bytes
 
 
-class Turn(Message, frozen=True):
+class LookupRequest(Message, frozen=True):
     """The chunk's name, delta of each block since the last message (empty before the first), one after the other, and
     places of the next block (empty after the last)."""
 
@@ -73,25 +73,25 @@ class Turn(Message, frozen=True):
     places: bytes
 
 
-class Tables(Message, frozen=True):
+class MaskedTables(Message, frozen=True):
     """The masked entries of every row, (2^b x n c) words."""
 
     entries: bytes
 
 
-class Delta(Message, frozen=True):
+class MaskedResidual(Message, frozen=True):
     """delta, (n x c) words, for a party that is no holder."""
 
     words: bytes
 
 
-def declares() -> list[Declared]:
+def declares() -> list[MessageDeclaration]:
     """Declare what the messages of a visit reveal. Roles: active, partner, passive (any party that is neither)."""
     return [
-        Declared(MaskedPart, "passive", "active", Reveal("uniform")),
-        Declared(Turn, "partner", "active", Reveal("uniform"), structured=True),
-        Declared(Tables, "active", "partner", Reveal("uniform")),
-        Declared(Delta, "partner", "passive", Reveal("uniform")),
+        MessageDeclaration(MaskedSum, "passive", "active", Reveal("uniform")),
+        MessageDeclaration(LookupRequest, "partner", "active", Reveal("uniform"), structured=True),
+        MessageDeclaration(MaskedTables, "active", "partner", Reveal("uniform")),
+        MessageDeclaration(MaskedResidual, "partner", "passive", Reveal("uniform")),
     ]
 
 
@@ -112,11 +112,16 @@ class SharedState:
     others: Mapping[str, Words]
 
 
-class Side(ABC):
+class TrainingRole(ABC):
     """What all parties do alike in a visit."""
 
     def __init__(
-        self, context: PartyContext, terms: Terms, columns: ColumnBlocks, ahead: Ahead, state: SharedState | None = None
+        self,
+        context: PartyContext,
+        terms: SharesParams,
+        columns: ColumnBlocks,
+        ahead: OfflinePhase,
+        state: SharedState | None = None,
     ) -> None:
         """state: where a training goes on; all weights zero if None."""
         self._context, self._terms, self._numbers = context, terms, terms.numbers
@@ -134,7 +139,7 @@ class Side(ABC):
         self.state = state or SharedState(0, zero[context.me], others)
         ahead.go_on(self.state.visits, self.state.others)
 
-    def go_by(self, terms: Terms) -> None:
+    def go_by(self, terms: SharesParams) -> None:
         """Go on from here by another rule, as the work ahead does: what was made for later visits serves no more."""
         self._terms = terms
         self._ahead.go_by(terms)
@@ -165,15 +170,15 @@ class Side(ABC):
         rule = self._terms.rule_of(self._context.me)
         return self._ring.reduce(rule.theta(self.state.own, self.state.visits))
 
-    def _sum(self, visit: VisitAhead) -> Words:
+    def _sum(self, visit: PreprocessedBlock) -> Words:
         """h (n x c)."""
         return self._columns.sums(visit.piece, self.theta) + visit.sums
 
-    def _is_last(self, visit: VisitAhead) -> bool:
+    def _is_last(self, visit: PreprocessedBlock) -> bool:
         """Whether a block is the last one of its batch."""
         return visit.piece.stop == self._terms.rows[visit.piece.batch]
 
-    def _step(self, visit: VisitAhead, g: Words) -> SharedState:
+    def _step(self, visit: PreprocessedBlock, g: Words) -> SharedState:
         """Add a block's part of the change, given what this party knows of g (n x c), and with the last one step the
         state; return it."""
         terms, ring, done = self._terms, self._ring, self.state.visits
@@ -201,16 +206,16 @@ class Side(ABC):
         return self._context.channel.recv(name, kind, self._context.subchannel)
 
 
-class SharesActive(Side):
+class LabelParty(TrainingRole):
     """A: has the labels, makes the tables."""
 
     def __init__(
         self,
         context: PartyContext,
-        terms: Terms,
+        terms: SharesParams,
         columns: ColumnBlocks,
-        ahead: Ahead,
-        tables: Callable[[RowBlock], LookUp],
+        ahead: OfflinePhase,
+        tables: Callable[[RowBlock], ResidualTables],
         state: SharedState | None = None,
     ) -> None:
         """tables: the look-ups of a block, for its n c targets row by row."""
@@ -222,41 +227,41 @@ class SharesActive(Side):
     def train(self, chunk: int, visits: int) -> Iterator[SharedState]:
         partner, own = self._terms.partner, self._begin(chunk)
         visit = self._ready(chunk, 0, 0)
-        turn = self._recv(partner, Turn)  # 7
+        turn = self._recv(partner, LookupRequest)  # 7
         self._same(partner, own, turn.chunk)
         for place in range(visits):
-            asked, part, last = list[VisitAhead](), 0, False  # blocks whose delta has not come
+            asked, part, last = list[PreprocessedBlock](), 0, False  # blocks whose delta has not come
             while not last:
                 h, last = self._sum(visit), self._is_last(visit)
                 for name in self._passives:
-                    masked = self._recv(name, MaskedPart)  # 6
+                    masked = self._recv(name, MaskedSum)  # 6
                     self._same(name, own, masked.chunk)
-                    h = h + words(name, masked.words, self._ring, h.shape)
-                at = self._numbers.index(self._ring.reduce(h)).ravel() + asked_places(
+                    h = h + unpack_words(name, masked.words, self._ring, h.shape)
+                at = self._numbers.index(self._ring.reduce(h)).ravel() + read_offsets(
                     partner, turn.places, h.size, self._numbers.entries
                 )
-                self._send(partner, Tables(self._masked(visit.piece, at)))  # 8
+                self._send(partner, MaskedTables(self._masked(visit.piece, at)))  # 8
                 asked.append(visit)
                 part += 1
                 if not last:
                     visit = self._ready(chunk, place, part)  # while the partner works
                 elif place + 1 < visits:
                     visit = self._ready(chunk, place + 1, 0)
-                turn = self._recv(partner, Turn)  # 9, 7
+                turn = self._recv(partner, LookupRequest)  # 9, 7
                 told = asked if last else asked[:-1]
                 for each, delta in zip(told, self._parted(turn.delta, told), strict=True):
-                    self._step(each, each.own + words(partner, delta, self._ring, each.own.shape, "delta"))
+                    self._step(each, each.own + unpack_words(partner, delta, self._ring, each.own.shape, "delta"))
                 asked = asked[len(told) :]
             yield self.state
 
-    def _ready(self, chunk: int, place: int, part: int) -> VisitAhead:
+    def _ready(self, chunk: int, place: int, part: int) -> PreprocessedBlock:
         """Return what is prepared of a block, with its masks made from it: psi + pad (2^b x n c)."""
         visit = self._ahead.take(chunk, place, part)
         self._masks = self._context.meter("transfer", lambda: table_transfers.pads(visit.transfer, self._ring))
         self._masks += visit.own.ravel()
         return visit
 
-    def _parted(self, deltas: bytes, told: Sequence[VisitAhead]) -> list[bytes]:
+    def _parted(self, deltas: bytes, told: Sequence[PreprocessedBlock]) -> list[bytes]:
         """Divide what came of several blocks; the last one gets all that is left."""
         ends = np.cumsum([self._ring.size(each.own.size) for each in told[:-1]], dtype=int).tolist()
         return [deltas[start:stop] for start, stop in pairwise([0, *ends, len(deltas)])] if told else []
@@ -264,7 +269,7 @@ class SharesActive(Side):
     def _masked(self, piece: RowBlock, at: Places) -> bytes:
         """Return the entries of a block from these places on, less the masks, packed; the masks go."""
         masks, self._masks = self._masks, _NO_MASKS
-        tables, packing = self._tables(piece), Packing(self._ring, masks.shape)
+        tables, packing = self._tables(piece), IncrementalPacking(self._ring, masks.shape)
         for start in range(0, len(at), _TABLES):
             rows = slice(start, start + _TABLES)
             entries = tables.entries(at[rows], self._prg, start).view(np.uint64)
@@ -273,39 +278,39 @@ class SharesActive(Side):
         return packing.packed()
 
 
-class SharesPartner(Side):
+class PartnerParty(TrainingRole):
     """The partner's side (B): the party that reads the tables."""
 
     def train(self, chunk: int, visits: int) -> Iterator[SharedState]:
         active, own = self._context.active, self._begin(chunk)
         kappas = [Prg(self._ahead.pair_keys[name], f"{_KAPPA}, {chunk}") for name in self._passives]
         visit, chi, pad, places = self._ready(chunk, 0, 0, kappas)
-        self._send(active, Turn(own, b"", places))  # 7
+        self._send(active, LookupRequest(own, b"", places))  # 7
         for place in range(visits):
             deltas, part, last = b"", 0, False  # of blocks, which go with the next message
             while not last:
                 last, part = self._is_last(visit), part + 1
                 if not last:
                     after = self._ready(chunk, place, part, kappas)  # one block ahead, so that neither party waits
-                    self._send(active, Turn(own, deltas, after[3]))  # 9, 7
+                    self._send(active, LookupRequest(own, deltas, after[3]))  # 9, 7
                     deltas = b""
-                g = (self._opened(self._recv(active, Tables).entries, chi) + pad).reshape(visit.own.shape)  # 8
+                g = (self._opened(self._recv(active, MaskedTables).entries, chi) + pad).reshape(visit.own.shape)  # 8
                 delta = self._ring.pack(self._ring.reduce(g - visit.own))
                 self._step(visit, g)
                 for name in self._passives:
-                    self._send(name, Delta(delta))  # 9
+                    self._send(name, MaskedResidual(delta))  # 9
                 deltas = deltas + delta
                 if not last:
                     visit, chi, pad, places = after
             places = b""
             if place + 1 < visits:
                 visit, chi, pad, places = self._ready(chunk, place + 1, 0, kappas)
-            self._send(active, Turn(own, deltas, places))  # 9, 7 of the next visit
+            self._send(active, LookupRequest(own, deltas, places))  # 9, 7 of the next visit
             yield self.state
 
     def _ready(
         self, chunk: int, place: int, part: int, kappas: Sequence[Prg]
-    ) -> tuple[VisitAhead, Places, Words, bytes]:
+    ) -> tuple[PreprocessedBlock, Places, Words, bytes]:
         """Return what is prepared of a block, chi and pad(chi) of its rows (n c,), and the places to ask for."""
         visit = self._ahead.take(chunk, place, part)
         chi, pad = table_transfers.chosen(visit.transfer, self._ring)
@@ -326,22 +331,24 @@ class SharesPartner(Side):
         return self._ring.unpack(entries, (self._numbers.entries, rows), (chi, np.arange(rows)))
 
 
-class SharesPassive(Side):
+class FeatureParty(TrainingRole):
     """A passive party's side (C): a party that has columns alone."""
 
     def train(self, chunk: int, visits: int) -> Iterator[SharedState]:
         own, partner = self._begin(chunk), self._terms.partner
         kappa = Prg(self._ahead.pair_keys[partner], f"{_KAPPA}, {chunk}")
         for place in range(visits):
-            asked, part, last = list[VisitAhead](), 0, False
+            asked, part, last = list[PreprocessedBlock](), 0, False
             while not last:
                 visit = self._ahead.take(chunk, place, part)
                 last, part = self._is_last(visit), part + 1
                 h = self._sum(visit)
                 h = self._ring.reduce(h - self._ring.uniform(kappa, h.shape))
-                self._send(self._context.active, MaskedPart(own, self._ring.pack(h)))  # 6
+                self._send(self._context.active, MaskedSum(own, self._ring.pack(h)))  # 6
                 asked.append(replace(visit, sums=_NO_MASKS))
             for each in asked:
-                delta = self._recv(partner, Delta).words  # 9
-                self._step(each, words(partner, delta, self._ring, (each.piece.rows, self._terms.outputs), "delta"))
+                delta = self._recv(partner, MaskedResidual).words  # 9
+                self._step(
+                    each, unpack_words(partner, delta, self._ring, (each.piece.rows, self._terms.outputs), "delta")
+                )
             yield self.state

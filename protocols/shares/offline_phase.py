@@ -30,38 +30,40 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
-from securevfl.crypto.batch_cache import Shelf
+from securevfl.crypto.batch_cache import BatchCache
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import Integers, ShareRing, Words
 from securevfl.crypto.share_scheme import ShareHolder, ShareScheme
 from securevfl.errors import FrameError
-from securevfl.protocols.declared import Declared
+from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.shares import share_products, table_transfers
-from securevfl.protocols.shares.preprocessing_store import NAME_BYTES, Ready
-from securevfl.protocols.shares.product_work import Elsewhere, Work
+from securevfl.protocols.shares.preprocessing_store import NAME_BYTES, PreprocessingStore
+from securevfl.protocols.shares.product_work import ProductExecutor, RemoteFactor
 from securevfl.protocols.shares.share_products import Evaluators
-from securevfl.protocols.shares.shares_params import RowBlock, Terms
-from securevfl.protocols.shares.shares_session import Met
-from securevfl.protocols.shares.spent_chunks import SpentNames
+from securevfl.protocols.shares.shares_params import RowBlock, SharesParams
+from securevfl.protocols.shares.shares_session import SharesSession
+from securevfl.protocols.shares.spent_chunks import SpentChunks
 from securevfl.protocols.shares.table_transfers import BaseTransfers
 from securevfl.runtime import eventlog
 
 _AT_ONCE = 1 << 19  # values of psi whose products are on their way at a time
 
 
-Factors = Callable[[RowBlock], tuple[Integers, Integers] | tuple[Elsewhere, Elsewhere]]  # X and W (n x d) of a block
+Factors = Callable[
+    [RowBlock], tuple[Integers, Integers] | tuple[RemoteFactor, RemoteFactor]
+]  # X and W (n x d) of a block
 ByBatch = dict[int, Words]
-ByPiece = dict[int, Words]  # by the number of the block in `Terms.pieces`
+ByPiece = dict[int, Words]  # by the number of the block in `SharesParams.pieces`
 
 
-def declares() -> list[Declared]:
+def declares() -> list[MessageDeclaration]:
     """Declare what the messages reveal. Roles: active, partner, passive (any party that is neither)."""
     return [*share_products.declares(), *table_transfers.declares()]
 
 
 @dataclass(frozen=True, repr=False)
-class VisitAhead:
+class PreprocessedBlock:
     """What one party has ready for a block in one visit. Serves once.
 
     `own`: psi (n x c), at a holder; `sums`: its shares of X r (n x c), all added up; `transfer`: at a holder, what
@@ -78,7 +80,7 @@ class VisitAhead:
 
 
 class _Record(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A `VisitAhead` as it is stored, but for psi, which stands before it; it crosses no line."""
+    """A `PreprocessedBlock` as it is stored, but for psi, which stands before it; it crosses no line."""
 
     piece: int
     step: bytes
@@ -98,16 +100,16 @@ def _stored(data: bytes) -> _Record:
         raise FrameError("a stored visit was expected, its bytes are damaged; make the chunk anew") from None
 
 
-class Ahead:
+class OfflinePhase:
     """One party's side, whichever it is."""
 
     def __init__(
         self,
         context: PartyContext,
-        terms: Terms,
+        terms: SharesParams,
         scheme: ShareScheme,
         factors: Factors,
-        store: Ready,
+        store: PreprocessingStore,
         *,
         apart: bool = False,
         base: BaseTransfers | None = None,
@@ -115,16 +117,16 @@ class Ahead:
         """scheme: what multiplies; store: where the records go. apart: whether factors lie in other processes. base:
         this session's base transfers, which are made before work goes on beside other conversations."""
         self._context, self._terms, self._factors, self.store, self._apart = context, terms, factors, store, apart
-        self._names = SpentNames(context.resources.spent_chunks)
+        self._names = SpentChunks(context.resources.spent_chunks)
         self._ring = ShareRing(terms.numbers.bits)
         own = replace(context, subchannel=f"{context.subchannel}/ahead")
-        self.met = Met(own, terms.partner, scheme, terms.numbers, base)
+        self.met = SharesSession(own, terms.partner, scheme, terms.numbers, base)
         total = sum(terms.columns.values())
         self._width = -(
             -total * (len(context.parties) - 1) // len(context.parties)
         )  # of a factor that psi meets, about
         self._prg = Prg.fresh("masks of a training on shares")
-        self._shelves = Shelf(), Shelf()
+        self._shelves = BatchCache(), BatchCache()
         self._visits = 0
         self.holds = context.me in (context.active, terms.partner)
         others = [name for name in context.parties if name != context.me and self.holds]
@@ -140,7 +142,7 @@ class Ahead:
         """The secret keys of this session that the party shares, 32 bytes with every other party."""
         return self.met.products.pair_keys
 
-    def go_by(self, terms: Terms) -> None:
+    def go_by(self, terms: SharesParams) -> None:
         """Set the rule of what is made from now on."""
         self._terms = terms
 
@@ -248,7 +250,7 @@ class Ahead:
             digest.update(name.encode() + np.ascontiguousarray(self._r[name], "<u8").tobytes())
         return digest.digest()[:NAME_BYTES]
 
-    def take(self, chunk: int, place: int, part: int = 0) -> VisitAhead:
+    def take(self, chunk: int, place: int, part: int = 0) -> PreprocessedBlock:
         """Take what is ready for a block of a visit, one after the other; with the first one the visit is spent from
         now on, and with the first visit of a chunk the chunk's name.
 
@@ -260,7 +262,7 @@ class Ahead:
         record = _stored(self.store.take(chunk, place, 2 * part + 1))
         piece = terms.pieces[record.piece]
         n, c = piece.rows, terms.outputs
-        return VisitAhead(
+        return PreprocessedBlock(
             piece,
             ring.unpack(own, (n, c) if own else (0, c)),
             ring.unpack(record.step, (terms.columns[self._context.me] if record.step else 0, c)),
@@ -275,7 +277,7 @@ class Ahead:
 
     def _steps(
         self,
-        work: Work,
+        work: ProductExecutor,
         vectors: Mapping[int, int],
         places: Mapping[int, Sequence[int]],
         holders: Sequence[ShareHolder],
@@ -319,7 +321,7 @@ class Ahead:
 
     def _sums(
         self,
-        work: Work,
+        work: ProductExecutor,
         group: Mapping[int, int],
         before: Mapping[str, ByBatch],
         holders: Sequence[ShareHolder],
@@ -337,11 +339,13 @@ class Ahead:
                 total[piece] = self._ring.reduce(total[piece] + share)
         return total
 
-    def _answered(self, work: Work, purpose: int, evaluators: Evaluators, vectors: Mapping[int, int]) -> ByPiece:
+    def _answered(
+        self, work: ProductExecutor, purpose: int, evaluators: Evaluators, vectors: Mapping[int, int]
+    ) -> ByPiece:
         """Answers about W (purpose 0) or X transposed (1) of blocks; plaintexts are kept if there are more chunks, but
         of batches of several blocks."""
 
-        def factor(piece: int) -> Integers | Elsewhere:
+        def factor(piece: int) -> Integers | RemoteFactor:
             X, W = self._factors(self._terms.pieces[piece])
             return X.T if purpose else W
 

@@ -42,23 +42,23 @@ from securevfl.base.roles import ACTIVE, PARTNER, PASSIVE, Role
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing, Words
 from securevfl.errors import ProtocolError
-from securevfl.protocols.declared import Declared, Reveal
-from securevfl.protocols.link import AskedRows
-from securevfl.protocols.score_ledger.ledger import KEPT, NEW, OWN, REFUSED, Ledger, ScoreQuestion
-from securevfl.protocols.score_ledger.row_digests import COMMITMENT
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
+from securevfl.protocols.joint_prediction import RowsToScore
+from securevfl.protocols.score_ledger.ledger import NEW, REFUSED, SELF, STORED, ScoreLedger, ScoreQuery
+from securevfl.protocols.score_ledger.row_digests import COMMITMENT_BYTES
 from securevfl.protocols.shares import forward_sums
-from securevfl.protocols.shares.forward_sums import NewSums
+from securevfl.protocols.shares.forward_sums import ForwardSums
 from securevfl.protocols.shares.iteration import SharedState
-from securevfl.protocols.shares.quantizer import Levels
-from securevfl.protocols.shares.share_products import PAIRS, Products, words
-from securevfl.protocols.shares.shares_params import Terms
-from securevfl.protocols.shares.table_lookup import declares_tables, looked_up
+from securevfl.protocols.shares.quantizer import Quantizer
+from securevfl.protocols.shares.share_products import PAIRS, Products, unpack_words
+from securevfl.protocols.shares.shares_params import SharesParams
+from securevfl.protocols.shares.table_lookup import declares_lookup, look_up_shares
 from securevfl.protocols.shares.table_transfers import Transfers
-from securevfl.runtime.channel import DisclosingMessage, DisclosureRecord
 from securevfl.runtime.codec import Message
+from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecord
 
 
-class Committed(DisclosingMessage, frozen=True):
+class RowCommitments(DisclosingMessage, frozen=True):
     """16 bytes a row, the same for the same row with the same columns and no other; and a byte a row, 0 where it
     gets no score."""
 
@@ -72,11 +72,11 @@ class RowStates(DisclosingMessage, frozen=True):
     states: bytes
 
 
-class ShareKept(Message, frozen=True):
+class ShareStored(Message, frozen=True):
     """That the sender has kept its part of the scores."""
 
 
-class OpenedScores(DisclosingMessage, frozen=True):
+class RoundedScores(DisclosingMessage, frozen=True):
     """A holder's part of the scores, (n x c) words of k bits, rounded at random; finer: how many of k, the lowest ones,
     are left out, as fewer are told than were asked for."""
 
@@ -90,7 +90,7 @@ class ScoreShare(Message, frozen=True):
     words: bytes
 
 
-def declares(asker: Role = ACTIVE) -> list[Declared]:
+def declares(asker: Role = ACTIVE) -> list[MessageDeclaration]:
     """Declare what the messages reveal. Roles: active, partner, passive (any party that is neither); asker: who
     asks."""
     own = Reveal("plain", "keyed digests of the asking party's rows: whether one has changed since it was asked before")
@@ -101,17 +101,17 @@ def declares(asker: Role = ACTIVE) -> list[Declared]:
     pairs = [(one, each) for one, each in PAIRS if one in others]
     return [
         *forward_sums.declares(),
-        *declares_tables(),
-        *(Declared(Committed, asker, other, own) for other in others),
-        *(Declared(RowStates, *pair, states) for pair in pairs),
-        Declared(ShareKept, other, rounds, Reveal("public")),
-        Declared(OpenedScores, rounds, asker, told),
-        *([] if asker in holders else [Declared(ScoreShare, ACTIVE, asker, Reveal("uniform"))]),
+        *declares_lookup(),
+        *(MessageDeclaration(RowCommitments, asker, other, own) for other in others),
+        *(MessageDeclaration(RowStates, *pair, states) for pair in pairs),
+        MessageDeclaration(ShareStored, other, rounds, Reveal("public")),
+        MessageDeclaration(RoundedScores, rounds, asker, told),
+        *([] if asker in holders else [MessageDeclaration(ScoreShare, ACTIVE, asker, Reveal("uniform"))]),
     ]
 
 
 @dataclass(frozen=True)
-class Asking:
+class ScoringParams:
     """One party's terms of an occasion.
 
     model: its name, the same in every session. ledger: this party's own; None where all tables are in one process, at
@@ -122,19 +122,19 @@ class Asking:
     """
 
     model: bytes
-    ledger: Ledger | None
-    levels: Levels
+    ledger: ScoreLedger | None
+    levels: Quantizer
     to: str = ""
     most: float = float("inf")
-    rounded: Levels | None = None
+    rounded: Quantizer | None = None
     account: Callable[[int, int], None] = lambda scored, refused: None
 
 
 @dataclass(frozen=True)
-class AgreedRows:
+class RowDecisions:
     """What parties agreed about a block: which of its rows (n,) have no score yet and get one, and which have one."""
 
-    question: ScoreQuestion | None
+    question: ScoreQuery | None
     fresh: NDArray[np.bool_]
     kept: NDArray[np.bool_]
 
@@ -143,20 +143,20 @@ class AgreedRows:
         """The rows (n,) that are scored."""
         return self.fresh | self.kept
 
-    def question_of(self, mask: NDArray[np.bool_]) -> ScoreQuestion | None:
+    def question_of(self, mask: NDArray[np.bool_]) -> ScoreQuery | None:
         """Return the question about some of the rows (n,)."""
         return None if self.question is None else self.question.where(mask)
 
 
-class Scores:
+class ScoringSession:
     """One party's side of an occasion of scoring, whichever it is."""
 
     def __init__(
         self,
         products: Products,
-        terms: Terms,
+        terms: SharesParams,
         state: SharedState,
-        asking: Asking,
+        asking: ScoringParams,
         *,
         tops: Callable[[], Transfers | None] | None,
         number: int = 0,
@@ -178,10 +178,10 @@ class Scores:
         self._lost = np.zeros(0, np.bool_)  # of the scores of the last block that were told before
         self._told_levels = asking.rounded if rounds and asking.rounded is not None else asking.levels
         self._dither = Prg.fresh("dither of scores")
-        self._sums: NewSums | None = None
-        self.agreed = AgreedRows(None, np.zeros(0, np.bool_), np.zeros(0, np.bool_))  # about the last block
+        self._sums: ForwardSums | None = None
+        self.agreed = RowDecisions(None, np.zeros(0, np.bool_), np.zeros(0, np.bool_))  # about the last block
 
-    def block(self, number: int, X: Floats, rows: AskedRows) -> Floats | None:
+    def block(self, number: int, X: Floats, rows: RowsToScore) -> Floats | None:
         """Score block `number` with this party's columns X (n x d) of these rows, scaled as in training.
 
         The scores (n x c) at the party that asks, nan where a row gets none and infinite where it is beyond what levels
@@ -190,7 +190,7 @@ class Scores:
         ledger = self._asking.ledger
         if ledger is None:
             every = np.ones(len(X), np.bool_)
-            self.agreed = AgreedRows(None, every, ~every)
+            self.agreed = RowDecisions(None, every, ~every)
             return self._told(self._made(number, X, None))
         self._lost = np.zeros(0, np.bool_)
         with ledger.claiming() as claim:
@@ -207,21 +207,21 @@ class Scores:
                     parts[agreed.fresh] = fresh
             return self._told(parts[agreed.scored] if holds else None)
 
-    def _agree(self, rows: AskedRows, ledger: Ledger, claim: str) -> AgreedRows:
+    def _agree(self, rows: RowsToScore, ledger: ScoreLedger, claim: str) -> RowDecisions:
         """Agree on which rows are scored and which of these were before."""
         context, asking, to, products = self._context, self._asking, self._to, self._products
         n, judges = len(rows.ids), [name for name in context.parties if name != to]
         if context.me == to:
             commitments = ledger.commitments(rows.ids, rows.raw)
-            question = ledger.question(asking.model, OWN, rows.ids, commitments)
+            question = ledger.question(asking.model, SELF, rows.ids, commitments)
             own = ledger.ask(question)
             for name in products.others:
-                permit = context.channel.permit(DisclosureRecord(name, "digests", n, 8 * COMMITMENT, about=(to,)))
-                products.send(name, Committed(commitments, own.tobytes()), permit)  # 0
+                permit = context.channel.permit(DisclosureRecord(name, "digests", n, 8 * COMMITMENT_BYTES, about=(to,)))
+                products.send(name, RowCommitments(commitments, own.tobytes()), permit)  # 0
         else:
-            committed = products.recv(to, Committed)  # 0
+            committed = products.recv(to, RowCommitments)  # 0
             commitments, own = committed.rows, _states(to, committed.states, n)
-            if len(commitments) != COMMITMENT * n:
+            if len(commitments) != COMMITMENT_BYTES * n:
                 raise ProtocolError(
                     f"{to}: {n} commitments were expected, {len(commitments)} bytes came; "
                     "do both ask for the same rows?"
@@ -239,19 +239,19 @@ class Scores:
             if name not in states:
                 states[name] = _states(name, products.recv(name, RowStates).states, n)  # 1
         scored = np.logical_and.reduce([own != REFUSED, *(each != REFUSED for each in states.values())])
-        kept = scored & (states[self._rounds] == KEPT)
+        kept = scored & (states[self._rounds] == STORED)
         if self._other in states:
-            scored &= ~kept | (states[self._other] == KEPT)  # its part was lost: nobody makes another
+            scored &= ~kept | (states[self._other] == STORED)  # its part was lost: nobody makes another
             kept &= scored
         if context.me != to:
             unused = (states[context.me] == NEW) & ~(scored & ~kept)
             if unused.any():
                 ledger.give_back(question.where(unused))
             asking.account(int((scored & ~kept).sum()), 0)
-        return AgreedRows(question, scored & ~kept, kept)
+        return RowDecisions(question, scored & ~kept, kept)
 
     def _judged(
-        self, question: ScoreQuestion, rows: AskedRows, open_rows: NDArray[np.bool_], claim: str
+        self, question: ScoreQuery, rows: RowsToScore, open_rows: NDArray[np.bool_], claim: str
     ) -> NDArray[np.uint8]:
         """Ask this party's ledger about the rows that are open (n,), and tell the others what it says (n,)."""
         context, asking, products = self._context, self._asking, self._products
@@ -273,10 +273,10 @@ class Scores:
             products.send(name, RowStates(states.tobytes()), permit)  # 1
         return states
 
-    def _made(self, number: int, X: Floats, question: ScoreQuestion | None) -> Words | None:
+    def _made(self, number: int, X: Floats, question: ScoreQuery | None) -> Words | None:
         """Compute this party's part (n x c) of new scores, if it is a holder; it is kept before anything is told."""
         if self._sums is None:
-            self._sums = NewSums(self._products, self._terms, self._state, "scores", self._number, self._rows)
+            self._sums = ForwardSums(self._products, self._terms, self._state, "scores", self._number, self._rows)
         h, context, levels, numbers = (
             self._sums.block(number, X),
             self._context,
@@ -293,10 +293,10 @@ class Scores:
         part = levels.cut(numbers, self._ring.reduce(h)) << finer
         if self._asking.ledger is not None and question is not None:
             if context.me == self._rounds:
-                self._products.recv(self._other, ShareKept)  # 3
+                self._products.recv(self._other, ShareStored)  # 3
             self._asking.ledger.keep(question, [row.tobytes() for row in part.astype("<u8")])
             if context.me == self._other:
-                self._products.send(self._rounds, ShareKept())  # 3
+                self._products.send(self._rounds, ShareStored())  # 3
         return part
 
     def _moved(self, h: Words) -> Words:
@@ -307,10 +307,10 @@ class Scores:
         levels, numbers = self._asking.levels, self._terms.numbers
         ring, ends = ShareRing(levels.bits), levels.moves(numbers.top_knots)
         index = numbers.top_index(h)
-        moves = looked_up(self._products, transfers, self._terms.partner, index, numbers.top_bits, ends, ring)
+        moves = look_up_shares(self._products, transfers, self._terms.partner, index, numbers.top_bits, ends, ring)
         return self._ring.reduce(h + (moves << np.uint64(levels.shift(numbers))))
 
-    def _kept(self, question: ScoreQuestion | None) -> Words:
+    def _kept(self, question: ScoreQuery | None) -> Words:
         """Read this holder's part (n x c) of scores that were told before; 0 where it was lost."""
         ledger, c = self._asking.ledger, self._terms.outputs
         assert ledger is not None and question is not None, "it has been asked"  # noqa: PT018
@@ -324,9 +324,9 @@ class Scores:
         context, to, coarse, products, agreed = self._context, self._to, self._coarse, self._products, self.agreed
         shape = (int(agreed.scored.sum()), self._terms.outputs)
         if context.me == to:
-            rounded = self._rounded(products.recv(self._rounds, OpenedScores), shape)  # 4
+            rounded = self._rounded(products.recv(self._rounds, RoundedScores), shape)  # 4
             if part is None:
-                part = words(self._other, products.recv(self._other, ScoreShare).words, coarse, shape)  # 5
+                part = unpack_words(self._other, products.recv(self._other, ScoreShare).words, coarse, shape)  # 5
             scores = np.full((len(agreed.scored), shape[1]), np.nan)
             levels = self._asking.levels
             scores[agreed.scored] = levels.told(levels.sums(part + rounded, rounded_down=1))
@@ -337,12 +337,12 @@ class Scores:
             about = tuple(name for name in context.parties if name != to)
             told, finer = self._told_levels.bits, coarse.bits - self._told_levels.bits
             permit = context.channel.permit(DisclosureRecord(to, "scores", part.size, told, about=about))
-            products.send(to, OpenedScores(ShareRing(told).pack(part >> np.uint64(finer)), finer), permit)  # 4
+            products.send(to, RoundedScores(ShareRing(told).pack(part >> np.uint64(finer)), finer), permit)  # 4
         elif part is not None:
             products.send(to, ScoreShare(coarse.pack(part)))  # 5
         return None
 
-    def _rounded(self, message: OpenedScores, shape: tuple[int, int]) -> Words:
+    def _rounded(self, message: RoundedScores, shape: tuple[int, int]) -> Words:
         """Read the part (m x c) of the holder that rounds, in steps of the levels that were asked for."""
         if not 0 <= message.finer < self._coarse.bits:
             raise ProtocolError(
@@ -350,7 +350,7 @@ class Scores:
                 "left out; use one version"
             )
         told = ShareRing(self._coarse.bits - message.finer)
-        return words(self._rounds, message.words, told, shape) << np.uint64(message.finer)
+        return unpack_words(self._rounds, message.words, told, shape) << np.uint64(message.finer)
 
     def _keep_scores(self, scores: Floats) -> None:
         """Keep the scores (n x c) that this party was told, so that it need not ask again."""
@@ -363,6 +363,6 @@ class Scores:
 def _states(name: str, states: bytes, rows: int) -> NDArray[np.uint8]:
     """Read what a party says of so many rows. ProtocolError if it is something else."""
     found = np.frombuffer(states, np.uint8)
-    if len(found) != rows or found.max(initial=0) > KEPT:
+    if len(found) != rows or found.max(initial=0) > STORED:
         raise ProtocolError(f"{name}: a word for each of {rows} rows was expected, others came; use one version")
     return found

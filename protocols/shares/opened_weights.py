@@ -5,8 +5,10 @@
    k          theta_k = s_k + sum_h (what came + 1/2) s, which is a number of the ring
    k, h       keep theta_k and 0 as their new shares: it is the model that is scored and served
 
-b and s are public (`WeightLevels`): weights are told to f bits, f by the number of rows, so that what rounding changes
-stays below `FINE` standard errors of a weight, and 7 bits before the point. What is below s at a holder is uniform to
+b and s are public (`WeightQuantizer`): weights are told to f bits, f by the number of rows, so that what rounding
+changes
+stays below `MAX_ROUNDING_ERROR` standard errors of a weight, and 7 bits before the point. What is below s at a holder
+is uniform to
 k, so this rounds at random, without bias.
 
 A party that has its weights has a predictor of the labels, whatever was hidden before (X_k theta_k). One that deviates
@@ -24,15 +26,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from securevfl.crypto.share_ring import ShareRing, Words
-from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.party_context import PartyContext
-from securevfl.protocols.shares.fixed_point import Numbers
+from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 from securevfl.protocols.shares.iteration import SharedState
-from securevfl.protocols.shares.share_products import words
-from securevfl.protocols.shares.shares_params import Terms
-from securevfl.runtime.channel import DisclosingMessage, DisclosurePermit, DisclosureRecord
+from securevfl.protocols.shares.share_products import unpack_words
+from securevfl.protocols.shares.shares_params import SharesParams
+from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosurePermit, DisclosureRecord
 
-FINE = 0.05  # of a standard error, that rounding changes a weight by at most (standard deviation)
+MAX_ROUNDING_ERROR = 0.05  # of a standard error, that rounding changes a weight by at most (standard deviation)
 _OFF = 6**-0.5  # deviation of two numbers that are rounded at random, in steps
 _WHOLE = 7  # bits of a weight before the point, with its sign
 
@@ -43,40 +45,40 @@ class OpenedWeights(DisclosingMessage, frozen=True):
     words: bytes
 
 
-def declares() -> list[Declared]:
+def declares() -> list[MessageDeclaration]:
     """Declare what the messages reveal. Roles: active, partner, passive (any party that is neither)."""
     told = Reveal("output", "its own weights, which rank the labels about as well as its columns can")
     pairs = (("active", "partner"), ("active", "passive"), ("partner", "active"), ("partner", "passive"))
-    return [Declared(OpenedWeights, *pair, told) for pair in pairs]
+    return [MessageDeclaration(OpenedWeights, *pair, told) for pair in pairs]
 
 
 @dataclass(frozen=True)
-class WeightLevels:
+class WeightQuantizer:
     """The steps in which weights are told: 2^-fraction apart, over 64 on either side, so of `bits` bits each."""
 
     fraction: int
 
     @classmethod
-    def of(cls, rows: int, curvature: float) -> WeightLevels:
+    def of(cls, rows: int, curvature: float) -> WeightQuantizer:
         """Return the levels for weights that were trained on so many rows.
 
         curvature: of a row's loss by its sum, at most. The standard error of the weight of a column of unit variance is
         1 / sqrt(rows curvature) at least.
         """
-        return cls(max(1, math.ceil(math.log2(_OFF / FINE * math.sqrt(rows * curvature)))))
+        return cls(max(1, math.ceil(math.log2(_OFF / MAX_ROUNDING_ERROR * math.sqrt(rows * curvature)))))
 
     @property
     def bits(self) -> int:
         """b: the bits of a weight."""
         return self.fraction + _WHOLE
 
-    def shift(self, numbers: Numbers) -> int:
+    def shift(self, numbers: FixedPointEncoding) -> int:
         """How many bits of a share are below s."""
         return max(1, numbers.f_theta - self.fraction)
 
 
-def enter(
-    context: PartyContext, terms: Terms, levels: WeightLevels, named: Collection[str]
+def record_weights(
+    context: PartyContext, terms: SharesParams, levels: WeightQuantizer, named: Collection[str]
 ) -> dict[str, DisclosurePermit]:
     """Enter what the weights of each named party tell of this party's own data; hand out leave to send them by name.
 
@@ -96,15 +98,16 @@ def enter(
     return leave
 
 
-def opened(
+def open_weights(
     context: PartyContext,
-    terms: Terms,
+    terms: SharesParams,
     state: SharedState,
-    levels: WeightLevels,
+    levels: WeightQuantizer,
     permit: dict[str, DisclosurePermit],
     named: Collection[str],
 ) -> SharedState:
-    """Open the weights: send each named party what this one holds of its weights. leave: what `enter` has handed out.
+    """Open the weights: send each named party what this one holds of its weights. leave: what `record_weights` has
+    handed out.
 
     Returns the state after it: a named party has its weights in its own share, and others have nothing of them.
     """
@@ -122,7 +125,7 @@ def opened(
     for holder in (context.active, terms.partner):
         if holder != context.me:
             data = context.channel.recv(holder, OpenedWeights, context.subchannel).words  # 2
-            total = total + (words(holder, data, coarse, total.shape) << shift) + half
+            total = total + (unpack_words(holder, data, coarse, total.shape) << shift) + half
     bits = min(terms.numbers.bits, levels.bits + int(shift))
     total = ShareRing(bits).signed(total).astype(np.int64).view(np.uint64)
     return replace(state, own=_anew(state.own, ShareRing(terms.numbers.bits).reduce(total)), others=kept)

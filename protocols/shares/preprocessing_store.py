@@ -12,11 +12,11 @@ from securevfl.errors import ConfigError, ProtocolError
 
 NAME_BYTES = 16
 
-HEAD = struct.Struct(f"<{NAME_BYTES}s{NAME_BYTES}sQQ")
+CHUNK_HEADER = struct.Struct(f"<{NAME_BYTES}s{NAME_BYTES}sQQ")
 
 
 @dataclass
-class Chunk:
+class PreprocessingChunk:
     """A chunk of records: its name, the same at all parties that made it together and no other's, a digest of what its
     party had when it was made (`base`), the visit of the training that its first record is for, for how many visits it
     has records, its size in bytes, and the place of the next visit and of the next part of the one before it.
@@ -31,14 +31,14 @@ class Chunk:
     part: int = 0
 
 
-class Ready(ABC):
+class PreprocessingStore(ABC):
     """A bounded store of records, by chunk and place."""
 
     def __init__(self, limit: int) -> None:
         """limit: bytes of records that may be kept."""
         self._limit = limit
         self._lock = threading.Lock()  # chunks come and go in two threads
-        self._chunks: dict[int, Chunk] = {}
+        self._chunks: dict[int, PreprocessingChunk] = {}
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -87,11 +87,11 @@ class Ready(ABC):
                     )
                 yield record
 
-        self._write(number, HEAD.pack(name, base, first, count), counted())
+        self._write(number, CHUNK_HEADER.pack(name, base, first, count), counted())
         with self._lock:
-            self._chunks[number] = Chunk(name, base, first, count, size)
+            self._chunks[number] = PreprocessingChunk(name, base, first, count, size)
 
-    def chunk(self, number: int) -> Chunk:
+    def chunk(self, number: int) -> PreprocessingChunk:
         """Return what is known of a chunk. ProtocolError if it is not here."""
         if number not in self._chunks:
             raise ProtocolError(f"shares: chunk {number} is spent or not made; make a new chunk")
@@ -139,7 +139,7 @@ class Ready(ABC):
     def _remove(self, number: int) -> None: ...
 
 
-class InMemory(Ready):
+class MemoryStore(PreprocessingStore):
     """Records of this process, gone with it."""
 
     def __init__(self, limit: int = 1 << 30) -> None:

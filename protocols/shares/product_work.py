@@ -16,29 +16,29 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import TypeVar
 
-from securevfl.crypto.share_ring import Integers, Words, narrow
+from securevfl.crypto.share_ring import Integers, Words, narrowest_integers
 from securevfl.crypto.share_scheme import (
     ShareEvaluator,
     ShareHolder,
     ShareScheme,
-    encrypted,
-    multiplied,
-    opened,
+    encrypt_exported,
+    multiply_once,
+    open_exported,
 )
-from securevfl.runtime.executor import Meter
+from securevfl.runtime.meter import Meter
 
 T = TypeVar("T")
 
-WORTH = 2.0  # seconds of products that are worth an executor
+MIN_EXECUTOR_SECONDS = 2.0  # seconds of products that are worth an executor
 
-_WORTH_THREADS = 0.2  # and threads
+_MIN_THREAD_SECONDS = 0.2  # and threads
 
-_WAITING = 8  # calls that are on an executor at a time, or wait there
+_MAX_PENDING = 8  # calls that are on an executor at a time, or wait there
 
-_WAITING_HERE = 3  # and on threads of this process, which hold what they multiply
+_MAX_PENDING_THREADS = 3  # and on threads of this process, which hold what they multiply
 
 
-class Work:
+class ProductExecutor:
     """One party's products for some purpose, all known before the first: `seconds` of them about, on one core."""
 
     def __init__(self, meter: Meter, scheme: ShareScheme, seconds: float) -> None:
@@ -46,7 +46,7 @@ class Work:
         given: Executor | None = meter.executor
         threads = meter.executor.in_threads() if meter.executor is not None and scheme.unlocked else given
         self.threads = threads is not given
-        self._executor = threads if seconds >= (_WORTH_THREADS if self.threads else WORTH) else None
+        self._executor = threads if seconds >= (_MIN_THREAD_SECONDS if self.threads else MIN_EXECUTOR_SECONDS) else None
 
     @property
     def away(self) -> bool:
@@ -65,7 +65,13 @@ class Work:
         """
         executor = None if started else self._executor
         waiting: deque[Callable[[], T]] = deque()
-        most = _WAITING if started or self.away else _WAITING_HERE if self.threads and executor is not None else 1
+        most = (
+            _MAX_PENDING
+            if started or self.away
+            else _MAX_PENDING_THREADS
+            if self.threads and executor is not None
+            else 1
+        )
         for call in calls:
             waiting.append(call if executor is None else executor.submit(call).result)
             if len(waiting) >= most:
@@ -76,23 +82,23 @@ class Work:
     def encrypting(self, holder: ShareHolder, V: Words, columns: int, uses: int) -> Callable[[], bytes]:
         """`ShareHolder.encrypt` as a call."""
         if self.away:
-            return partial(encrypted, self._scheme, holder.exported(), V, columns, uses)
+            return partial(encrypt_exported, self._scheme, holder.exported(), V, columns, uses)
         return partial(holder.encrypt, V, columns=columns, uses=uses)
 
     def multiplying(self, evaluator: ShareEvaluator, W: Integers, sealed: bytes) -> Callable[[], tuple[bytes, Words]]:
         """`ShareEvaluator.product` as a call for an executor."""
         if self.away:
-            return partial(multiplied, self._scheme, evaluator.public, evaluator.coin, narrow(W), sealed)
+            return partial(multiply_once, self._scheme, evaluator.public, evaluator.coin, narrowest_integers(W), sealed)
         return lambda: evaluator.product(evaluator.prepare(W, once=True), sealed)
 
     def opening(self, holder: ShareHolder, reply: bytes) -> Callable[[], Words]:
         """`ShareHolder.open` as a call."""
         if self.away:
-            return partial(opened, self._scheme, holder.exported(), reply)
+            return partial(open_exported, self._scheme, holder.exported(), reply)
         return partial(holder.open, reply)
 
 
-class Elsewhere(ABC):
+class RemoteFactor(ABC):
     """A factor W (n x d) of integers that lie in other processes of this party."""
 
     @property
@@ -102,7 +108,7 @@ class Elsewhere(ABC):
 
     @property
     @abstractmethod
-    def T(self) -> Elsewhere:
+    def T(self) -> RemoteFactor:
         """The transpose of the factor, (d x n)."""
 
     @abstractmethod

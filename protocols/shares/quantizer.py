@@ -17,31 +17,34 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.crypto.share_ring import ShareRing, Words
-from securevfl.protocols.shares.fixed_point import Numbers
+from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 
-COVERED = 0.625  # of what levels reach: sums that are told
+COVERED_FRACTION = 0.625  # of what levels reach: sums that are told
 
-MOVED = 0.875  # of it: sums that are moved lie at least so far out, and are read no more than 1.5 levels off
+MOVED_FRACTION = 0.875  # of it: sums that are moved lie at least so far out, and are read no more than 1.5 levels off
 
-END, LAST = 0.75, 0.8125  # of it: from where on sums of metrics count as at the end, and where that is
+CLIP_FRACTION, CLIPPED_FRACTION = (
+    0.75,
+    0.8125,
+)  # of it: from where on sums of metrics count as at the end, and where that is
 
 _FRACTION = 16  # bits of an exact sum below one
 
 
 @dataclass(frozen=True)
-class Levels:
+class Quantizer:
     """The 2^bits levels, each 2^step apart, to which sums are rounded before they are told."""
 
     step: int
     bits: int
 
     @classmethod
-    def over(cls, numbers: Numbers, step: float, reach: float) -> Levels:
+    def over(cls, numbers: FixedPointEncoding, step: float, reach: float) -> Quantizer:
         """Levels `step` apart (a power of two) over sums up to `reach` on either side, as far as shares have bits."""
         log = int(np.log2(step))
         return cls(log, 1 + int(np.ceil(np.log2(reach))) - log).within(numbers)
 
-    def within(self, numbers: Numbers) -> Levels:
+    def within(self, numbers: FixedPointEncoding) -> Quantizer:
         """Return as many of the levels, from the lowest bit on, as shares of these numbers have bits for."""
         return replace(self, bits=min(self.bits, numbers.bits - numbers.f_x - numbers.f_theta - self.step))
 
@@ -58,7 +61,7 @@ class Levels:
     @property
     def covered(self) -> float:
         """The largest sum that is told, on either side."""
-        return min(COVERED * self.reach, MOVED * self.reach - 1.5 * self.size)
+        return min(COVERED_FRACTION * self.reach, MOVED_FRACTION * self.reach - 1.5 * self.size)
 
     def moves(self, knots: Floats) -> Words:
         """Return by how many levels, modulo 2^bits, a sum is moved that falls to each entry of a table."""
@@ -69,27 +72,29 @@ class Levels:
         """Return sums that were read from levels (any shape), infinite where they are beyond what is told."""
         return np.where(np.abs(sums) > self.covered, np.inf, sums)
 
-    def has_ends(self, numbers: Numbers) -> bool:
+    def has_ends(self, numbers: FixedPointEncoding) -> bool:
         """Whether the highest bits say finely enough which sums are near the end of the levels."""
         return bool(2.0 ** (numbers.whole - numbers.top_bits) <= self.reach / 8)
 
     def ends(self, knots: Floats) -> Words:
         """Return by how many levels, modulo 2^bits, a sum is moved so that one beyond the levels is at their end."""
         moved = np.where(
-            np.abs(knots) <= END * self.reach, 0.0, np.rint((np.copysign(LAST * self.reach, knots) - knots) / self.size)
+            np.abs(knots) <= CLIP_FRACTION * self.reach,
+            0.0,
+            np.rint((np.copysign(CLIPPED_FRACTION * self.reach, knots) - knots) / self.size),
         )
         return ShareRing(self.bits).of(moved.astype(np.int64))
 
     @classmethod
-    def exact(cls, numbers: Numbers) -> Levels:
+    def exact(cls, numbers: FixedPointEncoding) -> Quantizer:
         """Return the levels that keep sums to 16 fractional bits, as large as shares hold them."""
         return cls(-_FRACTION, numbers.bits - numbers.f_x - numbers.f_theta + _FRACTION)
 
-    def shift(self, numbers: Numbers) -> int:
+    def shift(self, numbers: FixedPointEncoding) -> int:
         """How many bits of a share are below s."""
         return numbers.f_x + numbers.f_theta + self.step
 
-    def cut(self, numbers: Numbers, h: Words) -> Words:
+    def cut(self, numbers: FixedPointEncoding, h: Words) -> Words:
         """Cut out the bits of a share h (any shape) that say which level, as words below 2^bits."""
         return (h >> np.uint64(self.shift(numbers))) & np.uint64(2**self.bits - 1)
 

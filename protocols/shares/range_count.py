@@ -9,7 +9,7 @@
    A        adds the sum of its masks: how many are beyond
 
 This table goes by the highest bits of all that the ring holds; where that is no more than the table of the training,
-beyond half of its reach counts. Steps 2 to 4 serve other tables too (`looked_up`).
+beyond half of its reach counts. Steps 2 to 4 serve other tables too (`look_up_shares`).
 
 A learns the count; everything else that either receives is uniform. A party that deviates puts other entries into its
 tables and learns their sum, which is 11 bits of its choice about the rows that are counted. So B tells a count only
@@ -24,50 +24,50 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.crypto.share_ring import ShareRing
-from securevfl.protocols.declared import Declared, Reveal
-from securevfl.protocols.shares.fixed_point import away
-from securevfl.protocols.shares.forward_sums import NewRows, NewSums, declares
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
+from securevfl.protocols.shares.fixed_point import table_distances
+from securevfl.protocols.shares.forward_sums import ColumnSource, ForwardSums, declares
 from securevfl.protocols.shares.iteration import SharedState
-from securevfl.protocols.shares.share_products import Products, words
-from securevfl.protocols.shares.shares_params import Terms
-from securevfl.protocols.shares.table_lookup import declares_tables, looked_up
+from securevfl.protocols.shares.share_products import Products, unpack_words
+from securevfl.protocols.shares.shares_params import SharesParams
+from securevfl.protocols.shares.table_lookup import declares_lookup, look_up_shares
 from securevfl.protocols.shares.table_transfers import Transfers
-from securevfl.runtime.channel import DisclosingMessage, DisclosureRecord
+from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecord
 
-BITS = 11
+COUNT_BITS = 11
 
-MOST = 1024  # sums: rows times outputs
+MAX_COUNTED_SUMS = 1024  # sums: rows times outputs
 
-_RING = ShareRing(BITS)
+_RING = ShareRing(COUNT_BITS)
 
 
-class FarCount(DisclosingMessage, frozen=True):
+class OutOfRangeCount(DisclosingMessage, frozen=True):
     """The sum of the partner's shares, a word of 11 bits, or nothing where these rows were counted often enough."""
 
     total: bytes
 
 
-def declares_counts() -> list[Declared]:
+def declares_counts() -> list[MessageDeclaration]:
     """Declare what the messages reveal. Roles: active, partner, passive (any party that is neither)."""
     return [
         *declares(),
-        *declares_tables(),
-        Declared(
-            FarCount,
+        *declares_lookup(),
+        MessageDeclaration(
+            OutOfRangeCount,
             "partner",
             "active",
-            Reveal("output", f"of {MOST} training rows at most: how many are beyond the table's reach"),
+            Reveal("output", f"of {MAX_COUNTED_SUMS} training rows at most: how many are beyond the table's reach"),
         ),
     ]
 
 
-def counted(
+def count_out_of_range(
     products: Products,
     transfers: Transfers | None,
-    terms: Terms,
+    terms: SharesParams,
     state: SharedState,
     number: int,
-    X: NewRows,
+    X: ColumnSource,
     centres: Floats,
     *,
     allowed: Callable[[], bool],
@@ -80,20 +80,22 @@ def counted(
     these rows, which it notes. ProtocolError if a peer sends something of another size.
     """
     context, numbers = products.context, terms.numbers
-    h = NewSums(products, terms, state, "range", number, len(X)).block(0, X)  # 1
+    h = ForwardSums(products, terms, state, "range", number, len(X)).block(0, X)  # 1
     if h is None or transfers is None:
         return None
     end = numbers.reach if numbers.roomy else numbers.reach / 2
-    far = (np.abs(away(numbers.top_knots, centres)) > end).astype(np.uint64)
+    far = (np.abs(table_distances(numbers.top_knots, centres)) > end).astype(np.uint64)
     index, bits = numbers.top_index(h), numbers.top_bits
-    total = looked_up(products, transfers, terms.partner, index, bits, far, _RING).sum(dtype=np.uint64)  # 2 to 4
+    total = look_up_shares(products, transfers, terms.partner, index, bits, far, _RING).sum(dtype=np.uint64)  # 2 to 4
     if context.me == terms.partner:
         about = tuple(name for name in context.parties if name != context.active)
         more = allowed()
-        permit = context.channel.permit(DisclosureRecord(context.active, "losses", int(more), BITS, about=about))
-        products.send(context.active, FarCount(_RING.pack(_RING.reduce(total[None])) if more else b""), permit)  # 5
+        permit = context.channel.permit(DisclosureRecord(context.active, "losses", int(more), COUNT_BITS, about=about))
+        products.send(
+            context.active, OutOfRangeCount(_RING.pack(_RING.reduce(total[None])) if more else b""), permit
+        )  # 5
         return None
-    if not (opened := products.recv(terms.partner, FarCount).total):
+    if not (opened := products.recv(terms.partner, OutOfRangeCount).total):
         return None
-    (theirs,) = words(terms.partner, opened, _RING, (1,))  # 5
+    (theirs,) = unpack_words(terms.partner, opened, _RING, (1,))  # 5
     return int(_RING.reduce(theirs + total))

@@ -11,7 +11,7 @@ from securevfl.base.arrays import Floats
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import Integers
 from securevfl.errors import RangeError
-from securevfl.protocols.shares.fixed_point import Numbers, away
+from securevfl.protocols.shares.fixed_point import FixedPointEncoding, table_distances
 from securevfl.protocols.shares.projection import projected
 
 _DITHER = 16  # bits below f_g that random rounding looks at
@@ -23,12 +23,12 @@ _ENTRIES_AT_ONCE = 2**18  # entries of these tables
 _NEAR = 1.0  # sums at which no residual is cut off
 
 
-class LookUp:
+class ResidualTables:
     """The tables of one batch: what g is at each entry, for the label of each row. At the party with the labels."""
 
     def __init__(
         self,
-        numbers: Numbers,
+        numbers: FixedPointEncoding,
         residual: Callable[[Floats, Floats], Floats],
         y: Floats,
         least: Callable[[Floats], Floats] = np.zeros_like,
@@ -57,14 +57,14 @@ class LookUp:
 
     @staticmethod
     def _made(
-        numbers: Numbers,
+        numbers: FixedPointEncoding,
         residual: Callable[[Floats, Floats], Floats],
         targets: Floats,
         centres: Floats,
         smooth: bool,
     ) -> NDArray[np.int32]:
         """Compute the look-up tables of these targets (m, k), centred at m sums, one behind the other."""
-        knots = (away(numbers.knots, centres) + centres).T
+        knots = (table_distances(numbers.knots, centres) + centres).T
         f = knots.reshape(-1, 1)
         if smooth:
             spacing, first = 2.0**numbers.step, knots.min(axis=1)

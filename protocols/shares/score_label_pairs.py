@@ -29,52 +29,52 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.crypto.share_ring import ShareRing
-from securevfl.protocols.declared import Declared
+from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.shares import forward_sums, table_lookup
-from securevfl.protocols.shares.forward_sums import NewRows, NewSums
+from securevfl.protocols.shares.forward_sums import ColumnSource, ForwardSums
 from securevfl.protocols.shares.iteration import SharedState
-from securevfl.protocols.shares.quantizer import Levels
+from securevfl.protocols.shares.quantizer import Quantizer
 from securevfl.protocols.shares.share_products import Products
-from securevfl.protocols.shares.shares_params import Terms
-from securevfl.protocols.shares.table_lookup import looked_up
+from securevfl.protocols.shares.shares_params import SharesParams
+from securevfl.protocols.shares.table_lookup import look_up_shares
 from securevfl.protocols.shares.table_transfers import Transfers
-from securevfl.protocols.shares.word_shuffle import Shuffle, declares_shuffle, shuffled
+from securevfl.protocols.shares.word_shuffle import Shuffle, declares_shuffle, run_shuffle
 
-FEW_ROWS, FEW_ALIKE = 400, 100  # below which the others must agree by name
+MIN_PAIR_ROWS, MIN_ROWS_PER_LABEL = 400, 100  # below which the others must agree by name
 
 _TOLD = "of the rows measured, in a hidden order: the level of each sum, with a label of one bit"
 
 
-def declares_pairs() -> list[Declared]:
+def declares() -> list[MessageDeclaration]:
     """Declare what the messages reveal. Roles: active, partner, passive (any party that is neither)."""
-    return [*forward_sums.declares(), *table_lookup.declares_tables(), *declares_shuffle(_TOLD)]
+    return [*forward_sums.declares(), *table_lookup.declares_lookup(), *declares_shuffle(_TOLD)]
 
 
 @dataclass(frozen=True)
-class LevelPairs:
+class ScoreLabelPairs:
     """Rows of each output in an order of its own: sums (n x c) as levels, and whether they were marked (n x c)."""
 
     f: Floats
     marked: NDArray[np.bool_]
 
 
-class Marked(NamedTuple):
+class PairInputs(NamedTuple):
     """What the active party puts to the sums of rows: marks y (n x c), and what is taken off (n x c), if anything."""
 
     marks: NDArray[np.bool_]
     less: Floats | None
 
 
-def pairs(
+def open_pairs(
     products: Products,
     shuffle: Shuffle | None,
-    terms: Terms,
+    terms: SharesParams,
     state: SharedState,
-    X: NewRows,
-    levels: Levels,
-    marked: Marked | None = None,
+    X: ColumnSource,
+    levels: Quantizer,
+    marked: PairInputs | None = None,
     tops: Transfers | None = None,
-) -> LevelPairs | None:
+) -> ScoreLabelPairs | None:
     """One party's side, with its columns X (n x d); the pairs at the active party, None elsewhere.
 
     shuffle: at the two holders, one that nobody has used, of blocks of n words for each output. state: measured once in
@@ -83,7 +83,7 @@ def pairs(
     another size.
     """
     context, numbers, ring = products.context, terms.numbers, ShareRing(terms.numbers.bits)
-    h = NewSums(products, terms, state, "measure", state.visits, len(X)).block(0, X)  # 1
+    h = ForwardSums(products, terms, state, "measure", state.visits, len(X)).block(0, X)  # 1
     if h is None or shuffle is None:
         return None
     if marked is not None and marked.less is not None:
@@ -91,7 +91,7 @@ def pairs(
             h - ring.of(np.rint(np.ldexp(marked.less, numbers.f_x + numbers.f_theta)).astype(np.int64))
         )  # 1
     if tops is not None:
-        moves = looked_up(
+        moves = look_up_shares(
             products,
             tops,
             terms.partner,
@@ -105,8 +105,8 @@ def pairs(
     if marked is not None:
         own |= marked.marks.astype(np.uint64)  # 2
     peer = terms.partner if context.me == context.active else context.active
-    words = shuffled(context, peer, shuffle, own.T.ravel())  # 3
+    words = run_shuffle(context, peer, shuffle, own.T.ravel())  # 3
     if words is None:
         return None
     found = words.reshape(h.shape[1], h.shape[0]).T
-    return LevelPairs(levels.sums(found >> np.uint64(1)), (found & np.uint64(1)).astype(bool))
+    return ScoreLabelPairs(levels.sums(found >> np.uint64(1)), (found & np.uint64(1)).astype(bool))

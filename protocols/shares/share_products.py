@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.roles import ACTIVE, PARTNER, PASSIVE
-from securevfl.crypto.batch_cache import Shelf
+from securevfl.crypto.batch_cache import BatchCache
 from securevfl.crypto.key_agreement import KeyPair
 from securevfl.crypto.key_derivation import encode_context
 from securevfl.crypto.share_ring import Integers, ShareRing, Words
@@ -36,11 +36,11 @@ from securevfl.crypto.share_scheme import (
     common_coin,
 )
 from securevfl.errors import ProtocolError
-from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.party_context import PartyContext
-from securevfl.protocols.shares.product_work import Elsewhere, Work
-from securevfl.runtime.channel import DisclosurePermit
+from securevfl.protocols.shares.product_work import ProductExecutor, RemoteFactor
 from securevfl.runtime.codec import M, Message
+from securevfl.runtime.disclosure_gate import DisclosurePermit
 
 Evaluators = Mapping[str, ShareEvaluator]  # under the keys of the holders named
 Factors = Callable[[int], Integers]  # by batch
@@ -60,14 +60,14 @@ class HolderKeys(Message, frozen=True):
     publics: tuple[bytes, ...]
 
 
-class Query(Message, frozen=True):
+class ProductQuery(Message, frozen=True):
     """[[V]] for the factor of one batch."""
 
     batch: int
     ciphertext: bytes
 
 
-class Answer(Message, frozen=True):
+class ProductReply(Message, frozen=True):
     """The message with the product W^T V, masked, that the holder opens."""
 
     batch: int
@@ -78,18 +78,18 @@ ROLES = ACTIVE, PARTNER, PASSIVE
 PAIRS = [(one, other) for one in ROLES for other in ROLES if one != other or one == PASSIVE]  # several of these
 
 
-def declares() -> list[Declared]:
+def declares() -> list[MessageDeclaration]:
     """Declare what the messages reveal. Roles: active, partner, passive (any party that is neither)."""
-    made = [Declared(ProductGreeting, *pair, Reveal("public")) for pair in PAIRS]
+    made = [MessageDeclaration(ProductGreeting, *pair, Reveal("public")) for pair in PAIRS]
     for holder, other in PAIRS:
         if holder != PASSIVE:
-            made.append(Declared(HolderKeys, holder, other, Reveal("public")))
-            made.append(Declared(Query, holder, other, Reveal("ciphertext", holder)))
-            made.append(Declared(Answer, other, holder, Reveal("uniform")))
+            made.append(MessageDeclaration(HolderKeys, holder, other, Reveal("public")))
+            made.append(MessageDeclaration(ProductQuery, holder, other, Reveal("ciphertext", holder)))
+            made.append(MessageDeclaration(ProductReply, other, holder, Reveal("uniform")))
     return made
 
 
-def words(name: str, data: bytes, ring: ShareRing, shape: tuple[int, ...], what: str = "shares") -> Words:
+def unpack_words(name: str, data: bytes, ring: ShareRing, shape: tuple[int, ...], what: str = "shares") -> Words:
     """Elements of this shape that a party has sent. ProtocolError if they are of another length."""
     size = ring.size(int(np.prod(shape)))
     if len(data) != size:
@@ -99,7 +99,7 @@ def words(name: str, data: bytes, ring: ShareRing, shape: tuple[int, ...], what:
     return ring.unpack(data, shape)
 
 
-def asked_places(name: str, data: bytes, rows: int, entries: int) -> NDArray[np.uint8]:
+def read_offsets(name: str, data: bytes, rows: int, entries: int) -> NDArray[np.uint8]:
     """Read the places of so many rows' tables that a party asks from on. ProtocolError if they are something else."""
     places = np.frombuffer(data, np.uint8)
     if len(places) != rows or (places >= entries).any():
@@ -162,13 +162,13 @@ class Products:
                 found[name] = meter("keygen", make)
         return holders, list(evaluators)
 
-    def work(self, seconds: float) -> Work:
+    def work(self, seconds: float) -> ProductExecutor:
         """Choose where products of about so many seconds on one core are computed."""
-        return Work(self.context.meter, self.scheme, seconds)
+        return ProductExecutor(self.context.meter, self.scheme, seconds)
 
     def ask(
         self,
-        work: Work,
+        work: ProductExecutor,
         names: Collection[str],
         holder: ShareHolder,
         vectors: Mapping[int, Words],
@@ -183,16 +183,16 @@ class Products:
         calls = (work.encrypting(holder, V, columns(batch), uses) for batch, V in vectors.items())
         for batch, ciphertext in zip(vectors, work.in_order("encrypt", calls), strict=True):
             for name in names:
-                self.send(name, Query(batch, ciphertext))  # 2
+                self.send(name, ProductQuery(batch, ciphertext))  # 2
 
     def answer(
         self,
-        work: Work,
+        work: ProductExecutor,
         evaluators: Evaluators,
         batches: Mapping[int, int],
-        factor: Callable[[int], Integers | Elsewhere],
+        factor: Callable[[int], Integers | RemoteFactor],
         *,
-        shelf: Shelf | None = None,
+        shelf: BatchCache | None = None,
         sealed: Sealed | None = None,
         apart: bool = False,
     ) -> dict[int, Words]:
@@ -205,7 +205,7 @@ class Products:
         asked = [(batch, name) for batch in batches for name in evaluators]
         total: dict[int, Words] = {}
         results = (
-            self._elsewhere(work, evaluators, asked, cast(Callable[[int], Elsewhere], factor), sealed or self._query)
+            self._elsewhere(work, evaluators, asked, cast(Callable[[int], RemoteFactor], factor), sealed or self._query)
             if apart
             else self._products(work, evaluators, asked, cast(Factors, factor), shelf, sealed or self._query)
         )
@@ -215,21 +215,21 @@ class Products:
                     f"{name}: a query of {batches[batch]} vectors about batch {batch} was expected, one of "
                     f"{share.shape[1]} came; do both run the same job?"
                 )
-            self.send(name, Answer(batch, masked))  # 3
+            self.send(name, ProductReply(batch, masked))  # 3
             total[batch] = share if batch not in total else self._ring.reduce(total[batch] + share)
         return total
 
     def _elsewhere(
         self,
-        work: Work,
+        work: ProductExecutor,
         evaluators: Evaluators,
         asked: Sequence[tuple[int, str]],
-        factor: Callable[[int], Elsewhere],
+        factor: Callable[[int], RemoteFactor],
         sealed: Sealed,
     ) -> Iterator[tuple[bytes, Words]]:
         """Hide here what workers multiply, which have neither key nor mask."""
 
-        def call(evaluator: ShareEvaluator, W: Elsewhere, query: bytes) -> Callable[[], tuple[bytes, Words]]:
+        def call(evaluator: ShareEvaluator, W: RemoteFactor, query: bytes) -> Callable[[], tuple[bytes, Words]]:
             came = W.multiply(self.scheme, query)
             return lambda: evaluator.hide(query, W.shape[1], came())
 
@@ -238,11 +238,11 @@ class Products:
 
     def _products(
         self,
-        work: Work,
+        work: ProductExecutor,
         evaluators: Evaluators,
         asked: Sequence[tuple[int, str]],
         factor: Factors,
-        shelf: Shelf | None,
+        shelf: BatchCache | None,
         sealed: Sealed,
     ) -> Iterator[tuple[bytes, Words]]:
         if work.away:
@@ -268,11 +268,11 @@ class Products:
 
     def _in_threads(
         self,
-        work: Work,
+        work: ProductExecutor,
         evaluators: Evaluators,
         batches: Collection[int],
         factor: Factors,
-        shelf: Shelf | None,
+        shelf: BatchCache | None,
         sealed: Sealed,
     ) -> Iterator[tuple[bytes, Words]]:
         """Compute the products of each batch in one piece, so that they share its plaintexts."""
@@ -296,10 +296,10 @@ class Products:
                 shelf.put(batch, prepared)
 
     def opened(
-        self, work: Work, holder: ShareHolder, name: str, shapes: Mapping[int, tuple[int, int]]
+        self, work: ProductExecutor, holder: ShareHolder, name: str, shapes: Mapping[int, tuple[int, int]]
     ) -> dict[int, Words]:
         """Open what a party has answered: the holder's shares, by batch. ProtocolError if one is of another shape."""
-        calls = (work.opening(holder, self._of(name, batch, self.recv(name, Answer))) for batch in shapes)
+        calls = (work.opening(holder, self._of(name, batch, self.recv(name, ProductReply))) for batch in shapes)
         found: dict[int, Words] = {}
         for (batch, shape), share in zip(shapes.items(), work.in_order("decrypt", calls), strict=True):
             if share.shape != shape:
@@ -310,9 +310,9 @@ class Products:
         return found
 
     def _query(self, name: str, batch: int) -> bytes:
-        return self._of(name, batch, self.recv(name, Query))
+        return self._of(name, batch, self.recv(name, ProductQuery))
 
-    def _of(self, name: str, batch: int, message: Query | Answer) -> bytes:
+    def _of(self, name: str, batch: int, message: ProductQuery | ProductReply) -> bytes:
         if message.batch != batch:
             raise ProtocolError(
                 f"{name}: {type(message).__name__} about batch {batch} was expected, one about {message.batch} came; "

@@ -7,13 +7,13 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from securevfl.protocols.declared import MessageProtocol
 from securevfl.protocols.engines import Library
-from securevfl.protocols.shares.fixed_point import Numbers
-from securevfl.protocols.shares.quantizer import Levels
+from securevfl.protocols.message_protocol import MessageProtocol
+from securevfl.protocols.shares.fixed_point import FixedPointEncoding
+from securevfl.protocols.shares.quantizer import Quantizer
 
-LEAST_COVERED = 16.0  # sums that levels tell, on either side
-FEWEST_BITS = 4  # of a score that is told coarser than the job asks
+MIN_COVERED_SUM = 16.0  # sums that levels tell, on either side
+MIN_SCORE_BITS = 4  # of a score that is told coarser than the job asks
 
 
 class Shares(MessageProtocol):
@@ -84,26 +84,26 @@ class Shares(MessageProtocol):
         """log2 of the distance between two entries, of a loss with this spacing (`securevfl.models.loss.Loss`)."""
         return math.frexp(spacing if self.step is None else self.step)[1] - 1
 
-    def metrics_levels(self, numbers: Numbers, *, classifies: bool) -> Levels:
+    def metrics_levels(self, numbers: FixedPointEncoding, *, classifies: bool) -> Quantizer:
         """Return the levels that metrics are taken of."""
         step = self.metrics_step if self.metrics_step is not None else 2.0**-4 if classifies else 2.0**-6
-        covered = max(LEAST_COVERED, 2.0 ** (numbers.table_bits - 1 + numbers.step))
-        return Levels.over(numbers, step, covered if self.metrics_range is None else self.metrics_range)
+        covered = max(MIN_COVERED_SUM, 2.0 ** (numbers.table_bits - 1 + numbers.step))
+        return Quantizer.over(numbers, step, covered if self.metrics_range is None else self.metrics_range)
 
-    def score_levels(self, spacing: float) -> Levels:
+    def score_levels(self, spacing: float) -> Quantizer:
         """Return the levels that are told of new rows, over all sums that the table covers and 16 at least; spacing: as
         `step_bits`."""
-        reach = max(self.table_bits - 1 + self.step_bits(spacing), int(math.log2(LEAST_COVERED)))  # log2
+        reach = max(self.table_bits - 1 + self.step_bits(spacing), int(math.log2(MIN_COVERED_SUM)))  # log2
         finest = math.frexp(self.score_step)[1] - 1
         bits = max(3, 1 + reach - finest)
         bits = bits if self.score_bits is None else min(bits, self.score_bits)
-        return Levels(1 + reach - bits, bits)
+        return Quantizer(1 + reach - bits, bits)
 
-    def allowed_levels(self, spacing: float, most: float) -> Levels:
+    def allowed_levels(self, spacing: float, most: float) -> Quantizer:
         """Return the levels that whoever rounds tells, where its columns allow `most` bits of a score: those of the job
         if that names their bits or they are too few to be of use."""
         levels = self.score_levels(spacing)
-        if self.score_bits is not None or not FEWEST_BITS <= most < levels.bits:
+        if self.score_bits is not None or not MIN_SCORE_BITS <= most < levels.bits:
             return levels
         bits = int(most)
-        return Levels(levels.step + levels.bits - bits, bits)
+        return Quantizer(levels.step + levels.bits - bits, bits)

@@ -8,10 +8,10 @@ from functools import cached_property
 from typing import NamedTuple
 
 from securevfl.errors import ConfigError
-from securevfl.protocols.shares.fixed_point import Numbers
+from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 from securevfl.protocols.shares.update_rules import LinearRule
 
-BLOCK = 1 << 14  # rows
+ROWS_PER_BLOCK = 1 << 14  # rows
 
 
 class RowBlock(NamedTuple):
@@ -28,7 +28,7 @@ class RowBlock(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Terms:
+class SharesParams:
     """What the parties of a training on shares have agreed: sizes and the rule.
 
     `rows` are the batches' n, by number; `columns` the parties' d, by name; `outputs` is c; `chunks` is how many chunks
@@ -36,7 +36,7 @@ class Terms:
     `block` how many rows a block has.
     """
 
-    numbers: Numbers
+    numbers: FixedPointEncoding
     rows: tuple[int, ...]
     columns: Mapping[str, int]
     partner: str
@@ -44,7 +44,7 @@ class Terms:
     outputs: int = 1
     chunks: int = 1
     intercept: str = ""
-    block: int = BLOCK
+    block: int = ROWS_PER_BLOCK
 
     @cached_property
     def pieces(self) -> tuple[RowBlock, ...]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from securevfl.crypto.share_scheme import ShareScheme
 from securevfl.protocols.party_context import PartyContext
-from securevfl.protocols.shares.fixed_point import Numbers
+from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 from securevfl.protocols.shares.share_products import Products
 from securevfl.protocols.shares.table_transfers import BaseTransfers, Transfers
 
 
-class Met:
+class SharesSession:
     """One party's end. Nothing is sent before it is asked for, by all parties at the same point."""
 
     def __init__(
@@ -22,7 +22,7 @@ class Met:
         context: PartyContext,
         partner: str,
         scheme: ShareScheme,
-        numbers: Numbers,
+        numbers: FixedPointEncoding,
         base: BaseTransfers | None = None,
     ) -> None:
         """Keep what it is made of. base: at a holder, those of this session where another conversation has them too."""

@@ -22,14 +22,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from securevfl.base.files import append_whole, make_private
+from securevfl.base.files import append_atomic, make_private_folder
 from securevfl.errors import ConfigError, ProtocolError
 from securevfl.protocols.shares.preprocessing_store import NAME_BYTES
 
 Digest = Any  # what hashlib makes
 
 
-class SpentNames:
+class SpentChunks:
     """The names in a file, or without a path those of this object.
 
     StorageError if the file cannot be written, ConfigError if it is damaged.
@@ -56,7 +56,7 @@ class SpentNames:
                 )
             if file is not None and self._path is not None:
                 os.ftruncate(file, end)  # of what was cut off nothing was told
-                append_whole(file, _line(before, name.hex().encode()) + b"\n", self._path)
+                append_atomic(file, _line(before, name.hex().encode()) + b"\n", self._path)
             self._names.add(name.hex())
 
     def _take_in(self, file: int | None) -> tuple[Digest, int]:
@@ -93,7 +93,7 @@ class SpentNames:
         if self._path is None:
             yield None
             return
-        make_private(self._path.parent)
+        make_private_folder(self._path.parent)
         file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)  # falls with the process

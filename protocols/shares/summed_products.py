@@ -15,16 +15,16 @@ import numpy as np
 
 from securevfl.base.roles import ACTIVE, PARTNER
 from securevfl.crypto.share_ring import Integers, ShareRing, Words
-from securevfl.protocols.declared import Declared
+from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.shares import share_products
 from securevfl.protocols.shares.share_products import Products
 from securevfl.protocols.shares.share_schemes import SHARE_SCHEMES
 
-STRETCH = 16_384  # rows of one product
+ROWS_PER_SUMMED_PRODUCT = 16_384  # rows of one product
 
 
-def declares() -> list[Declared]:
+def declares() -> list[MessageDeclaration]:
     """Declare what the messages reveal. Roles: active (who asks) and partner."""
     roles = {ACTIVE, PARTNER}
     return [each for each in share_products.declares() if {each.sender, each.receiver} == roles]
@@ -40,13 +40,13 @@ def summed_products(
     """
     ring, asks = ShareRing(bits), context.me == context.active
     (peer,) = context.roles.others(context.me)
-    products = Products(context, context.roles.the(PARTNER), SHARE_SCHEMES["own"](bits))
+    products = Products(context, context.roles.only(PARTNER), SHARE_SCHEMES["own"](bits))
     products.meet()
     holders, (evaluators,) = products.keys(0, (purpose,))
     mine, totals = [own.shape[1] for own in blocks], [np.zeros((1, 1), np.uint64) for _ in blocks]
     wide = max(widths) if asks else max(mine)  # of X_B
-    for start in range(0, len(blocks[0]), STRETCH):
-        at = {start + k: own[start : start + STRETCH] for k, own in enumerate(blocks)}
+    for start in range(0, len(blocks[0]), ROWS_PER_SUMMED_PRODUCT):
+        at = {start + k: own[start : start + ROWS_PER_SUMMED_PRODUCT] for k, own in enumerate(blocks)}
         n = len(at[start])
         work = products.work(len(at) * products.scheme.seconds(n, max(mine) if asks else max(widths), wide))
         if asks:

@@ -7,14 +7,14 @@ from numpy.typing import NDArray
 
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing, Words
-from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.shares import table_transfers
-from securevfl.protocols.shares.share_products import Products, asked_places, words
+from securevfl.protocols.shares.share_products import Products, read_offsets, unpack_words
 from securevfl.protocols.shares.table_transfers import Transfers
 from securevfl.runtime.codec import Message
 
 
-class EntryPlaces(Message, frozen=True):
+class TableOffsets(Message, frozen=True):
     """A byte for each row and output."""
 
     places: bytes
@@ -26,16 +26,16 @@ class MaskedEntries(Message, frozen=True):
     entries: bytes
 
 
-def declares_tables() -> list[Declared]:
-    """Declare what the messages of `looked_up` reveal."""
+def declares_lookup() -> list[MessageDeclaration]:
+    """Declare what the messages of `look_up_shares` reveal."""
     return [
         *table_transfers.declares(),
-        Declared(EntryPlaces, "partner", "active", Reveal("uniform"), structured=True),
-        Declared(MaskedEntries, "active", "partner", Reveal("uniform")),
+        MessageDeclaration(TableOffsets, "partner", "active", Reveal("uniform"), structured=True),
+        MessageDeclaration(MaskedEntries, "active", "partner", Reveal("uniform")),
     ]
 
 
-def looked_up(
+def look_up_shares(
     products: Products,
     transfers: Transfers,
     partner: str,
@@ -54,12 +54,12 @@ def looked_up(
     (stored,) = transfers.made([places.size])  # 2
     if context.me == partner:
         chi, pad = table_transfers.chosen(stored, ring)
-        products.send(context.active, EntryPlaces(((places - chi) & np.uint8(entries - 1)).tobytes()))  # 3
+        products.send(context.active, TableOffsets(((places - chi) & np.uint8(entries - 1)).tobytes()))  # 3
         shape = (entries, places.size)
-        masked = words(context.active, products.recv(context.active, MaskedEntries).entries, ring, shape)  # 4
+        masked = unpack_words(context.active, products.recv(context.active, MaskedEntries).entries, ring, shape)  # 4
         return ring.reduce(masked[chi, np.arange(places.size)] + pad).reshape(index.shape)
     assert table is not None, "it is the active party's"
-    asked = asked_places(partner, products.recv(partner, EntryPlaces).places, places.size, entries)  # 3
+    asked = read_offsets(partner, products.recv(partner, TableOffsets).places, places.size, entries)  # 3
     mask = ring.uniform(Prg.fresh("masks of entries"), places.size)
     at = (places + asked + np.arange(entries, dtype=np.uint8)[:, None]) & np.uint8(entries - 1)
     masked = np.take_along_axis(table.reshape(entries, -1), at, axis=0) - mask - table_transfers.pads(stored, ring)

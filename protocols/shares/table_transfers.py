@@ -29,9 +29,9 @@ from securevfl.crypto.key_derivation import derive_key
 from securevfl.crypto.secret import Secret
 from securevfl.crypto.share_ring import ShareRing, Words
 from securevfl.crypto.transfers import base_transfers, ot_extension
-from securevfl.crypto.transfers.ot_extension import COLUMNS, Chooser, Offered, RowOfferer
+from securevfl.crypto.transfers.ot_extension import BASE_TRANSFERS, OtReceiver, OtSender, SenderBlock
 from securevfl.errors import ProtocolError
-from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.party_context import PartyContext
 from securevfl.runtime.codec import Message
 
@@ -56,12 +56,12 @@ class TransferCorrections(Message, frozen=True):
     columns: bytes
 
 
-def declares() -> list[Declared]:
+def declares() -> list[MessageDeclaration]:
     """Declare what the messages of the transfers reveal."""
     return [
-        Declared(TransferOffer, "partner", "active", Reveal("public")),
-        Declared(TransferChoices, "active", "partner", Reveal("uniform"), structured=True),
-        Declared(TransferCorrections, "partner", "active", Reveal("uniform")),
+        MessageDeclaration(TransferOffer, "partner", "active", Reveal("public")),
+        MessageDeclaration(TransferChoices, "active", "partner", Reveal("uniform"), structured=True),
+        MessageDeclaration(TransferCorrections, "partner", "active", Reveal("uniform")),
     ]
 
 
@@ -83,17 +83,17 @@ class BaseTransfers(Secret):
             return
         if context.me == context.active:
             self._secret, choices = ot_extension.fresh_secret()
-            points, seeds = base_transfers.choose(
+            points, seeds = base_transfers.receive_keys(
                 channel.recv(peer, TransferOffer, context.subchannel).public, choices
             )  # 0
             channel.send(peer, TransferChoices(points), context.subchannel)  # 0
             self._seeds = [(seed,) for seed in seeds]
             return
-        offerer = base_transfers.Offerer()
+        offerer = base_transfers.BaseSender()
         channel.send(peer, TransferOffer(offerer.offer), context.subchannel)  # 0
         points = channel.recv(peer, TransferChoices, context.subchannel).points  # 0
-        if len(points) != COLUMNS * base_transfers.POINT_BYTES:
-            raise ProtocolError(f"{peer} was expected to send {COLUMNS} choices, {len(points)} bytes came")
+        if len(points) != BASE_TRANSFERS * base_transfers.EDWARDS_POINT_BYTES:
+            raise ProtocolError(f"{peer} was expected to send {BASE_TRANSFERS} choices, {len(points)} bytes came")
         self._seeds = list(offerer.pairs(points))
 
     def transfers(self, context: PartyContext, purpose: str, coin: bytes, bits: int) -> Transfers:
@@ -104,9 +104,11 @@ class BaseTransfers(Secret):
         self.meet()
         seeds = [tuple(derived_seed(seed, context.subchannel, purpose) for seed in pair) for pair in self._seeds]
         if context.me == context.active:
-            offerer = RowOfferer(self._secret, [seed for (seed,) in seeds], coin, bits)
+            offerer = OtSender(self._secret, [seed for (seed,) in seeds], coin, bits)
             return ActiveTransfers(context, self._peer, offerer)
-        return PartnerTransfers(context, self._peer, Chooser([(first, second) for first, second in seeds], coin, bits))
+        return PartnerTransfers(
+            context, self._peer, OtReceiver([(first, second) for first, second in seeds], coin, bits)
+        )
 
 
 def derived_seed(seed: bytes, subchannel: str, purpose: str) -> bytes:
@@ -126,7 +128,7 @@ class Transfers(ABC):
 class ActiveTransfers(Transfers):
     """The active party's end of the transfers, which offers the rows."""
 
-    def __init__(self, context: PartyContext, peer: str, offerer: RowOfferer) -> None:
+    def __init__(self, context: PartyContext, peer: str, offerer: OtSender) -> None:
         self._context, self._peer, self._offerer = context, peer, offerer
 
     def made(self, rows: Sequence[int]) -> Iterator[tuple[bytes, ...]]:
@@ -142,7 +144,7 @@ class ActiveTransfers(Transfers):
 class PartnerTransfers(Transfers):
     """The partner's end of the transfers, which chooses entries of the rows."""
 
-    def __init__(self, context: PartyContext, peer: str, chooser: Chooser) -> None:
+    def __init__(self, context: PartyContext, peer: str, chooser: OtReceiver) -> None:
         self._context, self._peer, self._chooser = context, peer, chooser
 
     def made(self, rows: Sequence[int]) -> Iterator[tuple[bytes, ...]]:
@@ -158,7 +160,7 @@ class PartnerTransfers(Transfers):
 
 def pads(stored: tuple[bytes, ...], ring: ShareRing) -> Words:
     """All pads (2^b x rows) of a visit, from what the active party has stored."""
-    offered = Offered.restored(stored)
+    offered = SenderBlock.restored(stored)
     found = offered.pads(0, offered.rows)
     found &= ring.mask
     return found

@@ -61,7 +61,7 @@ class Descent(LinearRule):
 
 
 @dataclass(frozen=True)
-class Paced(LinearRule):
+class ScheduledDescent(LinearRule):
     """theta -= r_t u with step sizes that are fixed ahead, and a decay of all weights at the end of every epoch.
 
     rates: r_t, of the step size in W, by visit; all 1 if empty. decays: what an epoch leaves of the weights, by epoch;

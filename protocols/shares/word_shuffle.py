@@ -31,18 +31,18 @@ from numpy.typing import NDArray
 
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing, Words
-from securevfl.crypto.transfers.ot_extension import Offered
-from securevfl.crypto.transfers.switch_network import SwitchNetwork, network
+from securevfl.crypto.transfers.ot_extension import SenderBlock
+from securevfl.crypto.transfers.switch_network import SwitchNetwork, switch_network
 from securevfl.errors import ProtocolError
-from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.shares import table_transfers
-from securevfl.protocols.shares.share_products import words
+from securevfl.protocols.shares.share_products import unpack_words
 from securevfl.protocols.shares.table_transfers import Transfers
-from securevfl.runtime.channel import DisclosingMessage, DisclosureRecord
 from securevfl.runtime.codec import Message
+from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecord
 
-MOST_BITS = 32  # of a word: a pad of 64 bits holds two
+MAX_WORD_BITS = 32  # of a word: a pad of 64 bits holds two
 
 _HALF = np.uint64(32)
 
@@ -71,14 +71,14 @@ class ShuffledWords(DisclosingMessage, frozen=True):
     words: bytes
 
 
-def declares_shuffle(told: str) -> list[Declared]:
+def declares_shuffle(told: str) -> list[MessageDeclaration]:
     """Declare what the messages reveal. Roles: active, partner. told: what the words are."""
     return [
         *table_transfers.declares(),
-        Declared(SwitchSettings, "partner", "active", Reveal("uniform"), structured=True),
-        Declared(SwitchWords, "active", "partner", Reveal("uniform")),
-        Declared(MaskedWords, "active", "partner", Reveal("uniform")),
-        Declared(ShuffledWords, "partner", "active", Reveal("output", told)),
+        MessageDeclaration(SwitchSettings, "partner", "active", Reveal("uniform"), structured=True),
+        MessageDeclaration(SwitchWords, "active", "partner", Reveal("uniform")),
+        MessageDeclaration(MaskedWords, "active", "partner", Reveal("uniform")),
+        MessageDeclaration(ShuffledWords, "partner", "active", Reveal("output", told)),
     ]
 
 
@@ -105,14 +105,14 @@ class Shuffle:
         self._spent = True
 
 
-def prepared(
+def prepare_shuffle(
     context: PartyContext, peer: str, transfers: Transfers, rows: int, bits: int, *, blocks: int = 1
 ) -> Shuffle:
     """One holder's side of a shuffle to come, of blocks of so many rows; both call it at the same point.
 
     peer: the other holder. transfers: of two entries. bits: k, of a word, up to MOST_BITS.
     """
-    ring, switched = ShareRing(bits), network(rows, blocks)
+    ring, switched = ShareRing(bits), switch_network(rows, blocks)
     (stored,) = transfers.made([switched.switches])  # 1
     if context.me == context.active:
         return _offered(context, peer, ring, switched, stored)
@@ -122,11 +122,11 @@ def prepared(
         peer, SwitchSettings(np.packbits(settings ^ chi, bitorder="little").tobytes()), context.subchannel
     )  # 2
     data = context.channel.recv(peer, SwitchWords, context.subchannel).words  # 3
-    crossing = words(peer, data, ring, (2, switched.switches)) * settings
+    crossing = unpack_words(peer, data, ring, (2, switched.switches)) * settings
     return Shuffle(ring, switched, settings=settings, added=ring.reduce(_halves(pad) + crossing))
 
 
-def shuffled(context: PartyContext, peer: str, shuffle: Shuffle, own: Words) -> Words | None:
+def run_shuffle(context: PartyContext, peer: str, shuffle: Shuffle, own: Words) -> Words | None:
     """Shuffle both holders' words: return their sums (rows,) in a hidden order at the active party, None at its
     partner.
 
@@ -137,9 +137,9 @@ def shuffled(context: PartyContext, peer: str, shuffle: Shuffle, own: Words) -> 
     if shuffle.settings is None or shuffle.added is None:
         assert shuffle.entering is not None and shuffle.leaving is not None, "it is the active party's"  # noqa: PT018
         channel.send(peer, MaskedWords(ring.pack(ring.reduce(own - shuffle.entering))), context.subchannel)  # 4
-        left = words(peer, channel.recv(peer, ShuffledWords, context.subchannel).words, ring, own.shape)  # 5
+        left = unpack_words(peer, channel.recv(peer, ShuffledWords, context.subchannel).words, ring, own.shape)  # 5
         return ring.reduce(left + shuffle.leaving)
-    value = words(peer, channel.recv(peer, MaskedWords, context.subchannel).words, ring, own.shape) + own  # 4
+    value = unpack_words(peer, channel.recv(peer, MaskedWords, context.subchannel).words, ring, own.shape) + own  # 4
     start = 0
     for first, second in shuffle.network.layers:
         at = slice(start, start := start + len(first))
@@ -156,7 +156,7 @@ def _offered(
     context: PartyContext, peer: str, ring: ShareRing, switched: SwitchNetwork, stored: tuple[bytes, ...]
 ) -> Shuffle:
     """Run the active party's side of steps 2 and 3."""
-    offered, count = Offered.restored(stored), switched.switches
+    offered, count = SenderBlock.restored(stored), switched.switches
     data = context.channel.recv(peer, SwitchSettings, context.subchannel).bits  # 2
     if len(data) != -(-count // 8):
         raise ProtocolError(

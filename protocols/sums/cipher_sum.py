@@ -26,12 +26,14 @@ from securevfl.base.roles import COLLECTOR, CONTRIBUTOR
 from securevfl.crypto.scheme import Adder, AdditiveScheme, SumHolder
 from securevfl.crypto.sum_trees import SumTree
 from securevfl.errors import ProtocolError
-from securevfl.protocols.declared import Circle, Declared, Phases, Reveal, Space
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.engines import ENGINES, AnyEngine, Ckks, Encrypted
+from securevfl.protocols.number_spaces import Circle, Phases, Space
 from securevfl.protocols.party_context import PartyContext
-from securevfl.protocols.sums.base import TOTAL, SumProtocol, SumRole, one_pass, part_of_sum
-from securevfl.runtime.channel import DisclosingMessage
+from securevfl.protocols.sums.base import TOTAL, SumProtocol, SumRole, part_of_sum
+from securevfl.protocols.sums.topologies import one_pass
 from securevfl.runtime.codec import Message
+from securevfl.runtime.disclosure_gate import DisclosingMessage
 
 
 class SumKey(Message, frozen=True):
@@ -73,11 +75,11 @@ class CipherSum(Encrypted, SumProtocol):
         """Return the tree of passive parties 0..passives-1 along which the sum is made; its root is the head."""
         return one_pass(self.topology, passives)
 
-    def declares(self, contributors: Sequence[str]) -> list[Declared]:
+    def declares(self, contributors: Sequence[str]) -> list[MessageDeclaration]:
         return [
-            Declared(SumKey, COLLECTOR, CONTRIBUTOR, Reveal("public")),
-            Declared(PartialSum, CONTRIBUTOR, CONTRIBUTOR, Reveal("ciphertext", COLLECTOR)),
-            Declared(PartialSum, CONTRIBUTOR, COLLECTOR, TOTAL),
+            MessageDeclaration(SumKey, COLLECTOR, CONTRIBUTOR, Reveal("public")),
+            MessageDeclaration(PartialSum, CONTRIBUTOR, CONTRIBUTOR, Reveal("ciphertext", COLLECTOR)),
+            MessageDeclaration(PartialSum, CONTRIBUTOR, COLLECTOR, TOTAL),
         ]
 
     def coalitions(self, parties: Sequence[str]) -> dict[str, frozenset[str]]:
@@ -120,8 +122,8 @@ class CipherAdder(SumRole):
         self._adder: Adder = scheme.adder(self._channel.recv(context.collector, SumKey, context.subchannel).key)  # 0
 
     def contribute(self, values: Floats | Phases, space: Space) -> None:
-        octets = self._adder.size(values.size, terms=self._terms)
-        permit = part_of_sum(self._context, values, space, octets=octets)
+        max_bytes = self._adder.size(values.size, terms=self._terms)
+        permit = part_of_sum(self._context, values, space, max_bytes=max_bytes)
         if isinstance(space, Circle):
             steps = np.asarray(values).astype(np.int32 if space.bits == 32 else np.int16)  # wraps to [-pi, pi)
             v, bound = steps.astype(np.float64), 2.0 ** (space.bits - 1)

@@ -28,20 +28,13 @@ from securevfl.base.roles import COLLECTOR, CONTRIBUTOR
 from securevfl.crypto.key_agreement import KeyPair
 from securevfl.crypto.prg import Prg
 from securevfl.errors import ConfigError, ProtocolError
-from securevfl.protocols.declared import Declared, Phases, Reveal, Space
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
+from securevfl.protocols.number_spaces import Phases, Space
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.sums.base import TOTAL, SumProtocol, SumRole, part_of_sum
-from securevfl.protocols.sums.sum_masks import (
-    Residues,
-    SumPublic,
-    exchange_keys,
-    from_residues,
-    pack,
-    residue_type,
-    to_residues,
-    unpack,
-)
-from securevfl.runtime.channel import DisclosingMessage
+from securevfl.protocols.sums.mask_keys import SumPublic, exchange_keys
+from securevfl.protocols.sums.residues import Residues, from_residues, pack, residue_type, to_residues, unpack
+from securevfl.runtime.disclosure_gate import DisclosingMessage
 
 
 class PairMasked(DisclosingMessage, frozen=True):
@@ -69,10 +62,10 @@ class PairwiseSum(SumProtocol):
             )
         return PairwiseCollector(context) if context.me == context.collector else PairwiseMember(context)
 
-    def declares(self, contributors: Sequence[str]) -> list[Declared]:
+    def declares(self, contributors: Sequence[str]) -> list[MessageDeclaration]:
         return [
-            Declared(SumPublic, CONTRIBUTOR, CONTRIBUTOR, Reveal("public")),
-            Declared(PairMasked, CONTRIBUTOR, COLLECTOR, TOTAL),
+            MessageDeclaration(SumPublic, CONTRIBUTOR, CONTRIBUTOR, Reveal("public")),
+            MessageDeclaration(PairMasked, CONTRIBUTOR, COLLECTOR, TOTAL),
         ]
 
     def coalitions(self, parties: Sequence[str]) -> dict[str, frozenset[str]]:

@@ -33,12 +33,14 @@ from securevfl.base.arrays import Floats
 from securevfl.base.roles import COLLECTOR, CONTRIBUTOR
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.sum_trees import SumTree, smallest_coalition
-from securevfl.protocols.declared import Declared, Phases, Reveal, Space
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
+from securevfl.protocols.number_spaces import Phases, Space
 from securevfl.protocols.party_context import PartyContext
-from securevfl.protocols.sums.base import TOTAL, SumProtocol, SumRole, Topology, part_of_sum, two_passes
-from securevfl.protocols.sums.sum_masks import Residues, from_residues, pack, residue_type, to_residues, unpack
-from securevfl.runtime.channel import DisclosingMessage, DisclosurePermit
+from securevfl.protocols.sums.base import TOTAL, SumProtocol, SumRole, part_of_sum
+from securevfl.protocols.sums.residues import Residues, from_residues, pack, residue_type, to_residues, unpack
+from securevfl.protocols.sums.topologies import Topology, two_passes
 from securevfl.runtime.codec import Message
+from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosurePermit
 
 
 class MaskedPartial(Message, frozen=True):
@@ -75,16 +77,16 @@ class TreeSum(SumProtocol):
         """T1 and T2 over the active party 0 and passive parties 1 to parties-1. ConfigError if parties < 3."""
         return two_passes(self.topology, parties)
 
-    def declares(self, contributors: Sequence[str]) -> list[Declared]:
+    def declares(self, contributors: Sequence[str]) -> list[MessageDeclaration]:
         uniform = Reveal("uniform")
         between = [
-            Declared(MaskedPartial, CONTRIBUTOR, CONTRIBUTOR, uniform),
-            Declared(MaskPartial, CONTRIBUTOR, CONTRIBUTOR, uniform),
+            MessageDeclaration(MaskedPartial, CONTRIBUTOR, CONTRIBUTOR, uniform),
+            MessageDeclaration(MaskPartial, CONTRIBUTOR, CONTRIBUTOR, uniform),
         ]
         return [
             *(between[1:] if self.topology == "star" else between),
-            Declared(MaskedPartial, CONTRIBUTOR, COLLECTOR, uniform),
-            Declared(MaskPartial, CONTRIBUTOR, COLLECTOR, TOTAL),
+            MessageDeclaration(MaskedPartial, CONTRIBUTOR, COLLECTOR, uniform),
+            MessageDeclaration(MaskPartial, CONTRIBUTOR, COLLECTOR, TOTAL),
         ]
 
     def coalitions(self, parties: Sequence[str]) -> dict[str, frozenset[str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from securevfl.protocols.declared import Declared
+from securevfl.protocols.declarations import MessageDeclaration
 
 MIN_EXCESS = 0.03
 """Smallest difference from chance that counts as an inference."""
@@ -127,7 +127,7 @@ class Audit:
 
     label: str
     roles: dict[str, str]
-    declared: list[Declared]
+    declared: list[MessageDeclaration]
     findings: list[Finding]
     inferences: list[Inference]
     leaks: list[str]

@@ -22,18 +22,18 @@ from securevfl.base.arrays import Floats
 from securevfl.crypto.kernel import share_protocol, shares
 from securevfl.crypto.kernel.ciphertexts import column_groups
 from securevfl.crypto.kernel.gradient import GradientParameters
-from securevfl.crypto.kernel.opening_checks import checked
+from securevfl.crypto.kernel.opening_checks import columns_with_checks
 from securevfl.crypto.kernel.residue_bytes import packed_size, unpack
 from securevfl.crypto.kernel.residues import DEGREE
-from securevfl.crypto.kernel.ring_layout import RingLayout, named
-from securevfl.crypto.kernel.row_parameters import BLINDED, OPENED, SEALED
-from securevfl.crypto.kernel.row_plaintexts import PIECE
-from securevfl.crypto.key_derivation import KEY_BYTES as SEED
+from securevfl.crypto.kernel.ring_layout import RingLayout, checked_layout
+from securevfl.crypto.kernel.row_parameters import BLINDED_HEADER, OPENED_HEADER, SEALED_HEADER
+from securevfl.crypto.kernel.row_plaintexts import BLOCKS_PER_PIECE
+from securevfl.crypto.key_derivation import SYMMETRIC_KEY_BYTES as SEED
 from securevfl.crypto.lattice import lattice_shares, residue_bytes, seal_io
-from securevfl.crypto.lattice.lattice_gradient import Parameters
+from securevfl.crypto.lattice.lattice_gradient import LatticeGradientParameters
 from securevfl.crypto.paillier import paillier_messages
-from securevfl.crypto.paillier.packing import layout
-from securevfl.crypto.paillier.paillier_checks import CHECKS
+from securevfl.crypto.paillier.packing import choose_packing
+from securevfl.crypto.paillier.paillier_checks import PAILLIER_CHECKS
 from securevfl.runtime.codec import Message
 
 NO_FRACTIONS: Floats = np.empty(0)
@@ -126,7 +126,7 @@ def _paillier(data: bytes, moduli: Mapping[bytes, int]) -> Body:
     header = ("SVPC", kind, a, b, c, bound, count)
     n = moduli[key]
     if kind == paillier_messages.MessageKind.OPENED:
-        bits = layout(n.bit_length(), a).width
+        bits = choose_packing(n.bit_length(), a).width
         fractions = np.array([x / 2**bits for x in numbers])
         fresh = tuple(x.to_bytes(width, "big") for x in numbers)
         return Body("opened", header, fractions, np.array([x & 255 for x in numbers], np.uint8), fresh)
@@ -144,8 +144,8 @@ def _paillier(data: bytes, moduli: Mapping[bytes, int]) -> Body:
 
 
 @lru_cache(maxsize=1)
-def _gradients() -> tuple[GradientParameters, Parameters]:
-    return GradientParameters(), Parameters()
+def _gradients() -> tuple[GradientParameters, LatticeGradientParameters]:
+    return GradientParameters(), LatticeGradientParameters()
 
 
 def _residues(residues: NDArray[np.uint64], primes: list[int]) -> tuple[Floats, NDArray[np.uint8]]:
@@ -208,7 +208,7 @@ class _Wire(NamedTuple):
         counts = []
         for outputs in where.outputs:
             count = where.points * (outputs.stop - outputs.start)
-            counts += [count, -seal_io.SEED_BYTES] * blocks if self.on_seal else [-SEED, count * blocks]
+            counts += [count, -seal_io.SEAL_SEED_BYTES] * blocks if self.on_seal else [-SEED, count * blocks]
         return counts
 
     def answer(self, where: RingLayout, d: int) -> list[int]:
@@ -243,19 +243,22 @@ def _parse_opened(data: bytes) -> Body:
     _, _, count, checks = OPENED.unpack_from(data)
     values = np.frombuffer(data, "<i4", count + checks, offset=OPENED.size)
     fractions = (values / _gradients()[data[:4] == b"SLO4"].levels) % 1.0
-    fresh = (data[OPENED.size :],) if count > 1 else ()
+    fresh = (data[OPENED_HEADER.size :],) if count > 1 else ()
     return Body("opened", (data[:4].decode(), count), fractions, (values & 255).astype(np.uint8), fresh)
 
 
 def _gradient(data: bytes, wire: _Wire) -> Body:
     """Parse a sealed residual, or the blinded product."""
     asks = data[2:3] == b"G"
-    _, _, n, c, r, s, last = (SEALED if asks else BLINDED).unpack_from(data)
-    where, view = named("audit", n, c, r, s), memoryview(data)[(SEALED if asks else BLINDED).size :]
-    counts = [] if asks else wire.answer(where, checked(where, last))
+    _, _, n, c, r, s, last = (SEALED_HEADER if asks else BLINDED_HEADER).unpack_from(data)
+    where, view = (
+        checked_layout("audit", n, c, r, s),
+        memoryview(data)[(SEALED_HEADER if asks else BLINDED_HEADER).size :],
+    )
+    counts = [] if asks else wire.answer(where, columns_with_checks(where, last))
     left = len(view) // wire.size(where.points * c) if asks else 0
-    for start in range(0, left, PIECE):
-        counts += wire.sealed(where, min(PIECE, left - start))
+    for start in range(0, left, BLOCKS_PER_PIECE):
+        counts += wire.sealed(where, min(BLOCKS_PER_PIECE, left - start))
     parts, fresh = wire.split(view, counts)
     return _joined("ciphertext", (data[:4].decode(), n, c, r, s, last), parts, fresh)
 
@@ -263,8 +266,8 @@ def _gradient(data: bytes, wire: _Wire) -> Body:
 def _shared(data: bytes, parameters: Callable[[int], Any]) -> Body:
     """Parse a query about shares or its answer; its length determines the ring."""
     asks = data[2:3] == b"V"
-    _, _, *sizes = (share_protocol.SEALED if asks else share_protocol.REPLY).unpack_from(data)
-    view = memoryview(data)[(share_protocol.SEALED if asks else share_protocol.REPLY).size :]
+    _, _, *sizes = (share_protocol.QUERY_HEADER if asks else share_protocol.REPLY_HEADER).unpack_from(data)
+    view = memoryview(data)[(share_protocol.QUERY_HEADER if asks else share_protocol.REPLY_HEADER).size :]
     for bits in _RINGS:
         ring_parameters = parameters(bits)
         n, c, r, s = sizes if asks else (sizes[2], *sizes[:3])
@@ -322,7 +325,7 @@ def opened_numbers(body: Body) -> int | None:
     """Return the number of values in an opening, without its check values; None if the field is not an opening."""
     match body.header:
         case ("SVPC", paillier_messages.MessageKind.OPENED, _, c, d, _, count):
-            return int(count) - CHECKS * c if count == c * (d + CHECKS) else int(count)
+            return int(count) - PAILLIER_CHECKS * c if count == c * (d + PAILLIER_CHECKS) else int(count)
         case ("SLO4" | "SGO1", count):
             return int(count)
     return None

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.data.party import Party
-from securevfl.families.sizes import prepare
+from securevfl.families.table_preparation import prepare
 from securevfl.job import Job
 
 
@@ -45,7 +45,7 @@ def _labels(job: Job, tables: list[Floats], classes: int, rng: np.random.Generat
     """Draw labels (m,) that depend on one direction of each table."""
     scores = sum(_direction(X, rng) for X in tables) + rng.normal(size=len(tables[0])) * len(tables) ** 0.5
     if not job.model.loss.classifies:
-        return job.model.loss.stand_in(np.asarray(scores, dtype=np.float64))
+        return job.model.loss.synthetic_labels(np.asarray(scores, dtype=np.float64))
     edges = np.quantile(scores, np.arange(1, classes) / classes)
     return np.searchsorted(edges, scores).astype(np.float64)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from securevfl.audit.findings import Audit, Inference
 from securevfl.display import html as markup
 from securevfl.display.html import Markup, escape
-from securevfl.protocols.declared import Declared
+from securevfl.protocols.declarations import MessageDeclaration
 
 GLOSSARY = {
     "AUC": "how well a score separates two kinds of rows: 1 is always right, 0.5 is a coin toss",

@@ -43,10 +43,11 @@ from securevfl.consent.consent_sheet import settled
 from securevfl.data.party import Party, check_parties
 from securevfl.errors import SecureVFLError
 from securevfl.families import leak_kinds
-from securevfl.families.base import Known
-from securevfl.families.sizes import as_prepared, known_run, roles_of
+from securevfl.families.declarations import roles_of
+from securevfl.families.run_facts import Known, known_run
+from securevfl.families.table_preparation import as_prepared
 from securevfl.job import Job
-from securevfl.runtime.channel import DisclosureRecord
+from securevfl.runtime.disclosure_gate import DisclosureRecord
 
 MARGIN = 0.03
 """Smallest excess of a real over an ideal score that counts."""

@@ -34,7 +34,7 @@ from securevfl.audit.statistics import Battery, add_classifier_tests, add_two_sa
 from securevfl.audit.transcript_checks import Outcome, word_bytes
 from securevfl.base.arrays import Floats
 from securevfl.errors import ConfigError
-from securevfl.protocols.declared import Circle, Reals, Space
+from securevfl.protocols.number_spaces import Circle, Reals, Space
 from securevfl.protocols.residuals.base import ResidualProtocol
 from securevfl.protocols.sums.base import SumProtocol
 

@@ -32,10 +32,11 @@ from securevfl.audit.message_bytes import Body, array_fields, bodies, byte_field
 from securevfl.audit.recording.transcript import Transcript
 from securevfl.audit.statistics import Battery, add_uniformity_tests
 from securevfl.protocols.bin_classes import EVIDENCE_SUBCHANNEL
-from securevfl.protocols.declared import Circle, Declared
+from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.handshake import RunHello
-from securevfl.runtime.channel import Event
+from securevfl.protocols.number_spaces import Circle
 from securevfl.runtime.codec import encode_message
+from securevfl.runtime.observer import Event
 
 _GRADIENT_TOLERANCE = 2e-3  # relative to the size of the gradient, as the engines document
 _COUNT_TOLERANCE = 0.8  # of a difference of two counts, of which a message states every second value
@@ -74,7 +75,7 @@ class ParsedMessage:
     """A received message, its declaration if there is one, and its parsed bytes."""
 
     event: Event
-    declared: Declared | None
+    declared: MessageDeclaration | None
     parts: list[Body]
 
     @property

@@ -21,7 +21,7 @@ class RowSlices(Protocol):
     def __getitem__(self, rows: slice, /) -> Floats: ...
 
 
-class KeptFields:
+class SerializableFields:
     """A dataclass of arrays, numbers, texts and others of its kind, which a party keeps as plain values.
 
     Its own `__repr__` shows nothing: declare the dataclass with repr=False where what it holds is secret.
@@ -43,7 +43,7 @@ class KeptFields:
 
 def _plain(value: Any, whole: bool) -> Any:
     match value:
-        case KeptFields():
+        case SerializableFields():
             return value.state(whole=whole)
         case tuple():
             return [_plain(each, whole) for each in value]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from securevfl.base.files import write_whole
+from securevfl.base.files import write_atomic
 
 
 class DamagedFileError(ValueError):
@@ -24,8 +24,8 @@ _JSON_TAIL = re.compile(rb', "(sha256)": "([0-9a-f]{64})"\}\Z')
 
 
 def write_checked(path: Path, data: bytes) -> None:
-    """`write_whole` with a digest behind the data, for `read_checked`."""
-    write_whole(path, data + f"\nsecurevfl sha256 {hashlib.sha256(data).hexdigest()}\n".encode())
+    """`write_atomic` with a digest behind the data, for `read_checked`."""
+    write_atomic(path, data + f"\nsecurevfl sha256 {hashlib.sha256(data).hexdigest()}\n".encode())
 
 
 def read_checked(path: Path) -> bytes:
@@ -41,7 +41,7 @@ def read_checked(path: Path) -> bytes:
 def write_checked_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write a table as JSON with the digest of its text as its last entry, `sha256`; for `read_checked_json`."""
     text = json.dumps(value).encode()
-    write_whole(path, text[:-1] + f', "sha256": "{hashlib.sha256(text).hexdigest()}"}}'.encode())
+    write_atomic(path, text[:-1] + f', "sha256": "{hashlib.sha256(text).hexdigest()}"}}'.encode())
 
 
 def read_checked_json(path: Path) -> tuple[Any, bool]:

@@ -1,12 +1,12 @@
 """Tall matrices: more rows than one process should hold at a time, cut into stretches that work is sent to.
 
-A `Tall` (n x d) is asked for what training asks of an array: its shape, its length, X @ theta, X.T @ g, X.T @ X.
-Each of these goes to all its parts at once and comes back as one array of n, or of d x c, numbers; rows stay where
-they are. A part is here, in this process, or wherever an engine keeps it (`securevfl.runtime.placing`): work is a
-function of the stretch of rows, and of arguments that travel.
+A `ChunkedMatrix` (n x d) is asked for what training asks of an array: its shape, its length, X @ theta, X.T @ g, X.T @
+X. Each of these goes to all its parts at once and comes back as one array of n, or of d x c, numbers; rows stay where
+they are. A part is here, in this process, or wherever an engine keeps it (`securevfl.runtime.worker_backend`): work is
+a function of the stretch of rows, and of arguments that travel.
 
-Within a stretch rows are read by blocks of some `BLOCK` numbers, so that neither X nor a scaled copy of it is ever
-whole in memory.
+Within a stretch rows are read by blocks of some `BLOCK_NUMBERS` numbers, so that neither X nor a scaled copy of it is
+ever whole in memory.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from securevfl.base.arrays import Floats
 P = ParamSpec("P")
 T = TypeVar("T")
 
-BLOCK = 1 << 21  # numbers of a matrix in memory at a time
-HELD = 1 << 23  # numbers of a matrix that is made when it is read, up to which it is made once
+BLOCK_NUMBERS = 1 << 21  # numbers of a matrix in memory at a time
+MAX_MATERIALIZED_NUMBERS = 1 << 23  # numbers of a matrix that is made when it is read, up to which it is made once
 
 
-class Rows(Protocol):
+class RowSource(Protocol):
     """Rows (n x d) that are read by slices: an array, or a table that scales or reads them when they are asked for."""
 
     @property
@@ -40,7 +40,7 @@ class Rows(Protocol):
     def __getitem__(self, rows: slice, /) -> Floats: ...
 
 
-class Sparse(ABC):
+class SparseRows(ABC):
     """Rows (n x d) made when they are read, of which everyone may know where there are only zeros."""
 
     @property
@@ -69,7 +69,7 @@ class Sparse(ABC):
     def backward(self, g: Floats) -> Floats:
         """X^T g (d x c)."""
         total = np.zeros((self.shape[1], g.shape[1]))
-        step = max(1, BLOCK // self.shape[1])
+        step = max(1, BLOCK_NUMBERS // self.shape[1])
         for start in range(0, len(self), step):
             stop = min(start + step, len(self))
             columns, part = self.part(start, stop)
@@ -77,19 +77,19 @@ class Sparse(ABC):
         return total
 
 
-class Stretch:
+class RowChunk:
     """Consecutive rows of a matrix in the process that holds them, and what that process keeps beside them."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: RowSource) -> None:
         self.rows = rows
-        self.kept: dict[str, Any] = {}
+        self.cache: dict[str, Any] = {}
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what travels to another process: what is kept stays."""
-        return self.__dict__ | {"kept": {}}
+        return self.__dict__ | {"cache": {}}
 
     @property
     def nbytes(self) -> int:
@@ -98,21 +98,21 @@ class Stretch:
 
     def blocks(self) -> Iterator[tuple[slice, Floats]]:
         """Its rows (k x d) block by block, each with its place in the stretch."""
-        step = max(1, BLOCK // self.rows.shape[1])
+        step = max(1, BLOCK_NUMBERS // self.rows.shape[1])
         for start in range(0, len(self), step):
             block = slice(start, min(len(self), start + step))
             yield block, self.rows[block]
 
 
-class TallPart(ABC):
+class MatrixPart(ABC):
     """A stretch of rows [start, stop) of a matrix, wherever it lies."""
 
     start: int
     stop: int
-    least = 1  # sample blocks of a ciphertext that are worth a call
+    min_blocks = 1  # sample blocks of a ciphertext that are worth a call
 
     @abstractmethod
-    def run(self, work: Callable[Concatenate[Stretch, P], T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    def run(self, work: Callable[Concatenate[RowChunk, P], T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Run work on the stretch, where it lies. Parts of one matrix run at the same time where they can."""
 
     @property
@@ -125,32 +125,32 @@ class TallPart(ABC):
         return 0.0
 
 
-class Here(TallPart):
+class LocalPart(MatrixPart):
     """A stretch in this process, worked on in the calling thread."""
 
-    def __init__(self, start: int, rows: Rows) -> None:
+    def __init__(self, start: int, rows: RowSource) -> None:
         self.start, self.stop = start, start + len(rows)
-        self.stretch = Stretch(rows)
+        self.chunk = RowChunk(rows)
 
-    def run(self, work: Callable[Concatenate[Stretch, P], T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    def run(self, work: Callable[Concatenate[RowChunk, P], T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         done: Future[T] = Future()
-        done.set_result(work(self.stretch, *args, **kwargs))
+        done.set_result(work(self.chunk, *args, **kwargs))
         return done
 
 
-class Tall:
+class ChunkedMatrix:
     """A matrix (n x d) in parts, which follow each other without a gap."""
 
     ndim = 2
 
-    def __init__(self, parts: Sequence[TallPart], columns: int) -> None:
+    def __init__(self, parts: Sequence[MatrixPart], columns: int) -> None:
         self.parts = tuple(parts)
         self.shape = self.parts[-1].stop, columns
 
     @classmethod
-    def here(cls, rows: Rows) -> Tall:
+    def local(cls, rows: RowSource) -> ChunkedMatrix:
         """Make a matrix of one part, in this process."""
-        return cls([Here(0, rows)], rows.shape[1])
+        return cls([LocalPart(0, rows)], rows.shape[1])
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -161,9 +161,9 @@ class Tall:
         return np.concatenate([each.result() for each in found])
 
     @property
-    def T(self) -> Turned:
+    def T(self) -> TransposedMatrix:
         """X^T, of which X^T g and X^T X can be asked."""
-        return Turned(self)
+        return TransposedMatrix(self)
 
     def sum(self, axis: Literal[0]) -> Floats:
         """Sum each column (d,)."""
@@ -178,38 +178,38 @@ class Tall:
         return max(spent.values())
 
 
-def made(rows: Rows) -> Floats | Tall:
+def materialize(rows: RowSource) -> Floats | ChunkedMatrix:
     """Rows that are made when they are read: all of them now if they are few, else as a matrix of one part, and so
     where everyone knows of zeros."""
-    return rows[:] if few(rows) and not isinstance(rows, Sparse) else Tall.here(rows)
+    return rows[:] if is_small(rows) and not isinstance(rows, SparseRows) else ChunkedMatrix.local(rows)
 
 
-def few(rows: Rows) -> bool:
+def is_small(rows: RowSource) -> bool:
     """Whether rows that are made when they are read may be made all at once."""
     n, d = rows.shape
-    return n * d <= HELD
+    return n * d <= MAX_MATERIALIZED_NUMBERS
 
 
-def whole(matrix: Floats | Tall) -> Floats | None:
+def as_array(matrix: Floats | ChunkedMatrix) -> Floats | None:
     """Return the matrix as an array, where it is one or is made when it is read, here, of few rows; else None."""
-    if not isinstance(matrix, Tall):
+    if not isinstance(matrix, ChunkedMatrix):
         return matrix
     part = matrix.parts[0]
-    if len(matrix.parts) > 1 or not isinstance(part, Here) or not isinstance(part.stretch.rows, Sparse):
+    if len(matrix.parts) > 1 or not isinstance(part, LocalPart) or not isinstance(part.chunk.rows, SparseRows):
         return None
-    return part.stretch.rows[:] if few(part.stretch.rows) else None
+    return part.chunk.rows[:] if is_small(part.chunk.rows) else None
 
 
-class Turned:
+class TransposedMatrix:
     """The transpose of a tall matrix."""
 
-    def __init__(self, tall: Tall) -> None:
+    def __init__(self, tall: ChunkedMatrix) -> None:
         self._tall = tall
 
-    def __matmul__(self, g: Floats | Tall) -> Floats:
+    def __matmul__(self, g: Floats | ChunkedMatrix) -> Floats:
         """X^T g (d x c) of an array g (n x c), or X^T X (d x d) of X."""
         parts = self._tall.parts
-        if isinstance(g, Tall):
+        if isinstance(g, ChunkedMatrix):
             if g is not self._tall:
                 raise TypeError("a product with the same tall matrix was expected, another one came")
             found = [part.run(gram) for part in parts]
@@ -218,14 +218,14 @@ class Turned:
         return np.sum([each.result() for each in found], axis=0)
 
 
-def forward(stretch: Stretch, theta: Floats) -> Floats:
+def forward(stretch: RowChunk, theta: Floats) -> Floats:
     """X theta (k x c) of a stretch of k rows."""
     return np.concatenate([X @ theta for _, X in stretch.blocks()])
 
 
-def backward(stretch: Stretch, g: Floats) -> Floats:
+def backward(stretch: RowChunk, g: Floats) -> Floats:
     """X^T g (d x c) of a stretch, of its rows of g (k x c)."""
-    if isinstance(stretch.rows, Sparse):
+    if isinstance(stretch.rows, SparseRows):
         return stretch.rows.backward(g)
     total = np.zeros((stretch.rows.shape[1], g.shape[1]))
     for block, X in stretch.blocks():
@@ -233,7 +233,7 @@ def backward(stretch: Stretch, g: Floats) -> Floats:
     return total
 
 
-def gram(stretch: Stretch) -> Floats:
+def gram(stretch: RowChunk) -> Floats:
     """X^T X (d x d) of a stretch."""
     total = np.zeros((stretch.rows.shape[1],) * 2)
     for _, X in stretch.blocks():

@@ -21,7 +21,7 @@ class Config(BaseModel):
         try:
             super().__init__(**options)
         except ValidationError as cause:
-            raise ConfigError(problems(cause, type(self))) from None
+            raise ConfigError(describe_problems(cause, type(self))) from None
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Return the same options but for those in `update`, checked as at the start. ConfigError, a line a problem."""
@@ -33,13 +33,13 @@ class Config(BaseModel):
         return type(self)(**own | new)
 
 
-class Named(Config):
+class NamedOption(Config):
     """An option that a job file can name: `sum = "tree"` or `[sum] name = "tree"` with its own keys."""
 
     name: ClassVar[str]
 
 
-N = TypeVar("N", bound=Named)
+N = TypeVar("N", bound=NamedOption)
 
 
 class Registry(dict[str, type[N]]):
@@ -75,19 +75,19 @@ def read_nested(kind: type[Config], keys: Any) -> Any:
         raise PydanticCustomError("nested", "{lines}", {"lines": str(cause)}) from None
 
 
-def plain(option: Config) -> dict[str, Any]:
+def to_plain(option: Config) -> dict[str, Any]:
     """Return an option as a job file would hold it: its name where it has one, and its keys."""
-    keys: dict[str, Any] = {"name": option.name} if isinstance(option, Named) else {}
+    keys: dict[str, Any] = {"name": option.name} if isinstance(option, NamedOption) else {}
     for key, field in type(option).model_fields.items():
         value = getattr(option, key)
         if value is not None:
             keys[field.alias or key] = (
-                plain(value) if isinstance(value, Config) else list(value) if isinstance(value, tuple) else value
+                to_plain(value) if isinstance(value, Config) else list(value) if isinstance(value, tuple) else value
             )
     return keys
 
 
-def misfits(option: Config, kind: type[Config], before: str = "") -> Iterator[str]:
+def mismatched_fields(option: Config, kind: type[Config], before: str = "") -> Iterator[str]:
     """Yield the names of the fields of an option that hold something else than the same fields of `kind` ask for.
 
     kind: a class with the option's fields, some of them of narrower types.
@@ -98,23 +98,23 @@ def misfits(option: Config, kind: type[Config], before: str = "") -> Iterator[st
         if asked == type(option).model_fields[name].annotation:
             continue
         if isinstance(value, Config) and isinstance(asked, type) and issubclass(asked, type(value)):
-            yield from misfits(value, asked, f"{before}{name}.")
+            yield from mismatched_fields(value, asked, f"{before}{name}.")
         elif not isinstance(value, asked):
             yield f"{before}{name}"
 
 
-def flat(keys: Mapping[str, Any], before: str = "") -> dict[str, str]:
-    """Return what `plain` gives as words, with nested keys on one level: {"protocol.sum": "auto"}."""
+def flatten(keys: Mapping[str, Any], before: str = "") -> dict[str, str]:
+    """Return what `to_plain` gives as words, with nested keys on one level: {"protocol.sum": "auto"}."""
     found: dict[str, str] = {}
     for key, value in keys.items():
         if isinstance(value, Mapping):
-            found |= flat(value, f"{before}{key}.")
+            found |= flatten(value, f"{before}{key}.")
         else:
             found[f"{before}{key}"] = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
     return found
 
 
-def problems(error: ValidationError, kind: type[Config]) -> str:
+def describe_problems(error: ValidationError, kind: type[Config]) -> str:
     """One line for each problem: the key, what was expected, what to do."""
     lines = []
     for item in error.errors(include_input=False, include_url=False):

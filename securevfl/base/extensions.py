@@ -2,7 +2,7 @@
 
 A package names what it brings in one of three groups:
 
-    securevfl.families   a `families.base.Method`, with the models and optimizers that it brings
+    securevfl.families   a `families.family.Method`, with the models and optimizers that it brings
     securevfl.tools      a function that adds its commands to a `typer.Typer`
     securevfl.attacks    an `audit.attacks.base.Attack`
 
@@ -24,7 +24,7 @@ from typing import Any
 
 from securevfl.errors import ConfigError
 
-ALLOW = "SECUREVFL_ALLOW"  # distributions that this party lets run, with commas between
+ALLOW_VARIABLE = "SECUREVFL_ALLOW"  # distributions that this party lets run, with commas between
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Extension:
         return f"{self.distribution} {self.version}, digest {self.digest[:16]}"
 
 
-def named(group: str) -> dict[str, EntryPoint]:
+def available_entry_points(group: str) -> dict[str, EntryPoint]:
     """List what other packages bring to a group, by name, without loading it. ConfigError if two bring one name."""
     points: dict[str, EntryPoint] = {}
     for point in entry_points(group=group):
@@ -52,20 +52,20 @@ def named(group: str) -> dict[str, EntryPoint]:
     return points
 
 
-def allowed(group: str) -> dict[str, EntryPoint]:
+def allowed_entry_points(group: str) -> dict[str, EntryPoint]:
     """List those of a group whose distributions this party lets run."""
-    names = {name.strip() for name in os.environ.get(ALLOW, "").split(",")}
-    return {name: point for name, point in named(group).items() if _distribution(point) in names}
+    names = {name.strip() for name in os.environ.get(ALLOW_VARIABLE, "").split(",")}
+    return {name: point for name, point in available_entry_points(group).items() if _distribution(point) in names}
 
 
-def not_allowed(group: str) -> str:
+def hint_for_disallowed(group: str) -> str:
     """Say which installed packages bring more to a group and how to allow them; empty if none does."""
-    let = allowed(group)
-    rest = {_distribution(point) for name, point in named(group).items() if name not in let}
-    return f", or let {' or '.join(sorted(rest))} run by {ALLOW}={','.join(sorted(rest))}" if rest else ""
+    let = allowed_entry_points(group)
+    rest = {_distribution(point) for name, point in available_entry_points(group).items() if name not in let}
+    return f", or let {' or '.join(sorted(rest))} run by {ALLOW_VARIABLE}={','.join(sorted(rest))}" if rest else ""
 
 
-def load(point: EntryPoint) -> tuple[Any, Extension]:
+def load_entry_point(point: EntryPoint) -> tuple[Any, Extension]:
     """Import what an entry point names, and say where it comes from. ConfigError if it can't be imported."""
     try:
         value = point.load()

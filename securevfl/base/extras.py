@@ -19,18 +19,18 @@ from typing import Any
 
 from securevfl.errors import ConfigError
 
-HINTS = {
+INSTALL_HINTS = {
     "torch": ", and before it, where there is no graphics card, which saves gigabytes: pip install torch --index-url "
     "https://download.pytorch.org/whl/cpu"
 }
 
 
-def installed(module: str) -> bool:
+def is_installed(module: str) -> bool:
     """Whether a module is there, which is not loaded."""
     return find_spec(module) is not None
 
 
-def extra(module: str, name: str, what: str) -> Any:
+def import_extra(module: str, name: str, what: str) -> Any:
     """Import a module that comes with the extra `name` and is needed for `what`. ConfigError says how to install it."""
     try:
         return import_module(module)
@@ -38,7 +38,7 @@ def extra(module: str, name: str, what: str) -> Any:
         package = module.partition(".")[0]
         if (cause.name or "").partition(".")[0] != package:
             raise
-        first = HINTS.get(name, "")
+        first = INSTALL_HINTS.get(name, "")
         raise ConfigError(
             f"{what}: {package} was expected, it is not installed; pip install 'securevfl[{name}]'{first}"
         ) from None

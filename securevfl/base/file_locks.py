@@ -11,8 +11,8 @@ from securevfl.errors import ConfigError
 
 
 @contextmanager
-def in_use(*paths: Path) -> Iterator[None]:
-    """Mark files as used while the block runs, so that nobody has them `alone`; one that is not there is not marked."""
+def shared_locks(*paths: Path) -> Iterator[None]:
+    """Hold shared locks on files while the block runs, which exclude an `exclusive_lock`; missing files are skipped."""
     with ExitStack() as marks:
         for path in paths:
             with suppress(OSError):
@@ -21,8 +21,8 @@ def in_use(*paths: Path) -> Iterator[None]:
 
 
 @contextmanager
-def alone(path: Path) -> Iterator[None]:
-    """Have a file that no other process has `in_use` while the block runs. ConfigError if one has."""
+def exclusive_lock(path: Path) -> Iterator[None]:
+    """Have a file that no other process has `shared_locks` while the block runs. ConfigError if one has."""
     with ExitStack() as marks:
         try:
             marks.enter_context(_marked(path, fcntl.LOCK_EX | fcntl.LOCK_NB))

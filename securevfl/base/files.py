@@ -19,20 +19,20 @@ from typing import Any, BinaryIO
 from securevfl.errors import ConfigError, StorageError
 
 
-def write_whole(path: Path, data: bytes) -> None:
+def write_atomic(path: Path, data: bytes) -> None:
     """Write through a temporary file in the same folder and rename it. Only the owner may read the result.
 
     Drafts that killed processes have left behind are removed first. A link stays one: what it points to is written.
     What is no regular file, as a pipe or a device, is written as it is. StorageError if it cannot be written, or is
     read back as something else.
     """
-    with writing_whole(path, whole=data) as file:
+    with atomic_writer(path, whole=data) as file:
         file.write(data)
 
 
 @contextmanager
-def writing_whole(path: Path, *, whole: bytes | None = None) -> Iterator[BinaryIO]:
-    """`write_whole` piece by piece: the file takes its name when the block ends, and is dropped if the block raises.
+def atomic_writer(path: Path, *, whole: bytes | None = None) -> Iterator[BinaryIO]:
+    """`write_atomic` piece by piece: the file takes its name when the block ends, and is dropped if the block raises.
 
     whole: what it is read back as before it takes its name, if that is known.
     """
@@ -43,7 +43,7 @@ def writing_whole(path: Path, *, whole: bytes | None = None) -> Iterator[BinaryI
             with path.open("wb") as file:
                 yield file
             return
-        make_private(path.parent)
+        make_private_folder(path.parent)
         _remove_left_behind(path)
         try:
             with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
@@ -53,7 +53,7 @@ def writing_whole(path: Path, *, whole: bytes | None = None) -> Iterator[BinaryI
             if whole is not None and draft.read_bytes() != whole:
                 raise OSError(errno.EIO, "what was written is read back as something else", str(draft))
             draft.replace(path)
-            keep_name(path.parent)
+            sync_folder(path.parent)
         finally:
             draft.unlink(missing_ok=True)
     except OSError as cause:
@@ -62,7 +62,7 @@ def writing_whole(path: Path, *, whole: bytes | None = None) -> Iterator[BinaryI
         raise StorageError(path, cause) from None
 
 
-def append_whole(file: int, data: bytes, path: Path) -> None:
+def append_atomic(file: int, data: bytes, path: Path) -> None:
     """Append to a file that is open to be read and written: all of it, flushed and read back, or nothing.
 
     path: what the file is called. StorageError if it cannot be written.
@@ -81,17 +81,17 @@ def append_whole(file: int, data: bytes, path: Path) -> None:
         raise StorageError(path, cause) from None
 
 
-def make_private(folder: Path) -> None:
+def make_private_folder(folder: Path) -> None:
     """Make a folder and those above it that are missing, closed to others; what is there stays as it is."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     for each in reversed(missing):
         each.mkdir(mode=0o700, exist_ok=True)
 
 
-def close_to_others(folder: Path) -> None:
+def restrict_to_owner(folder: Path) -> None:
     """Make a folder for secrets, or takes the rights of others from it. StorageError if it is somebody else's."""
     try:
-        make_private(folder)
+        make_private_folder(folder)
         if folder.stat().st_mode & 0o077:
             folder.chmod(0o700)
     except OSError as cause:
@@ -108,7 +108,7 @@ def _is_special(path: Path) -> bool:
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
-def keep_name(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Flush the folder to disk too, so that a file that has its name keeps it through a loss of power."""
     if os.name != "posix":
         return
@@ -155,7 +155,7 @@ def check_writable(*paths: Path | None, folder: bool = False) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Strict JSON, whole or not at all; figures that are none (NaN) become null."""
-    write_whole(path, json.dumps(_finite(value), indent=2, allow_nan=False).encode() + b"\n")
+    write_atomic(path, json.dumps(_finite(value), indent=2, allow_nan=False).encode() + b"\n")
 
 
 def _finite(value: Any) -> Any:

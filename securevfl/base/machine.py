@@ -22,7 +22,7 @@ _limit: Any = None
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
+def single_threaded_blas() -> Iterator[None]:
     """Compute products of matrices in the calling thread alone, in the whole process, until all such blocks end."""
     global _inside, _limit
     from threadpoolctl import threadpool_limits
@@ -40,7 +40,7 @@ def one_thread() -> Iterator[None]:
                 _limit.restore_original_limits()
 
 
-def one_heap() -> None:
+def use_one_heap() -> None:
     """Let all threads take their memory from one heap, and large arrays from none, where the C library is glibc: with a
     heap each, what one has freed serves no other, large arrays leave holes in it that nothing fits into, and a process
     grows to a multiple of what it uses."""
@@ -49,7 +49,7 @@ def one_heap() -> None:
         ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, _LARGE)
 
 
-def give_back() -> None:
+def release_freed_memory() -> None:
     """Return freed memory to the system, which the C library and Arrow keep for later; elsewhere than on glibc, they
     keep it."""
     if "pyarrow" in sys.modules:

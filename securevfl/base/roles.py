@@ -1,7 +1,8 @@
 """What each party is in a run, as data: a role is a word, and who has it is a table that all parties share.
 
 A protocol speaks of roles, never of parties: a sum has a collector and contributors, a residual an active party and
-passive ones. A method says which of its parties plays which part in which protocol (`Roles.sum`, `recast`), so that a
+passive ones. A method says which of its parties plays which part in which protocol (`Roles.sum`, `declare_in_roles`),
+so that a
 new role (a server, a holder of keys, a helper) is a new word in the method's own file and nowhere else.
 """
 
@@ -56,7 +57,7 @@ class Roles:
         """The name of the party that comes first in the order."""
         return self.cast[0][0]
 
-    def plays(self, party: str) -> tuple[Role, ...]:
+    def roles_of(self, party: str) -> tuple[Role, ...]:
         """All that this party is: its role, and LEAD if it leads."""
         return (self.role(party), LEAD) if party == self.lead else (self.role(party),)
 
@@ -72,13 +73,13 @@ class Roles:
                 return role
         raise ProtocolError(f"one of {', '.join(self.parties)} was expected, {party} came; correct the party's name")
 
-    def having(self, role: Role) -> tuple[str, ...]:
+    def with_role(self, role: Role) -> tuple[str, ...]:
         """List the parties of this role, in order; there may be none."""
         return tuple(name for name, own in self.cast if own == role)
 
-    def the(self, role: Role) -> str:
+    def only(self, role: Role) -> str:
         """Return the only party of this role. ProtocolError if there is none, or another one."""
-        found = self.having(role)
+        found = self.with_role(role)
         if len(found) != 1:
             who = ", ".join(found) or "none"
             raise ProtocolError(f"exactly one {role} party was expected, there is {who}; correct the roles")
@@ -92,10 +93,10 @@ class Roles:
         """(sender, receiver) of every message that may pass between two different parties, as roles, each once."""
         return list(dict.fromkeys((one, other) for a, one in self.cast for b, other in self.cast if a != b))
 
-    def may_pass(self, sender: Role, receiver: Role) -> bool:
+    def may_send(self, sender: Role, receiver: Role) -> bool:
         """Whether a message from this role to that one may pass between two different parties."""
         return any(
-            sender in self.plays(one) and receiver in self.plays(other)
+            sender in self.roles_of(one) and receiver in self.roles_of(other)
             for one in self.parties
             for other in self.others(one)
         )

@@ -13,12 +13,12 @@ from typing import IO, Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.base.files import make_private
+from securevfl.base.files import make_private_folder
 
 K = TypeVar("K", bound=Hashable)
 
 
-class Spool(Generic[K]):
+class SpillFile(Generic[K]):
     """Arrays by key, written once and read as often as they are asked for, from any thread.
 
     Reads are plain reads: mapped pages would count as this process's memory. Where the disk is full it keeps no more.
@@ -32,7 +32,7 @@ class Spool(Generic[K]):
 
     @cached_property
     def _file(self) -> IO[bytes]:
-        make_private(self._folder)
+        make_private_folder(self._folder)
         return tempfile.TemporaryFile(dir=self._folder)
 
     def put(self, key: K, arrays: Sequence[NDArray[Any]]) -> None:

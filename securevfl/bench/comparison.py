@@ -9,7 +9,7 @@ from importlib.util import find_spec
 
 from securevfl.bench.result_file import Row
 from securevfl.errors import ConfigError
-from securevfl.runtime import executor
+from securevfl.runtime import worker_processes
 from securevfl.runtime.executor import TimedExecutor
 
 
@@ -20,7 +20,7 @@ def process_pool() -> Iterator[TimedExecutor | None]:
     if cores < 2:
         yield None
         return
-    with executor.process_pool(cores) as pool:
+    with worker_processes.process_pool(cores) as pool:
         yield TimedExecutor(pool, cores)
 
 

@@ -19,7 +19,7 @@ from securevfl.base.arrays import Floats
 from securevfl.bench import baselines, comparison
 from securevfl.bench.result_file import Row
 from securevfl.bench.stopwatch import Stopwatch, median_of
-from securevfl.crypto.scheme import Shape
+from securevfl.crypto.scheme import OpeningShape
 from securevfl.protocols.engines import Ckks, Engine, Paillier
 from securevfl.runtime.executor import TimedExecutor
 
@@ -60,7 +60,7 @@ def measure(name: str, engine: Engine, n: int, d: int, pool: TimedExecutor | Non
         sealed = watch("encrypt", lambda: holder.encrypt(g, bound=1.0))
         product = watch("compute", lambda: evaluator.transpose_product(prepared, sealed))
         blinded, mask = watch("blind", lambda: evaluator.blind(product))
-        opened = watch("open", lambda: holder.open(blinded, Shape(n, 1, d)))
+        opened = watch("open", lambda: holder.open(blinded, OpeningShape(n, 1, d)))
         last["result"] = watch("blind", lambda: evaluator.unblind(opened, mask))
         last["up"], last["down"] = len(blinded), len(sealed) + len(opened)
         return watch

@@ -8,18 +8,18 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from securevfl.cli.show import add_up, table
+from securevfl.cli.show import rounded_parts, table
 from securevfl.consent.consent_sheet import explain
 from securevfl.data.datasets import loans
 from securevfl.data.party import Party
 from securevfl.display.progress import progress
 from securevfl.errors import DataNotice, StorageError
-from securevfl.families.sizes import known_run
+from securevfl.families.run_facts import known_run
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
-from securevfl.protocols.choice import Protocol
 from securevfl.protocols.engines import Ckks, Paillier
-from securevfl.runtime.clock import Network
+from securevfl.protocols.protocol_options import Protocol
+from securevfl.runtime.network import Network
 from securevfl.training.comparison import own_metrics
 from securevfl.training.run import Run
 from securevfl.training.simulate import simulate
@@ -65,7 +65,7 @@ def demo(out: Console, report: Path = Path(REPORT)) -> dict[str, Run]:
         out.print(f"  {words:<34}  {auc:.3f}")
     _learned(out, job, [bank, shop], run)
     costs = run.costs
-    *first, ahead, evaluation = (f"{word} {seconds}" for word, seconds in add_up(costs.parts, 2).items())
+    *first, ahead, evaluation = (f"{word} {seconds}" for word, seconds in rounded_parts(costs.parts, 2).items())
     out.print(
         f"\nWhat it costs between two computers, {NETWORK.mbps:g} Mbps and {NETWORK.rtt_ms:g} ms apart", style="bold"
     )
@@ -102,7 +102,9 @@ def _learned(out: Console, job: Job, parties: list[Party], run: Run) -> None:
     known = known_run(job, parties)
     bits, held = job.method.score_bits(job, known.sizes), known.sizes.holds["shop"].bits
     measured = sum("auc" in record for record in run.history)
-    counts = sum(tally.count for (_, kind), tally in run.parts["shop"].books.traffic.items() if kind == "FarCount")
+    counts = sum(
+        tally.count for (_, kind), tally in run.parts["shop"].counters.traffic.items() if kind == "OutOfRangeCount"
+    )
     pairs = f"{measured} x {run.active.held_out} shuffled (score, label) pairs, {counts} count{'s' * (counts != 1)}"
     out.print("\nWhat each learned", style="bold")
     for name, lines in {

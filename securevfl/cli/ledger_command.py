@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from securevfl.cli.party_options import pair
+from securevfl.cli.option_groups import pair
 from securevfl.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ def live(others: Sequence[str], step: str, *, verbose: bool = False) -> Iterator
     events are printed, too, all of them; their handler is added within the block.
 
     Yields what is called with the steps done and the most there may be, which any thread may do."""
-    line = LiveLine(others, step)
+    line = TrainingStatus(others, step)
     terminal = sys.stderr.isatty()
     shown = _Shown(line, terminal=terminal)
     handler, level = _Events(line, shown, logging.INFO if verbose else logging.ERROR), eventlog.LOGGER.level
@@ -57,7 +57,7 @@ def step_of(job: Job) -> str:
     return "round" if job.protocol.shares is None else "visit"
 
 
-class LiveLine:
+class TrainingStatus:
     """What the line says, as text: empty where there is nothing to say, as while a question is asked."""
 
     def __init__(self, others: Sequence[str], step: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -123,7 +123,7 @@ def _span(seconds: float) -> str:
 class _Events(logging.Handler):
     """Hands events to the line, and takes it off the screen before one of level `printed` goes there."""
 
-    def __init__(self, line: LiveLine, shown: _Shown, printed: int) -> None:
+    def __init__(self, line: TrainingStatus, shown: _Shown, printed: int) -> None:
         super().__init__(logging.DEBUG)
         self._line, self._shown, self._printed = line, shown, printed
 
@@ -139,7 +139,7 @@ class _Events(logging.Handler):
 class _Shown:
     """Puts the line on stderr: on a terminal in its place, five times a second; elsewhere now and then."""
 
-    def __init__(self, line: LiveLine, *, terminal: bool) -> None:
+    def __init__(self, line: TrainingStatus, *, terminal: bool) -> None:
         self._line, self._terminal, self._over, self._lock = line, terminal, threading.Event(), threading.Lock()
         self._last = ""
         self._thread = threading.Thread(target=self._draw if terminal else self._print, daemon=True)

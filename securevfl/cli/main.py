@@ -16,12 +16,22 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from securevfl.audit import noise_tables
-from securevfl.base.extensions import load, named
-from securevfl.base.files import check_writable, write_whole
-from securevfl.base.machine import one_heap
+from securevfl.base.extensions import available_entry_points, load_entry_point
+from securevfl.base.files import check_writable, write_atomic
+from securevfl.base.machine import use_one_heap
 from securevfl.base.version import __version__
-from securevfl.cli import certs_commands, ledger_command, looks_commands, part_command, serve_commands
-from securevfl.cli import parties as parties_commands
+from securevfl.cli import (
+    certs_commands,
+    correlate_command,
+    describe_command,
+    fairness_command,
+    ledger_command,
+    line_command,
+    model_commands,
+    option_groups,
+    serve_commands,
+)
+from securevfl.cli import party_commands as parties_commands
 from securevfl.cli import party_options as options
 from securevfl.cli.bench import bench
 from securevfl.errors import ConfigError, DataNotice, SecureVFLError, StorageError
@@ -60,20 +70,24 @@ class Commands(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         own = super().list_commands(ctx)
-        return [*own, *(name for name in named(TOOLS) if name not in own)]
+        return [*own, *(name for name in available_entry_points(TOOLS) if name not in own)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Find one of securevfl's; of another package, its name and where it is from, as nothing of it is loaded."""
         own = super().get_command(ctx, cmd_name)
-        if own is not None or (point := named(TOOLS).get(cmd_name)) is None:
+        if own is not None or (point := available_entry_points(TOOLS).get(cmd_name)) is None:
             return own
         return TyperCommand(cmd_name, help=f"A command of {point.dist.name if point.dist else 'another package'}.")
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Load a command of another package when it is typed."""
-        if args and super().get_command(ctx, args[0]) is None and (point := named(TOOLS).get(args[0])) is not None:
+        if (
+            args
+            and super().get_command(ctx, args[0]) is None
+            and (point := available_entry_points(TOOLS).get(args[0])) is not None
+        ):
             tool = typer.Typer(name=args[0], no_args_is_help=True)
-            load(point)[0](tool)
+            load_entry_point(point)[0](tool)
             return args[0], typer.main.get_command(tool), args[1:]
         return super().resolve_command(ctx, args)
 
@@ -107,12 +121,18 @@ for command in (
     certs_commands.kit,
     *(parties_commands.align, parties_commands.prepare, parties_commands.join),
     *(parties_commands.predict, parties_commands.relay),
-    *(looks_commands.line, looks_commands.describe, looks_commands.correlate, looks_commands.fairness),
-    *(part_command.drift, part_command.scorecard, part_command.reasons, part_command.export, part_command.forget),
+    *(line_command.line, describe_command.describe, correlate_command.correlate, fairness_command.fairness),
+    *(
+        model_commands.drift,
+        model_commands.scorecard,
+        model_commands.reasons,
+        model_commands.export,
+        model_commands.forget,
+    ),
     *(serve_commands.serve, serve_commands.score),
     ledger_command.ledger,
 ):
-    app.command()(options.expanded(command))
+    app.command()(option_groups.expand_option_groups(command))
 
 
 def _version(wanted: bool) -> None:
@@ -140,10 +160,10 @@ def demo() -> None:
 
 
 @app.command()
-@options.expanded
+@option_groups.expand_option_groups
 def explain(
     job_file: options.JobFile,
-    tables: options.SidesOptions = options.SidesOptions(),
+    tables: option_groups.SizedTablesOptions = option_groups.SizedTablesOptions(),
     ledger: Annotated[
         list[Path] | None,
         typer.Option(metavar="FILE", help="A party's disclosure ledger, if not among your user's data. Repeatable."),
@@ -168,7 +188,7 @@ def explain(
         text = consent_sheet.explain(job, [own], others=others, outputs=tables.classes, ledgers=known)
         below = (
             f"\ndigest: {text.digest}   (agree to it with securevfl join ... --accept {text.digest})\n"
-            f"{options.sizes_line(job, own)}"
+            f"{option_groups.sizes_line(job, own)}"
         )
     else:
         parties = _helped(job, tables.read(job_file, job)[0]) if tables.files(job_file) else None
@@ -180,10 +200,10 @@ def explain(
 
 
 @app.command()
-@options.expanded
+@option_groups.expand_option_groups
 def train(
     job_file: options.JobFile,
-    tables: options.TablesOptions = options.TablesOptions(),
+    tables: option_groups.TablesOptions = option_groups.TablesOptions(),
     report_json: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write job, metrics, history and costs here.")
     ] = None,
@@ -219,16 +239,16 @@ def train(
 
     Example: securevfl train job.toml --data bank=bank.csv --data shop=shop.csv.gz --html run.html
     """
+    from securevfl.cli.event_output import events
     from securevfl.cli.live import live, step_of
-    from securevfl.cli.party_options import events
     from securevfl.cli.show import console, costs_table, figures
     from securevfl.consent.consent_sheet import explain, most_epochs
-    from securevfl.runtime.clock import Network
+    from securevfl.runtime.network import Network
     from securevfl.training.comparison import metrics_alone
     from securevfl.training.run import write_report
     from securevfl.training.simulate import simulate
 
-    job, new = _load(job_file), options.named_files(predict)
+    job, new = _load(job_file), option_groups.named_files(predict)
     check_writable(report_json, html, predictions)
     check_writable(save, folder=True)
     parties, missing = tables.read(job_file, job)
@@ -250,16 +270,16 @@ def train(
         out.print(f"epochs = {run.job.epochs}: the most, up to {most_epochs(job)}, {why}", soft_wrap=True)
     out.print(costs_table(run.costs))
     if new:
-        from securevfl.cli.predictions import predict_files
+        from securevfl.cli.prediction_output import predict_files
 
         predict_files(run, new, predictions, id_columns=tables.id_columns(new))
 
 
 @app.command()
-@options.expanded
+@option_groups.expand_option_groups
 def compare(
     job_file: options.JobFile,
-    tables: options.TablesOptions = options.TablesOptions(),
+    tables: option_groups.TablesOptions = option_groups.TablesOptions(),
     party: Annotated[
         str | None, typer.Option(metavar="NAME", help="Who you are, where the others are on machines of their own.")
     ] = None,
@@ -273,7 +293,7 @@ def compare(
         ),
     ] = None,
     accept: options.Digest = None,
-    meeting: options.MeetingOptions = options.MeetingOptions(),
+    meeting: option_groups.SessionOptions = option_groups.SessionOptions(),
 ) -> None:
     """See what the other parties' columns are worth: models of the labelled party alone, and of all together.
 
@@ -305,8 +325,8 @@ def compare(
         data = tables.data or [""]
         if len(data) != 1 or not data[0] or "=" in data[0]:
             raise ConfigError(f"--data: the file of {party}'s own table was expected, and no other; name it")
-        own = options.TableOptions(party, Path(data[0]), tables.id_columns([party])[party], tables.label_column)
-        found = parties_commands.compare_at(job_file, own, peers, options.ConsentOptions(ledger, accept), meeting)
+        own = option_groups.TableOptions(party, Path(data[0]), tables.id_columns([party])[party], tables.label_column)
+        found = parties_commands.compare_at(job_file, own, peers, option_groups.ConsentOptions(ledger, accept), meeting)
     if html is not None and found is not None:
         found.report(html)
 
@@ -315,7 +335,7 @@ def _helped(job: Job, parties: list[Party]) -> list[Party]:
     """Return the parties, and where the job can't do without one those that have no table, as FDML's server."""
     from securevfl.data.party import Helper
     from securevfl.errors import PartiesError
-    from securevfl.families.sizes import roles_of
+    from securevfl.families.declarations import roles_of
 
     try:
         roles_of(job.method, job, parties)
@@ -357,9 +377,11 @@ def _load(path: Path) -> Job:
 
 
 @app.command()
-@options.expanded
+@option_groups.expand_option_groups
 def audit(
-    job_file: options.JobFile, tables: options.SidesOptions = options.SidesOptions(), html: options.Html = None
+    job_file: options.JobFile,
+    tables: option_groups.SizedTablesOptions = option_groups.SizedTablesOptions(),
+    html: options.Html = None,
 ) -> None:
     """Check, simulate and attack a job on its tables; exit code 1 if anything exceeds what is declared and accepted.
 
@@ -383,13 +405,13 @@ def audit(
     )
     console().print(page.text(found), soft_wrap=True)
     if html is not None:
-        write_whole(html, page.html(found).encode())
+        write_atomic(html, page.html(found).encode())
     raise typer.Exit(found.exit_code)
 
 
 def main() -> None:
     """Entry point of the command."""
-    one_heap()
+    use_one_heap()
     app()
 
 

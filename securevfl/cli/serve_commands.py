@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from securevfl.base.file_locks import in_use
+from securevfl.base.file_locks import shared_locks
 from securevfl.base.files import check_writable
+from securevfl.cli import option_groups, signals
 from securevfl.cli import party_options as options
-from securevfl.cli.part_command import Codes, Reasons, given_codes
+from securevfl.cli.reason_code_options import Codes, Reasons, given_codes
 from securevfl.errors import ConfigError, TableError
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def serve(
     ] = None,
     max_sessions: Annotated[int, typer.Option(min=1, help="Conversations of askers at a time.")] = 16,
     max_waiting: Annotated[int, typer.Option(min=0, help="Askers more that wait for one to end.")] = 64,
-    meeting: options.PlaceOptions = options.PlaceOptions(timeout=60.0),
+    meeting: option_groups.PeerOptions = option_groups.PeerOptions(timeout=60.0),
     log: options.Log = None,
 ) -> None:
     """Stay up and answer requests of the party with labels for scores of your rows, until SIGTERM.
@@ -60,7 +61,7 @@ def serve(
     part, code_policy = ModelPart.load(model), given_codes(reasons, codes)
     held = HeldRows.of(part.name, rows_of_file(part, data, id_column=id_column, ordered=False))
     venue = replace(meeting.venue(peers), limits=SessionLimits(max_sessions, max_waiting))
-    with in_use(model, data), ExitStack() as stack:
+    with shared_locks(model, data), ExitStack() as stack:
         handler = eventlog.write_to(sys.stderr if log is None else log)
         stack.callback(eventlog.LOGGER.removeHandler, handler)
         shown = None
@@ -117,7 +118,7 @@ def score(
     peers: options.PeersFile = Path("peers.toml"),
     id_column: options.IdColumn = "id",
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where the CSV goes; by default stdout.")] = None,
-    left: options.LeftOut = None,
+    left: options.Unscored = None,
     ledger: options.Ledger = None,
     http: Annotated[
         str | None,
@@ -131,7 +132,7 @@ def score(
     conversations: Annotated[
         int, typer.Option(min=1, help="Conversations that the gateway holds, a block of rows on its way in each.")
     ] = 4,
-    meeting: options.MeetingOptions = options.MeetingOptions(),
+    meeting: option_groups.SessionOptions = option_groups.SessionOptions(),
 ) -> None:
     """Ask the parties that serve for scores of your rows; for the party with labels.
 
@@ -139,7 +140,7 @@ def score(
     that all parties have: id, prediction and probability (of the positive class, or one column a class).
     With --http it stays up instead, and applications ask for rows of --data, or for rows that they bring, in JSON.
     """
-    from securevfl.cli.predictions import predictions
+    from securevfl.cli.prediction_output import write_predictions
     from securevfl.display.progress import progress
     from securevfl.organisations.scoring import score_rows
     from securevfl.training.model_part import ModelPart
@@ -154,18 +155,18 @@ def score(
         from securevfl.organisations.http_server import HttpAddress, serve_http
 
         place = HttpAddress(http, _token(http_token), http_cert, http_key)
-        with in_use(model, data), told:
+        with shared_locks(model, data), told:
             serve_http(Gateway(part, held, venue, ledger=ledger, max_sessions=conversations), place)
         return
     with (
-        in_use(model, data),
-        options.stoppable(),
+        shared_locks(model, data),
+        signals.exit_on_signal(),
         told,
-        predictions(part, out, left=left) as written,
+        write_predictions(part, out, left=left) as written,
         options.pool_of(len(held.ids)) as pool,
-        progress("scoring") as on_rows,
+        progress("scoring") as on_progress,
     ):
-        answered = score_rows(part, held, venue, **written, on_rows=on_rows, ledger=ledger, executor=pool)
+        answered = score_rows(part, held, venue, **written, on_progress=on_progress, ledger=ledger, executor=pool)
     typer.echo(str(answered) if out is None else f"{answered}; they are in {out}", err=out is None)
 
 

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import re
-import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 
-import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from securevfl.consent.consent_sheet import AgreedSheets, Sheet
-from securevfl.errors import ConfigError, ConsentError
 from securevfl.runtime.clock import Path
 from securevfl.training.run_page import REPEATS, Costs, figure, spent
 
@@ -42,7 +38,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
     return grid
 
 
-def parted(heads: Sequence[str], rows: Sequence[Sequence[Cell]], width: int) -> list[Table]:
+def split_wide_table(heads: Sequence[str], rows: Sequence[Sequence[Cell]], width: int) -> list[Table]:
     """Lay out a table whose columns do not fit side by side as several, each of which begins with the first column; a
     column without a text is left out."""
     needed = [max([len(head), *(len(_cell(row[j])) for row in rows)]) + GAP for j, head in enumerate(heads)]
@@ -73,22 +69,22 @@ def costs_table(run: Costs) -> Table:
     """Lay out what a run cost: rounds, the seconds from start to end by what they went into, which add up to the total,
     and the megabytes that all parties sent."""
     rows: list[list[Cell]] = [["rounds", f"{run.rounds:,}"]]
-    rows += [[f"{word}, s", seconds] for word, seconds in add_up(run.parts, 2).items() if seconds != "0.00"]
+    rows += [[f"{word}, s", seconds] for word, seconds in rounded_parts(run.parts, 2).items() if seconds != "0.00"]
     rows += [["total, s", f"{run.total:.2f}"], ["sent, MB", f"{run.bytes / 1e6:.2f}"]]
     grid = table(["what it cost", run.protocol], rows)
     grid.columns[1].justify = "right"
     return grid
 
 
-def add_up(parts: Mapping[str, float], digits: int) -> dict[str, str]:
+def rounded_parts(parts: Mapping[str, float], digits: int) -> dict[str, str]:
     """Format parts so that, as they are printed, they add up to their printed sum."""
     ends = [round(end, digits) for end in accumulate(parts.values(), initial=0.0)]
     return {word: f"{end - start:.{digits}f}" for word, (start, end) in zip(parts, pairwise(ends), strict=True)}
 
 
-def took(path: Path) -> str:
+def run_time_line(path: Path) -> str:
     """Say in a line how long a party's run took by the clock, from when all were there, and what that went into."""
-    went = ", ".join(f"{word} {seconds}" for word, seconds in add_up(spent(path), 1).items())
+    went = ", ".join(f"{word} {seconds}" for word, seconds in rounded_parts(spent(path), 1).items())
     return f"{path.sum():.1f} s from start to end: {went}"
 
 
@@ -121,52 +117,3 @@ def sheet(text: str, width: int | None) -> Text:
 def sheet_width(out: Console) -> int | None:
     """Return where to wrap a sheet: at the width of a terminal, nowhere in a pipe."""
     return min(out.width, 110) if out.is_terminal else None
-
-
-# Asking a party for its consent: on a terminal by a question, elsewhere by the digest of the sheet.
-
-
-DETAILS = "it covers all messages: securevfl explain ... --details"
-_DIGITS = re.compile("[0-9a-f]{16}")
-
-
-def check_digest(accept: str | None) -> None:
-    """ConfigError if what --accept was given can't be the digest of a sheet."""
-    if accept is not None and not _DIGITS.fullmatch(accept):
-        raise ConfigError(
-            "--accept: the digest of a consent sheet was expected, 16 digits 0 to f, something else came; "
-            "securevfl explain prints it"
-        )
-
-
-def check_agreed(agreed: AgreedSheets, accept: str | None) -> None:
-    """ConsentError if --accept names a sheet that was never agreed to, where none is to be agreed to any more."""
-    if accept is not None and not agreed.knows(accept):
-        raise ConsentError(
-            f"--accept {accept}: the digest of a sheet that you have agreed to was expected, it is of none; the "
-            "training is over and nothing was told, so leave --accept out"
-        )
-
-
-def agree(agreed: AgreedSheets, accept: str | None, command: str, asked: Sheet) -> None:
-    """Note that the party agrees to this sheet, unless it has before. ConsentError if it does not.
-
-    accept: the digest that the command was given, which must be that of this sheet even if it was agreed to before.
-    command: how to run it again.
-    """
-    if agreed.takes(asked, accept):
-        return
-    out = console(err=True)
-    if accept is None and sys.stdin.isatty() and out.is_terminal:
-        out.print(sheet(asked.first, sheet_width(out)), soft_wrap=True)
-        out.print(f"\nsheet {asked.digest}; {DETAILS}", soft_wrap=True)
-        if typer.confirm("\nThis is what is told, and to whom. Do you agree?", err=True):
-            agreed.add(asked)
-            return
-        raise ConsentError("you have not agreed to the consent sheet; of the table no more was told than its size")
-    other = f"{accept} came, of another sheet (as one is whose --size counts columns that are not prepared)"
-    came = "none came" if accept is None else other
-    raise ConsentError(
-        f"{asked.first}\n\n{DETAILS}\n\nConsent to this sheet was expected, {came}; of the table no more was told "
-        f"than its size. If you agree, run the same command again with\n    {command} ... --accept {asked.digest}"
-    )

@@ -19,11 +19,11 @@ from securevfl.disclosure.leaks import Leak
 from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry, told_to
 from securevfl.disclosure.limits import KINDS, added, total
 from securevfl.errors import ConfigError, DataError, DataNotice, LeakageError, ProtocolError, StorageError
-from securevfl.families.sizes import verdicts
+from securevfl.families.evaluations import verdicts
 from securevfl.job import Job
-from securevfl.protocols.declared import VERDICT
+from securevfl.protocols.permits import STOP_DECISION_BITS
 from securevfl.protocols.residuals.defences import zcdp_epsilon
-from securevfl.runtime.channel import DisclosureGate, DisclosureRecord
+from securevfl.runtime.disclosure_gate import DisclosureGate, DisclosureRecord
 
 # What a job gives away beyond its protocol's declaration, and the guard that refuses what it does not accept.
 #
@@ -117,7 +117,7 @@ class Booking:
         whole = self._list_told(self._end, weights=True)
         self._reservation = ledger.reserve(register, self._sitting, whole, self._check, ahead=ahead)
         self._take(ahead)
-        gate.keep(self._enter)
+        gate.record_with(self._enter)
 
     def check(self, sizes: Sizes) -> None:
         """Check the job once more, by what this party knows of its columns now. LeakageError if a guard refuses it."""
@@ -138,9 +138,11 @@ class Booking:
         """
         if self._ledger is None:
             return
-        self._gate.keep(self._over)  # a thread that still serves others tells nothing that is not entered
+        self._gate.record_with(self._over)  # a thread that still serves others tells nothing that is not entered
         told = (
-            [] if silent else self._exact(self._list_told(max(self._start + 1, self._gate.visit), weights=self._opens))
+            []
+            if silent
+            else self._exact(self._list_told(max(self._start + 1, self._gate.iteration), weights=self._opens))
         )
         with suppress(DataError, StorageError):
             self._reservation.settle(told)
@@ -177,10 +179,10 @@ class Booking:
         if entry.kind not in KINDS or self._party not in entry.about:
             return
         key = (entry.kind, entry.to, entry.about, entry.group)
-        if entry.visit <= self._ahead and total <= self._numbers.get(key, -1):
+        if entry.iteration <= self._ahead and total <= self._numbers.get(key, -1):
             return
         self._opens |= entry.group == "weights"
-        done = max(entry.visit, self._start + 1)
+        done = max(entry.iteration, self._start + 1)
         to = done + max(LEASE, (done - self._start) // 4, self._pace(done))
         before, visits = self._numbers.get(key, 0), max(1, to - done)
         told = [
@@ -212,7 +214,7 @@ class Booking:
         """Return the same entries with as many numbers as have left, and what nobody foresaw beside."""
         totals = {key: n for key, n in self._gate.totals.items() if key[0] in KINDS and self._party in key[2]}
         found = [replace(item, numbers=totals.get(item.like, 0)) for item in told]
-        found = [replace(e, count=VERDICT * e.numbers) if e.group == "verdicts" else e for e in found]
+        found = [replace(e, count=STOP_DECISION_BITS * e.numbers) if e.group == "verdicts" else e for e in found]
         return found + [
             _unforeseen(DisclosureRecord(key[1], key[0], n, 64, key[2], key[3]), n)
             for key, n in totals.items()

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from securevfl.base.files import write_whole
+from securevfl.base.files import write_atomic
 from securevfl.base.roles import ACTIVE, PASSIVE, Role, Roles
 from securevfl.consent.booking import foretell, leaks
 from securevfl.data.party import Party, check_parties, register_of
@@ -24,15 +24,16 @@ from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry
 from securevfl.disclosure.summed_bits import LOOK, check_looks
 from securevfl.display.html import escape
 from securevfl.errors import ConfigError, DataNotice, LabelError, StorageError
-from securevfl.families.base import Known
-from securevfl.families.sizes import declared_of, known_alone, known_run, prepare, roles_of
+from securevfl.families.declarations import declared_of, roles_of
+from securevfl.families.run_facts import Known, known_alone, known_run
+from securevfl.families.table_preparation import prepare
 from securevfl.job import Job
 from securevfl.models.class_labels import classes_of
 from securevfl.models.row_weights import Weights, room_for
 from securevfl.models.trees import Trees
+from securevfl.optim.block_descent import BlockDescent
 from securevfl.optim.defaults import EVALUATE_EVERY, LONG_VISITS, VISITS, longer, why_sealed
-from securevfl.optim.rules import BlockDescent
-from securevfl.protocols.declared import Declared
+from securevfl.protocols.declarations import MessageDeclaration
 
 # How long a job may train on the tables at hand: as many epochs as no guard refuses for what columns tell.
 
@@ -61,7 +62,7 @@ def most_epochs(job: Job) -> int:
     """Return the most epochs that a job is given which leaves them open; more where coefficients are read with standard
     errors, and where weights make the safe steps shorter."""
     room = 1.0 if job.weights is None else job.weights.room
-    if job.model.loss.estimates:
+    if job.model.loss.reports_standard_errors:
         return math.ceil(3 * MOST * math.sqrt(room))
     return math.ceil(MOST * longer(room))
 
@@ -236,7 +237,7 @@ def _sheet(job: Job, roles: Roles, known: Known | None, refused: Sequence[str], 
     first = [*([whose] if whose else []), *_subject(job, roles, known)]
     for name in roles.parties:
         learns = _learns(job, roles, known, name)
-        lines += ["", _heading(roles, name), *_role(declared, roles.plays(name)), *learns]
+        lines += ["", _heading(roles, name), *_role(declared, roles.roles_of(name)), *learns]
         first += ["", _heading(roles, name), *learns]
     first += ["", f"assumes   {ASSUMPTIONS}"]
     return Sheet("\n".join([*lines, *refused]), "\n".join([*first, *refused]))
@@ -285,7 +286,7 @@ def _weights(job: Job) -> list[str]:
 
 def _heading(roles: Roles, name: str) -> str:
     role = roles.role(name)
-    return f"{name} ({role}{', holds the labels' if role == ACTIVE and roles.having(ACTIVE) == (name,) else ''})"
+    return f"{name} ({role}{', holds the labels' if role == ACTIVE and roles.with_role(ACTIVE) == (name,) else ''})"
 
 
 def _told_lines(word: str, text: str) -> list[str]:
@@ -327,7 +328,7 @@ def _codes(job: Job, roles: Roles, known: Known | None, name: str) -> list[str]:
     )
 
 
-def _role(declared: Sequence[Declared], plays: Sequence[Role]) -> list[str]:
+def _role(declared: Sequence[MessageDeclaration], plays: Sequence[Role]) -> list[str]:
     sent = list(dict.fromkeys(item.message.__name__ for item in declared if item.sender in plays))
     received = [item for item in declared if item.receiver in plays]
     return [
@@ -404,7 +405,7 @@ class AgreedSheets:
         """Record that this text is agreed to from now on. StorageError if that cannot be written."""
         if not self.holds(sheet):
             at = datetime.now(UTC).isoformat(timespec="seconds")
-            write_whole(self._path, "\n".join([*self._lines(), f"{sheet.digest} {at}", ""]).encode())
+            write_atomic(self._path, "\n".join([*self._lines(), f"{sheet.digest} {at}", ""]).encode())
 
     def _lines(self) -> list[str]:
         try:

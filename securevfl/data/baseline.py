@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.base.config import Config
 from securevfl.data.columns import Columns
-from securevfl.data.external_table import Outside
+from securevfl.data.external_table import ExternalTable
 from securevfl.data.schedule import Rows
 
 ROWS = 50_000  # at most, of the training rows
@@ -47,9 +47,9 @@ class Baseline(Config):
     others: int = 0
 
 
-def most(X: Floats | Outside) -> int:
+def most(X: Floats | ExternalTable) -> int:
     """How many of the training rows are looked at."""
-    return OUTSIDE if isinstance(X, Outside) else ROWS
+    return OUTSIDE if isinstance(X, ExternalTable) else ROWS
 
 
 def baselines(own: Columns, rows: Rows) -> list[Baseline]:

@@ -20,7 +20,7 @@ import numpy as np
 from pydantic import Field
 
 from securevfl.base.arrays import Floats
-from securevfl.base.config import Named
+from securevfl.base.config import NamedOption
 from securevfl.data.bin_edges import decimal
 
 OTHER = "(other)"  # the level that rare and unknown texts share
@@ -28,7 +28,7 @@ MISSING = "(missing)"
 THURSDAY = 3  # the weekday of 1970-01-01
 
 
-class ColumnStep(Named, ABC):
+class ColumnTransform(NamedOption, ABC):
     """The step that turns one column, `column`, into k columns of numbers."""
 
     column: str
@@ -47,7 +47,7 @@ class ColumnStep(Named, ABC):
         """
 
 
-class Filled(ColumnStep):
+class ImputedTransform(ColumnTransform):
     """A column of numbers. `fill` stands for what is missing (None if nothing was), and `indicator` adds a 0/1 column
     that says where it was missing."""
 
@@ -72,7 +72,7 @@ class Filled(ColumnStep):
         """Turn a column (m,) without gaps into columns (m x k)."""
 
 
-class Number(Filled):
+class NumericTransform(ImputedTransform):
     """A column of numbers, with `low` and `high` as its ends where it is clipped. With a `spread` the numbers become
     asinh((x - centre) / spread)."""
 
@@ -90,7 +90,7 @@ class Number(Filled):
         return filled[:, None]
 
 
-class Dates(Filled):
+class DateTransform(ImputedTransform):
     """A column of dates, in days since 1970-01-01: the days, and those `parts` of them that vary."""
 
     name: ClassVar[str] = "dates"
@@ -114,7 +114,7 @@ def part_of_date(part: Literal["month", "weekday"], days: Floats) -> Floats:
     return np.where(lacks, np.nan, found)
 
 
-class Bins(Filled):
+class BinTransform(ImputedTransform):
     """A column of numbers parted at rising `edges` (`securevfl.data.bin_edges`): a column for each says where the value
     is as large or larger."""
 
@@ -136,7 +136,7 @@ def looked_up(values: Floats, levels: tuple[str, ...], known: Mapping[str, int],
     return numbers[np.where(np.isnan(values), len(levels), values).astype(np.intp)]
 
 
-class Texts(ColumnStep):
+class OneHotTransform(ColumnTransform):
     """A column of texts: those of `levels` have a column each, all others share one if `other`. `base` has none."""
 
     name: ClassVar[str] = "texts"
@@ -155,7 +155,7 @@ class Texts(ColumnStep):
         return (own[:, None] == np.arange(len(self.levels) + self.other)).astype(np.float64)
 
 
-class Codes(ColumnStep):
+class CodeTransform(ColumnTransform):
     """A column of texts as whole numbers: 1, 2 ... for those of `levels`, 0 for rare and unknown ones."""
 
     name: ClassVar[str] = "codes"

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.data.text_values import DAY, are_percents, days_written, in_doubt, is_number, meant, numbers_written
+from securevfl.data.text_values import DAY, are_percentages, is_ambiguous, is_number, meant, parse_dates, parse_numbers
 from securevfl.data.validation import check_chosen, lacks
 from securevfl.errors import TableError
 
@@ -39,7 +39,7 @@ class Columns:
     percents: frozenset[str] = frozenset()
 
 
-class Read(NamedTuple):
+class ColumnValues(NamedTuple):
     """One column as numbers (n,), its levels if it holds texts, and whether it holds dates or percentages."""
 
     values: Floats
@@ -96,7 +96,7 @@ def _by_name(name: str, named: Iterable[Any], chosen: Sequence[str] | None) -> d
     return {column: found[column] for column in chosen}
 
 
-def text_column(name: str, column: str, values: Sequence[Any], *, forced: bool = False) -> Read:
+def text_column(name: str, column: str, values: Sequence[Any], *, forced: bool = False) -> ColumnValues:
     """`text_levels` of the texts of all rows (n,), None for a missing one."""
     levels = sorted({str(value) for value in values if value is not None})
     rank = {text: place for place, text in enumerate(levels)}
@@ -106,7 +106,7 @@ def text_column(name: str, column: str, values: Sequence[Any], *, forced: bool =
 
 def text_levels(
     name: str, column: str, levels: Sequence[str], places: NDArray[np.intp], *, forced: bool = False
-) -> Read:
+) -> ColumnValues:
     """Read what a column of texts holds, from its sorted different texts and each row's place among them (n,), -1 where
     it is missing.
 
@@ -114,13 +114,13 @@ def text_levels(
     whatever they look like. TableError for numbers with errors, or that can be read in two ways.
     """
     if not forced:
-        days = days_written(levels)
-        written = numbers_written(levels) if days is None else days
+        days = parse_dates(levels)
+        written = parse_numbers(levels) if days is None else days
         if written is not None:
             X = np.where(places < 0, np.nan, np.array(written)[places])
-            return Read(X, dates=days is not None, percents=days is None and are_percents(levels))
+            return ColumnValues(X, dates=days is not None, percents=days is None and are_percentages(levels))
         _check_mixed(name, column, levels, places)
-    return Read(np.where(places < 0, np.nan, places), tuple(levels))
+    return ColumnValues(np.where(places < 0, np.nan, places), tuple(levels))
 
 
 def _check_mixed(name: str, column: str, levels: Sequence[str], places: NDArray[np.intp]) -> None:
@@ -132,7 +132,7 @@ def _check_mixed(name: str, column: str, levels: Sequence[str], places: NDArray[
     numbers = sum(map(is_number, levels))
     parted = sum(_PARTED.fullmatch(level) is not None and not is_number(level) for level in levels)
     if parted and numbers + parted == len(levels):
-        row = int(np.isin(places, [place for place, level in enumerate(levels) if in_doubt(level)]).argmax())
+        row = int(np.isin(places, [place for place, level in enumerate(levels) if is_ambiguous(level)]).argmax())
         raise TableError(
             f"{name}numbers with a decimal point and nothing else were expected, column {column} has separators within "
             f"numbers that can be read in two ways, first in row {row + 1}; export it without"
@@ -156,20 +156,20 @@ def _renamed(name: str, names: list[str], columns: Sequence[str] | None, d: int)
     return named
 
 
-def _column(name: str, column: str, values: NDArray[Any], text: bool) -> Read:
+def _column(name: str, column: str, values: NDArray[Any], text: bool) -> ColumnValues:
     """One column as numbers, and its levels if it holds texts."""
     if values.dtype.kind in "biuf" and not text:
-        return Read(values.astype(np.float64))
+        return ColumnValues(values.astype(np.float64))
     if values.dtype.kind == "M" and not text:
-        return Read(days_of(values), dates=True)
+        return ColumnValues(days_of(values), dates=True)
     held = [None if lacks(value) else value for value in values.tolist()]
     if text:
         return text_column(f"party {name}: ", column, held, forced=True)
     try:
-        return Read(np.array([np.nan if value is None else float(value) for value in held]))
+        return ColumnValues(np.array([np.nan if value is None else float(value) for value in held]))
     except (TypeError, ValueError):
         if all(isinstance(value, date | None) for value in held):
-            return Read(days_of(np.array(held, dtype="datetime64[us]")), dates=True)
+            return ColumnValues(days_of(np.array(held, dtype="datetime64[us]")), dates=True)
         if not all(isinstance(value, str | int | float | None) for value in held):
             raise TableError(
                 f"party {name}: numbers, texts or dates were expected, column {column} holds other objects; encode "
@@ -184,7 +184,7 @@ def days_of(moments: NDArray[Any]) -> Floats:
     return np.where(np.isnat(moments), np.nan, days)
 
 
-def joined(names: list[str], columns: Sequence[Read]) -> Columns:
+def joined(names: list[str], columns: Sequence[ColumnValues]) -> Columns:
     """Return one table of these columns."""
     held = dict(zip(names, columns, strict=True))
     levels = {name: read.levels for name, read in held.items() if read.levels}

@@ -13,7 +13,7 @@ from securevfl.data.register import Register
 CHUNK = 1 << 21  # numbers at a time
 
 
-class ColumnSums:
+class ContentDigest:
     """A digest of columns from blocks of rows in any order: sums over the rows, modulo 2^64, of a random weight of each
     row times each half of a value's 64 bits.
 
@@ -36,5 +36,5 @@ class ColumnSums:
 
 
 def row_weights(register: Register) -> NDArray[np.uint64]:
-    """Draw the random numbers (n,), tied to the ids of the rows, that weigh the rows of a table in `ColumnSums`."""
+    """Draw the random numbers (n,), tied to the ids of the rows, that weigh the rows of a table in `ContentDigest`."""
     return register.numbers("content")

@@ -17,24 +17,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from securevfl.base.arrays import Floats, KeptFields
+from securevfl.base.arrays import Floats, SerializableFields
 from securevfl.base.normal_distribution import normal_quantile
 from securevfl.crypto.prg import Prg
-from securevfl.data.linear_features import Lines
+from securevfl.data.linear_features import LinearFeatures
 from securevfl.data.scaling import on_grid
 
 REACH = 0.75  # gamma times how many columns vary: .15 at five of them
 
 
 @dataclass(frozen=True, repr=False)
-class Cosines(KeptFields):
+class CosineFeatures(SerializableFields):
     """Features of a party, as they were drawn once.
 
     columns: how a column is scaled. directions (d x m): w of each feature; phases (m,): b. size: what a feature is
     multiplied by. Secret: they follow from the party's own rows.
     """
 
-    columns: Lines
+    columns: LinearFeatures
     directions: Floats
     phases: Floats
     size: float
@@ -43,12 +43,12 @@ class Cosines(KeptFields):
         return len(self.phases)
 
     @classmethod
-    def draw(cls, X: Floats, key: bytes, *, count: int, weight: float) -> Cosines:
+    def draw(cls, X: Floats, key: bytes, *, count: int, weight: float) -> CosineFeatures:
         """Draw `count` features for prepared columns X (n x d) of the training rows, and of no others.
 
         key: 32 random bytes. weight: the root of the mean of what the squares of a row's features add up to.
         """
-        columns = Lines.fit(X, 1.0)
+        columns = LinearFeatures.fit(X, 1.0)
         varying = int(np.isfinite(columns.deviation).sum())
         prg = Prg(key, "cosines of a party's own columns")
         d = X.shape[1]

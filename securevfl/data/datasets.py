@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.base.extras import extra
+from securevfl.base.extras import import_extra
 from securevfl.data.columns import Columns
 from securevfl.data.party import Party
 from securevfl.errors import DataError, PartiesError
@@ -245,7 +245,7 @@ def save(parties: Sequence[Party], pattern: str = "{}.csv") -> list[Path]:
 
 
 def _split(load: str, parties: int) -> list[Party]:
-    table = getattr(extra("sklearn.datasets", "sklearn", "a sample table"), load)()
+    table = getattr(import_extra("sklearn.datasets", "sklearn", "a sample table"), load)()
     X, y = table.data, table.target
     columns = np.array([str(name).replace(" ", "_") for name in table.feature_names])
     vary = np.flatnonzero(X.min(axis=0) < X.max(axis=0))

@@ -7,12 +7,12 @@ from abc import ABC, abstractmethod
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.base.chunked_matrix import Tall
+from securevfl.base.chunked_matrix import ChunkedMatrix
 from securevfl.data.scaling import Scaling
 from securevfl.data.schedule import Rows
 
 
-class Outside(ABC):
+class ExternalTable(ABC):
     """Rows that read like an array where they are asked for: `shape`, `len`, and X[rows], copies in float64."""
 
     ndim = 2
@@ -27,14 +27,14 @@ class Outside(ABC):
         """Return these rows (k x d), in this process."""
 
     @abstractmethod
-    def tall(self, rows: Rows, scaling: Scaling) -> Tall | None:
+    def tall(self, rows: Rows, scaling: Scaling) -> ChunkedMatrix | None:
         """Return these rows, scaled, as a matrix that stays where it is; None where they are better read."""
 
 
-class ScaledOutsideRows:
+class ScaledExternalRows:
     """Some rows (m x d) of a table, scaled when they are read by slices."""
 
-    def __init__(self, table: Floats | Outside, rows: Rows | slice, scaling: Scaling) -> None:
+    def __init__(self, table: Floats | ExternalTable, rows: Rows | slice, scaling: Scaling) -> None:
         count = len(range(*rows.indices(len(table)))) if isinstance(rows, slice) else len(rows)
         self.shape = count, table.shape[1]
         self._table = table

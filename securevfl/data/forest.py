@@ -23,9 +23,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.base.arrays import Floats, KeptFields
+from securevfl.base.arrays import Floats, SerializableFields
 from securevfl.crypto.prg import Prg
-from securevfl.data.preparation import Source
+from securevfl.data.preparation import SourceColumn
 
 Leaves = NDArray[np.uint8]  # numbers of leaves (m x trees)
 
@@ -34,7 +34,7 @@ MOST_BINS = 255
 STRETCH = 16_384  # rows whose questions are asked at a time
 
 
-def asked(X: Floats, sources: Sequence[Source], orders: Sequence[Sequence[int]] = ()) -> Floats:
+def asked(X: Floats, sources: Sequence[SourceColumn], orders: Sequence[Sequence[int]] = ()) -> Floats:
     """Return the values (m x s) that questions ask about, one column a source, of prepared columns X (m x d).
 
     A number that is missing is NaN. A text is its place in the order of its source, which holds a place for the level
@@ -54,7 +54,7 @@ def asked(X: Floats, sources: Sequence[Source], orders: Sequence[Sequence[int]] 
 
 
 @dataclass(frozen=True, repr=False)
-class Forest(KeptFields):
+class Forest(SerializableFields):
     """Trees that are drawn: of the columns `sources` of one party, in prepared columns.
 
     columns (trees x depth): the source of each question; cuts, its number; sides, whether what is missing goes with
@@ -62,7 +62,7 @@ class Forest(KeptFields):
     leaf is counted as. Secret: cuts are quantiles of the party's own rows.
     """
 
-    sources: tuple[Source, ...]
+    sources: tuple[SourceColumn, ...]
     orders: tuple[tuple[int, ...], ...]
     columns: NDArray[np.intp]
     cuts: Floats
@@ -80,7 +80,15 @@ class Forest(KeptFields):
 
     @classmethod
     def draw(
-        cls, X: Floats, sources: Sequence[Source], key: bytes, *, trees: int, depth: int, bins: int, fewest: int = 1
+        cls,
+        X: Floats,
+        sources: Sequence[SourceColumn],
+        key: bytes,
+        *,
+        trees: int,
+        depth: int,
+        bins: int,
+        fewest: int = 1,
     ) -> Forest:
         """Draws `trees` trees for prepared columns X (n x d) of the training rows, and of no others.
 
@@ -156,7 +164,7 @@ def _chosen(prg: Prg, weights: Floats, depth: int) -> list[int]:
     return chosen
 
 
-def _order(prg: Prg, source: Source) -> tuple[int, ...]:
+def _order(prg: Prg, source: SourceColumn) -> tuple[int, ...]:
     """Draw the places of a text's levels; none for numbers."""
     if not source.levels:
         return ()

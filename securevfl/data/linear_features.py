@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from securevfl.base.arrays import Floats, KeptFields
+from securevfl.base.arrays import Floats, SerializableFields
 from securevfl.data.scaling import on_grid
 
 ENDS = 0.01  # of the training rows at either end of a column, at which its line is cut off
@@ -15,7 +15,7 @@ FARTHEST = 3.0  # deviations from the mean at which a line is cut off
 
 
 @dataclass(frozen=True, repr=False)
-class Lines(KeptFields):
+class LinearFeatures(SerializableFields):
     """The straight part: columns cut off at their ends, scaled by the training rows, and cut off at FARTHEST.
 
     low, high, mean, deviation (d,): of each column; `weight` is what they are multiplied by beside leaves. centre (d,):
@@ -30,7 +30,7 @@ class Lines(KeptFields):
     weight: float
 
     @classmethod
-    def fit(cls, X: Floats, weight: float) -> Lines:
+    def fit(cls, X: Floats, weight: float) -> LinearFeatures:
         """Fit the lines to prepared columns X (n x d) of the training rows, and of no others.
 
         What does not vary is 0 in every row.

@@ -1,6 +1,7 @@
 """A party's table from a file, in the order that all parties share: in memory, or where it is large read from disk.
 
-A Parquet file of more than `LARGE` bytes as numbers is copied once into a file of plain rows (`securevfl.data.store`),
+A Parquet file of more than `MAX_IN_MEMORY_BYTES` bytes as numbers is copied once into a file of plain rows
+(`securevfl.data.store`),
 from which batches are read. The party is the same either way, and so is the model, bit for bit.
 """
 
@@ -19,10 +20,10 @@ from securevfl.data.party import Party
 from securevfl.data.readers import named, open_parquet, read_party
 from securevfl.data.row_order import read_rows, rows_path
 from securevfl.data.schedule import Batched, Rows
-from securevfl.data.store import OnRows, StoredParty, borrow_table, store_table, table_path
+from securevfl.data.store import OnProgress, StoredParty, copy_to_temporary_table, store_table, table_path
 from securevfl.errors import IdError, PartiesError, TableError
 
-LARGE = 256 << 20  # bytes of numbers in memory; reading them whole takes some four times as much
+MAX_IN_MEMORY_BYTES = 256 << 20  # bytes of numbers in memory; reading them whole takes some four times as much
 
 
 def large(path: Path) -> bool:
@@ -31,7 +32,7 @@ def large(path: Path) -> bool:
         return False
     try:
         with named(path), open_parquet(path) as file:
-            return bool(file.metadata.num_rows * file.metadata.num_columns * 8 > LARGE)
+            return bool(file.metadata.num_rows * file.metadata.num_columns * 8 > MAX_IN_MEMORY_BYTES)
     except TableError:
         return False  # whoever reads it says what it is
 
@@ -49,7 +50,7 @@ def read_in_order(name: str, data: Path, *, id_column: str, label_column: str) -
 
 
 def read_aligned(
-    name: str, data: Path, job: Batched, *, id_column: str, label_column: str, on_rows: OnRows | None = None
+    name: str, data: Path, job: Batched, *, id_column: str, label_column: str, on_progress: OnProgress | None = None
 ) -> Party:
     """One party among several organisations, its rows as an alignment has left them. DataError as `read_party`.
 
@@ -66,7 +67,7 @@ def read_aligned(
         job=job,
         id_column=id_column,
         label_column=label_column,
-        on_rows=on_rows,
+        on_progress=on_progress,
     )
 
 
@@ -82,13 +83,14 @@ def read_parties(
     id_column: str | Mapping[str, str] = "id",
     label_column: str = "y",
     job: Batched | None = None,
-    on_rows: OnRows | None = None,
+    on_progress: OnProgress | None = None,
 ) -> tuple[list[Party], dict[str, list[str]]]:
     """All parties of a job from a file each, joined on their ids.
 
     Returns the parties with the shared rows in the active party's order, and for each party the ids that others have
     and it lacks. id_column: of all files, or by the name of the party. job: large tables are read from disk, where they
-    lie in the order of its batches; in memory without. on_rows(rows read, of) of each large table. PartiesError unless
+    lie in the order of its batches; in memory without. on_progress(rows read, of) of each large table. PartiesError
+    unless
     exactly one file has labels, DataError as `read_party` and `align`.
     """
     paths = {name: Path(path) for name, path in files.items()}
@@ -120,14 +122,14 @@ def read_parties(
     parties = [
         own.take(rows[name])
         if isinstance(own, Party)
-        else borrow_table(
+        else copy_to_temporary_table(
             name,
             paths[name],
             rows=rows[name],
             job=job,
             id_column=id_columns[name],
             label_column=label_column,
-            on_rows=on_rows,
+            on_progress=on_progress,
         )
         for name, own in held.items()
     ]

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.base.chunked_matrix import Stretch, Tall
-from securevfl.data.external_table import Outside, ScaledOutsideRows
+from securevfl.base.chunked_matrix import ChunkedMatrix, RowChunk
+from securevfl.data.external_table import ExternalTable, ScaledExternalRows
 from securevfl.data.scaling import GRID_BITS, Scaling
 from securevfl.data.schedule import Rows
 
@@ -28,7 +28,7 @@ DRAWN = 1 << 16  # rows that quartiles are taken of
 QUARTILES = 1.3489795003921634  # between the quartiles of a normal distribution of deviation 1
 
 
-class Lie(NamedTuple):
+class LocationScale(NamedTuple):
     """How columns lie: their mean or median, their deviation or spread, and both ends (d,) each.
 
     two: which have two values and no others.
@@ -41,7 +41,7 @@ class Lie(NamedTuple):
     two: NDArray[np.bool_]
 
 
-def fitted(lie: Lie, clip: float) -> Lie:
+def fitted(lie: LocationScale, clip: float) -> LocationScale:
     """Return a scale by which a clip loses nothing, where there is one: of any column of two values, and of others that
     reach no further than WIDEST clips."""
     far = np.maximum(lie.high - lie.mean, lie.mean - lie.low) / clip
@@ -56,7 +56,7 @@ def fitted(lie: Lie, clip: float) -> Lie:
     return lie._replace(mean=mean, deviation=deviation)
 
 
-def moments(X: Floats | Outside, rows: Rows) -> Lie:
+def moments(X: Floats | ExternalTable, rows: Rows) -> LocationScale:
     """Mean, standard deviation and ends (d,) each of X[rows], as numpy's but for rounding; a deviation of exactly 0 for
     a constant column.
 
@@ -64,18 +64,18 @@ def moments(X: Floats | Outside, rows: Rows) -> Lie:
     (1983). X is an array, or a table outside of memory; rows that lie at workers are passed over there.
     """
     whole = Scaling.none(X.shape[1])
-    tall = X.tall(rows, whole) if isinstance(X, Outside) else None
-    matrix = Tall.here(ScaledOutsideRows(X, rows, whole)) if tall is None else tall
-    coming = [part.run(moments_of) for part in matrix.parts]
+    tall = X.tall(rows, whole) if isinstance(X, ExternalTable) else None
+    matrix = ChunkedMatrix.local(ScaledExternalRows(X, rows, whole)) if tall is None else tall
+    coming = [part.run(chunk_moments) for part in matrix.parts]
     count, mean, squares, low, high = reduce(together, [each.result() for each in coming])
     return _lie(mean, np.sqrt(squares / count), mean, squares / count, low, high)
 
 
-def _lie(centre: Floats, spread: Floats, mean: Floats, variance: Floats, low: Floats, high: Floats) -> Lie:
+def _lie(centre: Floats, spread: Floats, mean: Floats, variance: Floats, low: Floats, high: Floats) -> LocationScale:
     """Say how columns lie, given their moments: no variance is larger than (high - mean) (mean - low), and that of two
     values alone is as large (Bhatia and Davis 2000)."""
     most = (high - mean) * (mean - low)
-    return Lie(centre, spread, low, high, (variance > 0) & (variance >= (1 - _TWO) * most))
+    return LocationScale(centre, spread, low, high, (variance > 0) & (variance >= (1 - _TWO) * most))
 
 
 class Moments(NamedTuple):
@@ -89,7 +89,7 @@ class Moments(NamedTuple):
     high: Floats
 
 
-def moments_of(stretch: Stretch) -> Moments:
+def chunk_moments(stretch: RowChunk) -> Moments:
     """Return the moments of the rows of a stretch, reading few of them into memory at a time."""
     origin = stretch.rows[:1]
     zero = np.zeros(origin.shape[1])
@@ -110,7 +110,7 @@ def together(one: Moments, other: Moments) -> Moments:
     return Moments(total, one.mean + apart * (other.rows / total), squares, low, high)
 
 
-def quartiles(X: Floats | Outside, rows: Rows) -> Lie:
+def quartiles(X: Floats | ExternalTable, rows: Rows) -> LocationScale:
     """Median, spread and ends (d,) each of DRAWN of X[rows], evenly spaced.
 
     The spread is the distance of the quartiles, of a normal distribution its deviation. A column whose quartiles are

@@ -1,7 +1,7 @@
 """A party larger than one machine: its rows in partitions at the workers of an engine.
 
     client = distributed.Client("tls://scheduler.example.org:8786", security=security)
-    shop = partition_party("shop", "shop.table", DaskPlacing(client))
+    shop = partition_party("shop", "shop.table", DaskBackend(client))
     join(job, shop, "peers.toml")
 
 The table is one that `store_table` wrote, in a folder that every worker and the party's own process read. Each worker
@@ -23,24 +23,24 @@ from typing import cast
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.base.chunked_matrix import Stretch, Tall
-from securevfl.data.external_table import Outside, ScaledOutsideRows, runs
+from securevfl.base.chunked_matrix import ChunkedMatrix, RowChunk
+from securevfl.data.external_table import ExternalTable, ScaledExternalRows, runs
 from securevfl.data.scaling import Scaling
 from securevfl.data.schedule import Rows
 from securevfl.data.store import StoredParty, StoredTable
-from securevfl.data.table_header import Head, check_whole, read_head
+from securevfl.data.table_header import TableHeader, read_header, verify_checksum
 from securevfl.errors import TableError
-from securevfl.runtime.placing import Placed, PlacedPart, Placing
+from securevfl.runtime.worker_backend import RemoteObject, RemotePart, WorkerBackend
 
 
-class Partition(Outside):
+class Partition(ExternalTable):
     """Rows of a stored table, from place `start` to `stop` of its file, in this process's memory.
 
     TableError if the file is another than that of the party's own process. It travels as where to read it.
     """
 
     def __init__(self, path: Path, start: int, stop: int, stamp: str) -> None:
-        head = read_head(path)
+        head = read_header(path)
         if _stamp(head) != stamp:
             raise TableError(
                 f"{path}: the table of the party's own process was expected, it was stored anew; run again"
@@ -58,21 +58,21 @@ class Partition(Outside):
     def __getitem__(self, rows: Rows | slice) -> Floats:
         return self._rows[rows].astype(np.float64)
 
-    def tall(self, rows: Rows, scaling: Scaling) -> Tall:
-        return Tall.here(ScaledOutsideRows(self, rows, scaling))
+    def tall(self, rows: Rows, scaling: Scaling) -> ChunkedMatrix:
+        return ChunkedMatrix.local(ScaledExternalRows(self, rows, scaling))
 
 
-def _stamp(head: Head) -> str:
+def _stamp(head: TableHeader) -> str:
     """Equal where the same rows lie at the same places."""
     return f"{head.content} {head.stamp}"
 
 
-class PartitionedTable(Outside):
+class PartitionedTable(ExternalTable):
     """Rows at workers, partition k of them from place edges[k] of the file to edges[k + 1]."""
 
     apart = True
 
-    def __init__(self, table: StoredTable, edges: list[int], placed: list[Placed[Partition]]) -> None:
+    def __init__(self, table: StoredTable, edges: list[int], placed: list[RemoteObject[Partition]]) -> None:
         self.shape = table.shape
         self.edges = edges
         self._table, self._placed = table, placed
@@ -80,35 +80,35 @@ class PartitionedTable(Outside):
     def __getitem__(self, rows: Rows | slice) -> Floats:
         return self._table[rows]
 
-    def tall(self, rows: Rows, scaling: Scaling) -> Tall | None:
+    def tall(self, rows: Rows, scaling: Scaling) -> ChunkedMatrix | None:
         """None for rows in another order than that of the file."""
         rows = self._table.places(rows)
         if not len(rows) or not (np.diff(rows) > 0).all():
             return None
         cuts = np.searchsorted(rows, self.edges).tolist()
         parts = [
-            PlacedPart(start, stop - start, placed.derive(stretch_of, runs(rows[start:stop] - first), scaling))
+            RemotePart(start, stop - start, placed.derive(stretch_of, runs(rows[start:stop] - first), scaling))
             for start, stop, first, placed in zip(cuts, cuts[1:], self.edges, self._placed, strict=False)
             if stop > start
         ]
-        return Tall(parts, self.shape[1])
+        return ChunkedMatrix(parts, self.shape[1])
 
 
-def stretch_of(partition: Partition, rows: Rows | slice, scaling: Scaling) -> Stretch:
+def stretch_of(partition: Partition, rows: Rows | slice, scaling: Scaling) -> RowChunk:
     """Wrap these rows of a partition, scaled when they are read, as a stretch."""
-    return Stretch(ScaledOutsideRows(partition, rows, scaling))
+    return RowChunk(ScaledExternalRows(partition, rows, scaling))
 
 
 class PartitionedParty(StoredParty):
     """A party whose columns are at the workers of an engine. What it is besides is read from its stored table."""
 
-    def __init__(self, name: str, stored: StoredTable, head: Head, table: PartitionedTable) -> None:
+    def __init__(self, name: str, stored: StoredTable, head: TableHeader, table: PartitionedTable) -> None:
         super().__init__(name, stored, head)
         self.X = cast(Floats, table)  # training asks of X its shape, its length, X[rows] and X.tall
 
 
 def partition_party(
-    name: str, table: str | Path, engine: Placing, *, partitions: int | None = None, rows: int | None = None
+    name: str, table: str | Path, engine: WorkerBackend, *, partitions: int | None = None, rows: int | None = None
 ) -> PartitionedParty:
     """Create the party of a stored table whose rows go to the engine's workers.
 
@@ -118,8 +118,8 @@ def partition_party(
     than rows; DataError if the table is none, is not whole or has changed.
     """
     path = Path(table).resolve()
-    check_whole(path)
-    head = read_head(path)
+    verify_checksum(path)
+    head = read_header(path)
     workers = engine.workers
     count = -(-head.rows // rows) if rows else partitions or len(workers)
     if not 0 < count <= head.rows:

@@ -14,9 +14,9 @@ from numpy.typing import ArrayLike, NDArray
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import Role
 from securevfl.data.columns import Columns, Levels, columns_of
-from securevfl.data.content_digest import CHUNK, ColumnSums, row_weights
+from securevfl.data.content_digest import CHUNK, ContentDigest, row_weights
 from securevfl.data.id_keys import ID_DIGEST, Keys, id_keys, order_digest
-from securevfl.data.preparation import Prepared
+from securevfl.data.preparation import FittedPreparation
 from securevfl.data.register import Register
 from securevfl.data.validation import check_extremes, check_labels, index_ids, some
 from securevfl.errors import IdError, PartiesError, TableError
@@ -40,7 +40,7 @@ class Party:
     levels: Levels = MappingProxyType({})  # of the columns of texts, by name
     dates: frozenset[str] = frozenset()  # the columns of dates, as days since 1970-01-01
     percents: frozenset[str] = frozenset()  # the columns of numbers that were written as percentages
-    preparation: Prepared | None = None  # how X came to be, once a job has prepared it
+    preparation: FittedPreparation | None = None  # how X came to be, once a job has prepared it
     weights: Floats | None = None  # of each row (n,), once a job has taken them out of the columns
     exposure: Floats | None = None  # likewise
     model: object = None
@@ -94,7 +94,7 @@ class Party:
         """The party's columns with their names and levels."""
         return Columns(self.X, self.columns, self.levels, self.dates, self.percents)
 
-    def prepared(self, by: Prepared) -> Party:
+    def prepared(self, by: FittedPreparation) -> Party:
         """Return a copy of this party with the columns that this preparation makes. Raises TableError if a value is
         missing in one that has no place for it."""
         own = copy(self)
@@ -102,7 +102,7 @@ class Party:
         own.dates = frozenset()
         return own
 
-    def weighed(self, by: Prepared) -> Party:
+    def weighed(self, by: FittedPreparation) -> Party:
         """Return a copy of this prepared party with weights of evidence in place of the numbers of its bins."""
         own = copy(self)
         own.X, own.preparation = by.weigh(self.X), by
@@ -159,7 +159,7 @@ class Party:
         Texts count as their places among the levels.
         """
         register, step = self.register, max(1, CHUNK // self.X.shape[1])
-        sums = ColumnSums(self.X.shape[1])
+        sums = ContentDigest(self.X.shape[1])
         weights = row_weights(register)
         for start in range(0, len(self), step):
             sums.add(self.X[start : start + step], weights[start : start + step])

@@ -4,7 +4,8 @@
     dates             days since 1970-01-01, with month and weekday where these vary
     texts             one-hot: a 0/1 column for each level but the commonest, one for all rare ones together; or
                       whole numbers, which no scaling touches, for a module that looks them up in tables
-    heavy tails       squashed: columns with values HEAVY quartile distances away become asinh((x - median) / spread)
+    heavy tails       squashed: columns with values MIN_TAIL_DISTANCE quartile distances away become asinh((x -
+    median) / spread)
     outliers          clipped at quantiles, if the job says so
     bins              0/1 columns between quantiles, if the job says so
     evidence          or each column's values become what their bin says of the label (`securevfl.data.woe`)
@@ -25,24 +26,38 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
-from securevfl.base.arrays import Floats, KeptFields
-from securevfl.base.config import Config, Registry, plain, read_nested
+from securevfl.base.arrays import Floats, SerializableFields
+from securevfl.base.config import Config, Registry, read_nested, to_plain
 from securevfl.data.bin_edges import edges_of
-from securevfl.data.column_transforms import MISSING, OTHER, Bins, Codes, ColumnStep, Dates, Number, Texts, part_of_date
+from securevfl.data.column_transforms import (
+    MISSING,
+    OTHER,
+    BinTransform,
+    CodeTransform,
+    ColumnTransform,
+    DateTransform,
+    NumericTransform,
+    OneHotTransform,
+    part_of_date,
+)
 from securevfl.data.columns import Columns
 from securevfl.data.location_scale import QUARTILES
 from securevfl.data.schedule import Rows
 from securevfl.data.validation import some
-from securevfl.data.woe import Evidence, NumberEvidence, TextEvidence, Woe, number_bins, text_bins
+from securevfl.data.woe import CategoricalWoe, NumericWoe, Woe, WoeTransform, number_bins, text_bins
 from securevfl.errors import DataNotice, TableError
 
 PARTS: tuple[Literal["month", "weekday"], ...] = ("month", "weekday")  # of a date
 LEAST = 5  # training rows that share what gets a column of its own
 _TOGETHER = 8  # columns that are read together: a line of the cache
 _LOOKED, _BETWEEN = 1000, (0.3, 0.7)  # values of a column, and their quantiles, that mostly show it has no heavy tails
-HEAVY = 20  # distances of the quartiles, by which a value lies so far out that it alone would set a column's scale
+MIN_TAIL_DISTANCE = (
+    20  # distances of the quartiles, by which a value lies so far out that it alone would set a column's scale
+)
 
-STEPS: Registry[ColumnStep] = Registry("step", Number, Dates, Bins, Texts, Codes, NumberEvidence, TextEvidence)
+TRANSFORMS: Registry[ColumnTransform] = Registry(
+    "step", NumericTransform, DateTransform, BinTransform, OneHotTransform, CodeTransform, NumericWoe, CategoricalWoe
+)
 
 
 class Preparation(Config):
@@ -82,7 +97,7 @@ class Preparation(Config):
 
 
 @dataclass(frozen=True)
-class Source(KeptFields):
+class SourceColumn(SerializableFields):
     """A column as it was, by the places of what was made of it: of its number, or of the 0/1 columns of its texts.
 
     missing: the place of the column that says where it was missing, if there is one. levels: its texts, the one without
@@ -96,14 +111,14 @@ class Source(KeptFields):
 
 
 @dataclass(frozen=True)
-class Prepared:
+class FittedPreparation:
     """What was fitted: the columns as they come, in order, and a step for each; no steps leave them as they are.
 
     coded, parted: those that hold codes, or 0/1 of bins, as they come.
     """
 
     columns: list[str]
-    steps: tuple[ColumnStep, ...] = ()
+    steps: tuple[ColumnTransform, ...] = ()
     coded: tuple[str, ...] = ()
     parted: tuple[str, ...] = ()
 
@@ -115,51 +130,55 @@ class Prepared:
     @property
     def texts(self) -> list[str]:
         """Those of the columns that hold texts."""
-        return [step.column for step in self.steps if isinstance(step, Texts | Codes | TextEvidence)]
+        return [
+            step.column for step in self.steps if isinstance(step, OneHotTransform | CodeTransform | CategoricalWoe)
+        ]
 
     @property
-    def sources(self) -> list[Source]:
+    def sources(self) -> list[SourceColumn]:
         """What was a number or a text before, among the columns that come out; each bin is by itself."""
         if not self.steps:
-            return [Source(name, (j,)) for j, name in enumerate(self.columns)]
-        found, place = list[Source](), 0
+            return [SourceColumn(name, (j,)) for j, name in enumerate(self.columns)]
+        found, place = list[SourceColumn](), 0
         for step in self.steps:
             at = tuple(range(place, place + len(step.features)))
             place += len(at)
-            if isinstance(step, Texts):
+            if isinstance(step, OneHotTransform):
                 rest = (OTHER,) if step.other else ()
-                found += [Source(step.column, at, levels=(step.base, *step.levels, *rest))] if at else []
-            elif isinstance(step, Number | Dates):
+                found += [SourceColumn(step.column, at, levels=(step.base, *step.levels, *rest))] if at else []
+            elif isinstance(step, NumericTransform | DateTransform):
                 numbers, missing = (at[:-1], at[-1]) if step.indicator else (at, None)
-                found += [Source(name, (j,), missing) for j, name in zip(numbers, step.features, strict=False)]
+                found += [SourceColumn(name, (j,), missing) for j, name in zip(numbers, step.features, strict=False)]
             else:
-                found += [Source(name, (j,)) for j, name in zip(at, step.features, strict=True)]
+                found += [SourceColumn(name, (j,)) for j, name in zip(at, step.features, strict=True)]
         return found
 
     @property
     def information(self) -> dict[str, float]:
         """The information value of each column, where these were weighed (`securevfl.data.woe`)."""
-        return {step.column: step.iv for step in self.steps if isinstance(step, Evidence) and step.weights}
+        return {step.column: step.iv for step in self.steps if isinstance(step, WoeTransform) and step.weights}
 
     def weigh(self, places: Floats) -> Floats:
         """Replace the numbers of bins (m x d) by the weights of evidence of these bins (m x d)."""
-        steps = [step for step in self.steps if isinstance(step, Evidence)]
+        steps = [step for step in self.steps if isinstance(step, WoeTransform)]
         return np.column_stack([step.weigh(place) for step, place in zip(steps, places.T, strict=True)])
 
     @property
     def codes(self) -> tuple[str, ...]:
         """Those of the columns that come out which hold codes, and are not to be scaled."""
-        return self.coded + tuple(step.column for step in self.steps if isinstance(step, Codes))
+        return self.coded + tuple(step.column for step in self.steps if isinstance(step, CodeTransform))
 
     @property
     def stepped(self) -> tuple[str, ...]:
         """Those of the columns that come out which are of bins, and all have one scale."""
-        return self.parted + tuple(name for step in self.steps if isinstance(step, Bins) for name in step.features)
+        return self.parted + tuple(
+            name for step in self.steps if isinstance(step, BinTransform) for name in step.features
+        )
 
     @property
-    def done(self) -> Prepared:
+    def done(self) -> FittedPreparation:
         """What leaves the columns that come out as they are."""
-        return Prepared(self.features, coded=self.codes, parted=self.stepped)
+        return FittedPreparation(self.features, coded=self.codes, parted=self.stepped)
 
     def apply(self, own: Columns) -> Floats:
         """Return the prepared columns (m x d); NaN stands where a value is missing in a column that had none missing in
@@ -187,16 +206,18 @@ class Prepared:
 
     def plain(self) -> list[dict[str, Any]]:
         """Return the steps as values that JSON can hold."""
-        return [plain(step) for step in self.steps]
+        return [to_plain(step) for step in self.steps]
 
     @classmethod
-    def read(cls, columns: list[str], steps: Sequence[Any]) -> Prepared:
-        """Read a preparation of these columns from its steps as `plain` returned them. Raises ValueError or ConfigError
+    def read(cls, columns: list[str], steps: Sequence[Any]) -> FittedPreparation:
+        """Read a preparation of these columns from its steps as `to_plain` returned them.
+
+        Raises ValueError or ConfigError
         if they are not of that form."""
-        return cls(columns, tuple(STEPS.read(step) for step in steps))
+        return cls(columns, tuple(TRANSFORMS.read(step) for step in steps))
 
 
-def fit(name: str, own: Columns, train: Rows, options: Preparation) -> Prepared:
+def fit(name: str, own: Columns, train: Rows, options: Preparation) -> FittedPreparation:
     """Fit the preparation of the columns of party `name` on its training rows. TableError names columns that it can't
     use."""
     gaps = np.atleast_1d(np.isnan(own.X).any(axis=0))
@@ -210,8 +231,8 @@ def fit(name: str, own: Columns, train: Rows, options: Preparation) -> Prepared:
         warnings.warn(f'{notice}; prepare.tails = "keep" leaves them as they are', DataNotice, stacklevel=2)
     parted = any(each is not None for each in (options.clip, options.bins, options.woe))
     if not (gaps.any() or own.levels or own.dates or heavy or parted):
-        return Prepared(own.names)
-    X, steps = own.X[train], list[ColumnStep]()
+        return FittedPreparation(own.names)
+    X, steps = own.X[train], list[ColumnTransform]()
     for column, values, lacks in zip(own.names, X.T, gaps.tolist(), strict=True):
         if np.isnan(values).all():
             raise TableError(
@@ -225,7 +246,7 @@ def fit(name: str, own: Columns, train: Rows, options: Preparation) -> Prepared:
         else:
             step = _number(column, values, lacks, options, date=column in own.dates, squash=column in heavy)
         steps.append(step)
-    prepared = Prepared(own.names, tuple(steps))
+    prepared = FittedPreparation(own.names, tuple(steps))
     if not prepared.features:
         raise TableError(f"party {name}: columns that vary were expected, none does in its training rows; add columns")
     return prepared
@@ -254,10 +275,10 @@ def _heavy_tailed(values: Floats) -> bool:
     """Whether any of the values (m,) lies so far from the median that its column is squashed."""
     first, last = np.quantile(values[:: max(1, len(values) // _LOOKED)], _BETWEEN).tolist()
     within = min(int((values <= first).sum()), int((values >= last).sum())) > len(values) / 4 + 1
-    if within and (HEAVY - 1) * (last - first) > values.max() - values.min():
+    if within and (MIN_TAIL_DISTANCE - 1) * (last - first) > values.max() - values.min():
         return False  # the quartiles are further apart than these two, and no value is further from the median
     low, median, high = np.quantile(values, [0.25, 0.5, 0.75])
-    return bool(0 < HEAVY * (high - low) < np.abs(values - median).max())
+    return bool(0 < MIN_TAIL_DISTANCE * (high - low) < np.abs(values - median).max())
 
 
 def _check_refused(name: str, columns: Sequence[str], what: str, remedy: str) -> None:
@@ -268,7 +289,9 @@ def _check_refused(name: str, columns: Sequence[str], what: str, remedy: str) ->
         )
 
 
-def _number(column: str, values: Floats, gaps: bool, options: Preparation, *, date: bool, squash: bool) -> ColumnStep:
+def _number(
+    column: str, values: Floats, gaps: bool, options: Preparation, *, date: bool, squash: bool
+) -> ColumnTransform:
     """Fit the step of a column of numbers, or of dates in days since 1970-01-01, on the values of its training rows.
     gaps: whether any row lacks the value. squash: whether the column has heavy tails that are squashed."""
     lacks = np.isnan(values)
@@ -277,15 +300,15 @@ def _number(column: str, values: Floats, gaps: bool, options: Preparation, *, da
     filling: dict[str, Any] = {"fill": float(np.median(present)) if gaps else None, "indicator": marked}
     if date:
         parts = tuple(part for part in PARTS if len(np.unique(part_of_date(part, present))) > 1)
-        return Dates(column=column, parts=parts, **filling)
+        return DateTransform(column=column, parts=parts, **filling)
     if options.bins is not None and (edges := edges_of(present, options.bins)):
-        return Bins(column=column, edges=tuple(edges), **filling)
+        return BinTransform(column=column, edges=tuple(edges), **filling)
     if squash:
         first, centre, last = np.quantile(present, [0.25, 0.5, 0.75]).tolist()
-        return Number(column=column, centre=centre, spread=(last - first) / QUARTILES, **filling)
+        return NumericTransform(column=column, centre=centre, spread=(last - first) / QUARTILES, **filling)
     low, high = np.quantile(present, [options.clip or 0, 1 - (options.clip or 0)]).tolist()
     clips = options.clip is not None and low < high  # a column that is nearly constant would lose all it says
-    return Number(column=column, low=low if clips else None, high=high if clips else None, **filling)
+    return NumericTransform(column=column, low=low if clips else None, high=high if clips else None, **filling)
 
 
 def level_counts(values: Floats, levels: tuple[str, ...]) -> dict[str, int]:
@@ -294,7 +317,7 @@ def level_counts(values: Floats, levels: tuple[str, ...]) -> dict[str, int]:
     return dict(zip((*levels, MISSING), np.bincount(place, minlength=len(levels) + 1).tolist(), strict=True))
 
 
-def _texts(name: str, column: str, counts: Mapping[str, int], options: Preparation) -> ColumnStep:
+def _texts(name: str, column: str, counts: Mapping[str, int], options: Preparation) -> ColumnTransform:
     """Fit the step of a column of texts on the number of training rows at each level. Raises TableError if no level is
     frequent enough."""
     rows = sum(counts.values())
@@ -307,7 +330,7 @@ def _texts(name: str, column: str, counts: Mapping[str, int], options: Preparati
             "training rows; drop it, or encode it as numbers"
         )
     if options.texts == "codes":
-        return Codes(column=column, levels=tuple(kept))
+        return CodeTransform(column=column, levels=tuple(kept))
     rare = rows - sum(counts[level] for level in kept)
     other = rare >= LEAST
-    return Texts(column=column, base=kept[0], levels=tuple(sorted(kept[1:])), other=other)
+    return OneHotTransform(column=column, base=kept[0], levels=tuple(sorted(kept[1:])), other=other)

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.data.columns import Columns, Read, days_of, joined, text_levels
+from securevfl.data.columns import Columns, ColumnValues, days_of, joined, text_levels
 from securevfl.data.composite_ids import RULE, IdColumns, composed, id_columns
 from securevfl.data.party import Party
 from securevfl.data.text_values import is_number
@@ -43,7 +43,7 @@ _ROW_NAMES = re.compile(r"__index_level_\d+__")  # pandas' unnamed row index in 
 
 
 @dataclass(frozen=True)
-class ReadTable:
+class FileTable:
     """What a file holds, not yet checked: its columns without ids and labels, and these where there are any."""
 
     held: Columns
@@ -81,7 +81,7 @@ def read_table(
     label_column: str = "y",
     chosen: Sequence[str] | None = None,
     texts: Sequence[str] = (),
-) -> ReadTable:
+) -> FileTable:
     """Read what a file holds, as it stands and not checked further; with `chosen` these columns alone, in this order.
 
     texts: columns that hold texts, though they may look like numbers in a CSV file.
@@ -101,7 +101,7 @@ def read_table(
         empty = [name for name in columns if table[name].null_count == table.num_rows]
         if empty and chosen is None:
             raise TableError(f"columns with values were expected, column {empty[0]} is empty; drop it")
-        held, wrong = list[Read](), list[str]()
+        held, wrong = list[ColumnValues](), list[str]()
         for name in columns:
             try:
                 held.append(_column(name, table[name], file.separator, forced=name in texts))
@@ -110,7 +110,7 @@ def read_table(
         if wrong:  # all at once, so that a file is mended once
             raise TableError(f"\n{path}: ".join(wrong))
         y = labels_of(table, label_column, file.separator) if labels else None
-        return ReadTable(joined(columns, held), y, ids_of(table, key))
+        return FileTable(joined(columns, held), y, ids_of(table, key))
 
 
 def read_ids(path: str | Path, *, id_column: str = "id") -> NDArray[Any]:
@@ -132,7 +132,7 @@ def read_ids(path: str | Path, *, id_column: str = "id") -> NDArray[Any]:
         return ids
 
 
-def id_rule(path: str | Path, id_column: str) -> int | None:
+def id_rule_version(path: str | Path, id_column: str) -> int | None:
     """Return the number of the rule by which ids of a file are made of its columns; None of one as it is written."""
     path = Path(path)
     with named(path):
@@ -240,23 +240,23 @@ def _ragged(path: Path, expected: int, separator: str, came: int) -> str:
     return f"{expected} values a line were expected, {came} came{where}; correct the file"
 
 
-def _column(name: str, column: Any, separator: str, *, forced: bool) -> Read:
+def _column(name: str, column: Any, separator: str, *, forced: bool) -> ColumnValues:
     """Read one Arrow column; forced: as texts, whatever they look like. TableError names the column."""
     pa = arrow()
     if _holds_dates(column.type):
-        return Read(days_of(column.cast(pa.timestamp("us")).to_numpy()), dates=True)
+        return ColumnValues(days_of(column.cast(pa.timestamp("us")).to_numpy()), dates=True)
     if not _holds_texts(column.type):
         check_kind(name, column.type)
-        return Read(column.cast(pa.float64(), safe=False).to_numpy())
+        return ColumnValues(column.cast(pa.float64(), safe=False).to_numpy())
     if separator and not forced:
         try:
-            return Read(column.cast(pa.float64()).to_numpy())
+            return ColumnValues(column.cast(pa.float64()).to_numpy())
         except pa.ArrowInvalid:
             pass  # at least one is no plain number
     places, levels = _encoded(column)
     numbers = _plain_numbers(name, levels, separator) if separator and not forced else None
     if numbers is not None:
-        return Read(np.where(places < 0, np.nan, np.array(numbers)[places]))
+        return ColumnValues(np.where(places < 0, np.nan, np.array(numbers)[places]))
     return text_levels("", name, levels, places, forced=forced)
 
 
@@ -414,7 +414,7 @@ def _npz_arrays(path: Path, *wanted: str) -> dict[str, NDArray[Any]]:
         ) from None
 
 
-def _read_npz(path: Path, chosen: Sequence[str] | None) -> ReadTable:
+def _read_npz(path: Path, chosen: Sequence[str] | None) -> FileTable:
     arrays = _npz_arrays(path, "X", "y", "ids", "columns")
     if "X" not in arrays:
         raise TableError("an array X (n x d) was expected in the npz file, there is none; save it under that name")
@@ -424,6 +424,6 @@ def _read_npz(path: Path, chosen: Sequence[str] | None) -> ReadTable:
     columns = arrays.get("columns")
     names = [f"x{j}" for j in range(X.shape[-1] if X.ndim else 0)] if columns is None else [str(c) for c in columns]
     if chosen is None:
-        return ReadTable(Columns(X, names), arrays.get("y"), arrays.get("ids"))
+        return FileTable(Columns(X, names), arrays.get("y"), arrays.get("ids"))
     check_chosen(names, chosen)
-    return ReadTable(Columns(X[:, [names.index(column) for column in chosen]], list(chosen)), None, arrays.get("ids"))
+    return FileTable(Columns(X[:, [names.index(column) for column in chosen]], list(chosen)), None, arrays.get("ids"))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.checked_files import read_checked, write_checked
-from securevfl.data.store import checked_rows
+from securevfl.data.store import validate_row_numbers
 from securevfl.errors import DataError
 
 
@@ -40,4 +40,4 @@ def read_rows(data: str | Path, *, of: int) -> NDArray[np.intp]:
             f"{path}: row numbers as an alignment writes them were expected, the file is damaged or another's; align "
             "again"
         ) from None
-    return checked_rows(path, rows, of)
+    return validate_row_numbers(path, rows, of)

@@ -29,18 +29,20 @@ from securevfl.data.register import Register
 Rows = NDArray[np.intp]
 BatchSize = int | Literal["all", "growing"]
 
-GROWS = 100_000  # training rows from which visits go to parts that grow
-PART = 1 << 14  # rows of the smallest part at least
-QUARTER = 4  # a part is so many times the one before
-MOST = 1 << 21  # rows of the largest part: more would move a linear model by less than who is in the table by chance
-LOOKED_AT = (
+MIN_GROWING_ROWS = 100_000  # training rows from which visits go to parts that grow
+MIN_SUBSET_ROWS = 1 << 14  # rows of the smallest part at least
+SUBSET_FACTOR = 4  # a part is so many times the one before
+MAX_SUBSET_ROWS = (
+    1 << 21
+)  # rows of the largest part: more would move a linear model by less than who is in the table by chance
+MAX_FITTING_ROWS = (
     1 << 18
 )  # rows by which a party's own inputs are made: quantiles and trees of its columns move little beyond
-LAST_VISITS, PART_VISITS = 4, 6  # visits to the largest part, and to each before it but the smallest
+FINAL_ITERATIONS, SUBSET_ITERATIONS = 4, 6  # visits to the largest part, and to each before it but the smallest
 
 
 @dataclass(frozen=True)
-class Visit:
+class Iteration:
     """One visit to one batch: `index` names the batch in the partition, `rows` are its rows of the table."""
 
     index: int
@@ -71,9 +73,11 @@ class Schedule:
     """One fixed partition into batches, visited in a new random order every epoch (FedBCD 2019, assumption A2).
 
     `rows` is the register of the table, or the number of rows of a table without ids. A `batch_size` of "all" makes one
-    batch of all training rows, so that an epoch is one visit. So it is with "growing", but that from `GROWS` training
-    rows on visits go to parts of them first that lie in each other, each `QUARTER` times the one before: the last
-    `LAST_VISITS` to the largest, all training rows or `MOST`, `PART_VISITS` to each smaller one, the first ones to the
+    batch of all training rows, so that an epoch is one visit. So it is with "growing", but that from
+    `MIN_GROWING_ROWS` training
+    rows on visits go to parts of them first that lie in each other, each `SUBSET_FACTOR` times the one before: the last
+    `FINAL_ITERATIONS` to the largest, all training rows or `MAX_SUBSET_ROWS`, `SUBSET_ITERATIONS` to each smaller
+    one, the first ones to the
     smallest. With `reshuffle` the rows are parted anew every epoch, again the same way in every job. `split` numbers
     the ways to hold rows out; another one parts the others anew too.
     """
@@ -121,7 +125,7 @@ class Schedule:
     @property
     def settled(self) -> int:
         """How many visits go to parts smaller than the largest."""
-        return max(0, self.epochs - LAST_VISITS) if self.grows else 0
+        return max(0, self.epochs - FINAL_ITERATIONS) if self.grows else 0
 
     @cached_property
     def flow(self) -> Rows:
@@ -140,10 +144,11 @@ class Schedule:
         return order[trains[order]]
 
     @cached_property
-    def looked_at(self) -> Rows:
-        """The training rows, `LOOKED_AT` at most, by which a party makes its own inputs: drawn by ids, in the order of
+    def fitting_rows(self) -> Rows:
+        """The training rows, `MAX_FITTING_ROWS` at most, by which a party makes its own inputs: drawn by ids, in the
+        order of
         the table; without ids spread evenly over it."""
-        at = np.linspace(0, len(self.train) - 1, min(LOOKED_AT, len(self.train))).astype(np.intp)
+        at = np.linspace(0, len(self.train) - 1, min(MAX_FITTING_ROWS, len(self.train))).astype(np.intp)
         return np.sort(self.by_ids[at])
 
     def sample(self, rows: int) -> Rows:
@@ -157,23 +162,23 @@ class Schedule:
             return [self.flow[:rows] for rows in self.parts]
         return np.array_split(self._parted(epoch) if self._reshuffle and epoch else self.flow, self.batches)
 
-    def visits(self) -> Iterator[Visit]:
+    def iterations(self) -> Iterator[Iteration]:
         """All visits, in order."""
         return chain.from_iterable(map(self._epoch, range(self.epochs)))
 
-    def _epoch(self, epoch: int) -> list[Visit]:
+    def _epoch(self, epoch: int) -> list[Iteration]:
         parts = self.partition(epoch)
         if self.grows:
             part = self._part(epoch)
-            return [Visit(part, epoch, parts[part])]
+            return [Iteration(part, epoch, parts[part])]
         first = epoch * self.batches if self._reshuffle else 0
         order = np.random.default_rng([self._seed, 2, epoch]).permutation(self.batches)
-        return [Visit(first + int(index), epoch, parts[index]) for index in order]
+        return [Iteration(first + int(index), epoch, parts[index]) for index in order]
 
     def _part(self, epoch: int) -> int:
         """Return the number of the part that the visit of this epoch goes to."""
-        smaller = self.epochs - LAST_VISITS - epoch
-        return max(0, len(self.parts) - 1 - (-(-smaller // PART_VISITS) if smaller > 0 else 0))
+        smaller = self.epochs - FINAL_ITERATIONS - epoch
+        return max(0, len(self.parts) - 1 - (-(-smaller // SUBSET_ITERATIONS) if smaller > 0 else 0))
 
     def _parted(self, epoch: int) -> Rows:
         """Return the training rows in the order in which they are cut into batches; a single batch is in the order of
@@ -190,7 +195,7 @@ class Schedule:
 
 def parts_of(rows: int) -> tuple[int, ...]:
     """Return the sizes of the parts of so many training rows that visits go to, the smallest first."""
-    sizes = [min(rows, MOST)]
-    while rows >= GROWS and sizes[-1] // QUARTER >= PART:
-        sizes.append(sizes[-1] // QUARTER)
+    sizes = [min(rows, MAX_SUBSET_ROWS)]
+    while rows >= MIN_GROWING_ROWS and sizes[-1] // SUBSET_FACTOR >= MIN_SUBSET_ROWS:
+        sizes.append(sizes[-1] // SUBSET_FACTOR)
     return tuple(reversed(sizes))

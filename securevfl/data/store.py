@@ -36,10 +36,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.base.chunked_matrix import Tall
-from securevfl.base.files import make_private
-from securevfl.data.content_digest import ColumnSums, row_weights
-from securevfl.data.external_table import Outside, ScaledOutsideRows
+from securevfl.base.chunked_matrix import ChunkedMatrix
+from securevfl.base.files import make_private_folder
+from securevfl.data.content_digest import ContentDigest, row_weights
+from securevfl.data.external_table import ExternalTable, ScaledExternalRows
 from securevfl.data.id_keys import ID_DIGEST, Keys, order_digest
 from securevfl.data.parquet_source import ParquetSource
 from securevfl.data.party import Party, split
@@ -47,19 +47,19 @@ from securevfl.data.readers import named
 from securevfl.data.register import PIECE, Register
 from securevfl.data.scaling import Scaling
 from securevfl.data.schedule import Batched, Rows
-from securevfl.data.table_header import Head, check_whole, file_digest, read_head, write_head
+from securevfl.data.table_header import TableHeader, file_digest, read_header, verify_checksum, write_header
 from securevfl.errors import DataError, TableError
 
 WHOLE = 128 << 20  # bytes of a batch that is read at a time
 BUCKET = 32 << 20  # bytes of rows that are put in order at a time
 
-OnRows = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 
 
-class StoredTable(Outside):
+class StoredTable(ExternalTable):
     """Rows on disk. Reads are plain reads, no memory map: mapped pages would count as this process's memory."""
 
-    def __init__(self, path: Path, head: Head) -> None:
+    def __init__(self, path: Path, head: TableHeader) -> None:
         self.shape = head.shape
         self._kind = head.kind
         self._offset = head.rows_at
@@ -85,11 +85,11 @@ class StoredTable(Outside):
         """Read the rows (k x d) that lie from place `start` to `stop`, in the kind of number that the file holds."""
         return self._rising(np.arange(start, stop), np.empty((stop - start, self.shape[1]), self._kind), self._offset)
 
-    def tall(self, rows: Rows, scaling: Scaling) -> Tall | None:
+    def tall(self, rows: Rows, scaling: Scaling) -> ChunkedMatrix | None:
         """None for rows of at most `WHOLE` bytes."""
         if len(rows) * self.shape[1] * 8 <= WHOLE:
             return None
-        return Tall.here(ScaledOutsideRows(self, rows, scaling))
+        return ChunkedMatrix.local(ScaledExternalRows(self, rows, scaling))
 
     def keys(self, rows: Rows, offset: int) -> Keys:
         """Read the digests (k x ID_DIGEST) of these rows from the file, where they begin `offset` bytes in."""
@@ -136,7 +136,7 @@ class StoredTable(Outside):
 class StoredParty(Party):
     """A party whose columns stay on disk. It has no ids: its rows are in shared order already."""
 
-    def __init__(self, name: str, table: StoredTable, head: Head) -> None:
+    def __init__(self, name: str, table: StoredTable, head: TableHeader) -> None:
         self.name = name
         self.columns = head.columns
         self.constant = head.constant
@@ -175,14 +175,15 @@ def store_table(
     job: Batched | None = None,
     id_column: str = "id",
     label_column: str = "y",
-    on_rows: OnRows | None = None,
+    on_progress: OnProgress | None = None,
 ) -> StoredParty:
     """Write the rows of a Parquet file into `table`, whole or not at all, and return the party that reads from it.
 
     A table that is there already, of the same file, rows and job, is taken as it is.
 
     rows: row numbers of the file in the order that all parties share (`securevfl.organisations.align`); as they stand
-    in the file without. job: whose batches the table will serve. on_rows(rows read, of). Disk: the table, 64 bytes a
+    in the file without. job: whose batches the table will serve. on_progress(rows read, of). Disk: the table, 64
+    bytes a
     row and `BUCKET` bytes. Raises DataError as `read_party` does, and where the disk lacks room.
     """
     parquet, table = Path(parquet), Path(table)
@@ -190,15 +191,15 @@ def store_table(
         rows = np.asarray(rows)
     stamp = _stamp(parquet, rows, job, id_column, label_column)
     with suppress(DataError):
-        if read_head(table).stamp == stamp:
+        if read_header(table).stamp == stamp:
             return open_table(name, table)
     source = ParquetSource(name, parquet, id_column=id_column, label_column=label_column)
     with _drafts(table) as folder, _writing(table):
-        _write(source, folder, rows, job, stamp, on_rows).replace(table)
+        _write(source, folder, rows, job, stamp, on_progress).replace(table)
     return open_table(name, table)
 
 
-def borrow_table(
+def copy_to_temporary_table(
     name: str,
     parquet: str | Path,
     *,
@@ -207,7 +208,7 @@ def borrow_table(
     id_column: str = "id",
     label_column: str = "y",
     chosen: Sequence[str] | None = None,
-    on_rows: OnRows | None = None,
+    on_progress: OnProgress | None = None,
 ) -> StoredParty:
     """`store_table` for this process alone: the table, beside the Parquet file, has no name and is gone with the party.
 
@@ -217,7 +218,7 @@ def borrow_table(
     source = ParquetSource(name, parquet, id_column=id_column, label_column=label_column, chosen=chosen)
     table = table_path(parquet)
     with _drafts(table) as folder, _writing(table):
-        return open_table(name, _write(source, folder, rows, job, "", on_rows))
+        return open_table(name, _write(source, folder, rows, job, "", on_progress))
 
 
 def table_path(parquet: str | Path) -> Path:
@@ -238,12 +239,19 @@ def _stamp(parquet: Path, rows: Rows | None, job: Batched | None, id_column: str
 
 
 def _write(
-    source: ParquetSource, folder: Path, rows: Rows | None, job: Batched | None, stamp: str, on_rows: OnRows | None
+    source: ParquetSource,
+    folder: Path,
+    rows: Rows | None,
+    job: Batched | None,
+    stamp: str,
+    on_progress: OnProgress | None,
 ) -> Path:
     """Write the table as a file in the folder, and return its path."""
     keys = source.keys()
     y = source.labels()
-    rows = np.arange(source.rows, dtype=np.intp) if rows is None else checked_rows(source.path, rows, source.rows)
+    rows = (
+        np.arange(source.rows, dtype=np.intp) if rows is None else validate_row_numbers(source.path, rows, source.rows)
+    )
     keys = keys[rows]
     register = _spooled(Register.of_ids(keys), folder / "ids", keys)
     order = place = None
@@ -260,17 +268,17 @@ def _write(
     at[rows if order is None else rows[order]] = np.arange(len(rows))
     weights = np.zeros(source.rows, np.uint64)
     weights[rows] = row_weights(register)
-    sums = ColumnSums(len(source.columns))
+    sums = ContentDigest(len(source.columns))
     read = 0
     for X in source.numbers():
         buckets.put(at[read : read + len(X)], X)
         sums.add(X, weights[read : read + len(X)])
         read += len(X)
-        if on_rows is not None:
-            on_rows(read, source.rows)
+        if on_progress is not None:
+            on_progress(read, source.rows)
     draft = folder / "table"
     with os.fdopen(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600), "w+b") as file:
-        head = Head(
+        head = TableHeader(
             columns=source.columns,
             constant=source.constant,
             rows=len(rows),
@@ -282,7 +290,7 @@ def _write(
             content=sums.digest(),
             stamp=stamp,
         )
-        write_head(file, head, register)
+        write_header(file, head, register)
         buckets.empty_into(file)
         file.flush()
         file.write(file_digest(file, file.tell()))
@@ -316,7 +324,7 @@ def _drafts(table: Path) -> Iterator[Path]:
     """Make a folder beside the table that is removed at the end; first remove those that killed processes left
     behind."""
     with _writing(table):
-        make_private(table.parent)
+        make_private_folder(table.parent)
         for left in table.parent.glob(f".{glob.escape(table.name)}.*.parts"):
             _remove_if_left(left)
         folder = Path(tempfile.mkdtemp(prefix=f".{table.name}.", suffix=".parts", dir=table.parent))
@@ -343,8 +351,8 @@ def open_table(name: str, table: str | Path) -> StoredParty:
     """Open the party of a table that `store_table` wrote, which is read once to its end (a GB a second). Raises
     DataError if the file is no such table, is not whole or has changed."""
     path = Path(table)
-    check_whole(path)
-    head = read_head(path)
+    verify_checksum(path)
+    head = read_header(path)
     return StoredParty(name, StoredTable(path, head), head)
 
 
@@ -383,7 +391,7 @@ class _Buckets:
             path.unlink()
 
 
-def checked_rows(of_file: Path, rows: Rows, of: int) -> Rows:
+def validate_row_numbers(of_file: Path, rows: Rows, of: int) -> Rows:
     """Return row numbers that belong to a file of `of` rows. TableError if they do not."""
     rows = np.asarray(rows)
     if rows.ndim != 1 or rows.dtype.kind not in "iu" or not len(rows) or len(np.unique(rows)) < len(rows):

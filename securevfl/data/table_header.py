@@ -31,7 +31,7 @@ CHECK = 32  # bytes of the digest at the end
 
 
 @dataclass(frozen=True)
-class Head:
+class TableHeader:
     """The head of a stored table of `rows` rows: its labels `y` and the place of each row, if it has them; the other
     fields are as in `Party`.
 
@@ -66,7 +66,7 @@ class Head:
         return -(-(self.ids_at + ID_DIGEST * self.rows) // ALIGNMENT) * ALIGNMENT
 
 
-def read_head(path: Path) -> Head:
+def read_header(path: Path) -> TableHeader:
     """Read the head of a stored table that is there and whole. Raises DataError if it is not."""
     try:
         with path.open("rb") as file:
@@ -75,7 +75,7 @@ def read_head(path: Path) -> Head:
             says = json.loads(file.readline())
             y = np.load(file, allow_pickle=False) if says["labels"] else None
             place = np.load(file, allow_pickle=False) if says["places"] else None
-            head = Head(
+            head = TableHeader(
                 columns=list(says["columns"]),
                 constant=list(says["constant"]),
                 rows=int(says["rows"]),
@@ -98,8 +98,8 @@ def read_head(path: Path) -> Head:
         raise DataError(f"{path}: a whole table of {MAGIC.decode().strip()} was expected; store it again") from None
 
 
-def write_head(file: BinaryIO, head: Head, register: Register) -> None:
-    """Write the head that `read_head` reads."""
+def write_header(file: BinaryIO, head: TableHeader, register: Register) -> None:
+    """Write the head that `read_header` reads."""
     says = {name: getattr(head, name) for name in ("columns", "constant", "rows", "content", "stamp")}
     says |= {"kind": head.kind.str, "labels": head.y is not None, "places": head.place is not None}
     says |= {"order": head.order.hex(), "key": head.key.hex()}
@@ -116,7 +116,7 @@ def write_head(file: BinaryIO, head: Head, register: Register) -> None:
     file.flush()
 
 
-def check_whole(path: Path) -> None:
+def verify_checksum(path: Path) -> None:
     """Read a stored table from end to end, if one is there. DataError if a bit of it is not as it was written."""
     with suppress(OSError), path.open("rb") as file:
         found = file_digest(file, path.stat().st_size - CHECK)

@@ -40,9 +40,9 @@ _NUMBER = r"[+-]?\d[\d., '\u00a0\u202f]*"
 _AMOUNT = re.compile(rf"\s*([+-]?\s*{_CURRENCY}\s*{_NUMBER}|{_NUMBER}\s*{_CURRENCY})\s*")
 
 
-def numbers_written(texts: Sequence[str]) -> list[float] | None:
+def parse_numbers(texts: Sequence[str]) -> list[float] | None:
     """Read texts as numbers with marks between thousands, or as percentages; None unless all are, beyond doubt."""
-    if are_percents(texts):
+    if are_percentages(texts):
         texts = [text.rstrip()[:-1] for text in texts]
         if all(_PLAIN.fullmatch(text) for text in texts):
             return [float(text) for text in texts]
@@ -52,12 +52,12 @@ def numbers_written(texts: Sequence[str]) -> list[float] | None:
     return None
 
 
-def are_percents(texts: Sequence[str]) -> bool:
+def are_percentages(texts: Sequence[str]) -> bool:
     """Say whether all texts, of one or more, end with the sign of percentages."""
     return bool(texts) and all(text.rstrip().endswith("%") for text in texts)
 
 
-def days_written(texts: Sequence[str]) -> list[float] | None:
+def parse_dates(texts: Sequence[str]) -> list[float] | None:
     """Read texts as dates of ISO 8601, with times or without, in days since 1970-01-01; None unless all are."""
     if not texts or not all(_DATE.fullmatch(text) for text in texts):
         return None
@@ -82,7 +82,7 @@ def _fits(text: str, mark: str) -> bool:
     return bool(_GROUPED[mark].fullmatch(text) or (mark == "," and _PLAIN.fullmatch(text)) or text.strip().isdigit())
 
 
-def in_doubt(text: str) -> bool:
+def is_ambiguous(text: str) -> bool:
     """Whether a text has a mark within a number, which may part thousands or decimals."""
     return any(pattern.fullmatch(text) for pattern in _GROUPED.values()) and not _PLAIN.fullmatch(text)
 

@@ -27,7 +27,7 @@ from pydantic import Field
 from securevfl.base.arrays import Floats
 from securevfl.base.config import Config
 from securevfl.data.bin_edges import rounded
-from securevfl.data.column_transforms import ColumnStep, looked_up
+from securevfl.data.column_transforms import ColumnTransform, looked_up
 
 LEAST = 20  # training rows that no bin may be below, whatever a job says
 
@@ -55,7 +55,7 @@ class Woe(Config):
         return columns * self.bins + 1
 
 
-class Evidence(ColumnStep):
+class WoeTransform(ColumnTransform):
     """A column as the weights of its bins; without `weights` yet as the numbers of its bins. iv: information value."""
 
     weights: tuple[float, ...] = ()
@@ -93,7 +93,7 @@ class Evidence(ColumnStep):
         return self.model_copy(update={"weights": tuple(kept.tolist()), "iv": iv})
 
 
-class NumberEvidence(Evidence):
+class NumericWoe(WoeTransform):
     """A column of numbers parted at rising `edges`: bin i holds edges[i - 1] <= value < edges[i]. missing: the bin of
     missing values, None if there were none."""
 
@@ -112,7 +112,7 @@ class NumberEvidence(Evidence):
         return place
 
 
-class TextEvidence(Evidence):
+class CategoricalWoe(WoeTransform):
     """A column of texts: bin i holds `levels`[i], and the bin `other` all texts that are none of these."""
 
     name: ClassVar[str] = "text_evidence"
@@ -127,7 +127,7 @@ class TextEvidence(Evidence):
         return looked_up(values, levels, {level: number for number, level in enumerate(self.levels)}, self.other)
 
 
-def number_bins(column: str, values: Floats, gaps: bool, options: Woe) -> NumberEvidence:
+def number_bins(column: str, values: Floats, gaps: bool, options: Woe) -> NumericWoe:
     """Divide a column of numbers into bins, from its training rows (n,); `gaps`: whether any row lacks it."""
     lacks = np.isnan(values)
     present, edges = np.sort(values[~lacks]), []
@@ -141,18 +141,18 @@ def number_bins(column: str, values: Floats, gaps: bool, options: Woe) -> Number
         missing = len(edges) + 1
     elif gaps:
         missing = int(np.searchsorted(edges, np.median(present), side="right"))
-    return NumberEvidence(column=column, edges=tuple(edges), missing=missing)
+    return NumericWoe(column=column, edges=tuple(edges), missing=missing)
 
 
-def text_bins(column: str, counts: dict[str, int], options: Woe) -> TextEvidence:
+def text_bins(column: str, counts: dict[str, int], options: Woe) -> CategoricalWoe:
     """Divide a column of texts into bins, from how many training rows have each level."""
     ranked = sorted(counts, key=lambda level: (-counts[level], level))
     kept = [level for level in ranked if counts[level] >= options.rows][: options.bins]
     rare = sum(counts.values()) - sum(counts[level] for level in kept)
-    return TextEvidence(column=column, levels=tuple(kept), other=len(kept) if rare >= options.rows else 0)
+    return CategoricalWoe(column=column, levels=tuple(kept), other=len(kept) if rare >= options.rows else 0)
 
 
-class BinRows:
+class BinIndicators:
     """The 0/1 matrix of bins (n x k slots) of k columns, made when rows of it are read:
     `securevfl.base.chunked_matrix.Rows`.
 
@@ -179,19 +179,19 @@ class BinRows:
         return np.bincount(self._places.ravel(), minlength=self.shape[1])
 
     @property
-    def asked(self) -> AskedBins:
+    def asked(self) -> RequestedBins:
         """The bins whose counts tell those of all."""
-        return AskedBins(self)
+        return RequestedBins(self)
 
     def positives(self, later: NDArray[np.bool_]) -> NDArray[np.intp]:
         """How many rows of each slot are marked (k slots,)."""
         return np.bincount(self._places[later].ravel(), minlength=self.shape[1])
 
 
-class AskedBins:
+class RequestedBins:
     """The 0/1 matrix of all rows, and of every bin but the last of each column: its counts tell those of the last."""
 
-    def __init__(self, bins: BinRows) -> None:
+    def __init__(self, bins: BinIndicators) -> None:
         self._bins = bins
         slots = np.arange(bins.shape[1])
         self._kept = slots[slots % bins.slots < bins.slots - 1]
@@ -216,12 +216,12 @@ class AskedBins:
 
 
 def weighed(
-    steps: Sequence[ColumnStep], bins: BinRows, positives: NDArray[np.intp], options: Woe
-) -> tuple[ColumnStep, ...]:
+    steps: Sequence[ColumnTransform], bins: BinIndicators, positives: NDArray[np.intp], options: Woe
+) -> tuple[ColumnTransform, ...]:
     """Return the steps with the weights that follow from the rows of the positive class in each slot (k slots,)."""
-    rows, weighed_steps = bins.rows, list[ColumnStep]()
+    rows, weighed_steps = bins.rows, list[ColumnTransform]()
     for start, step in zip(range(0, len(rows), options.slots), steps, strict=True):
-        assert isinstance(step, Evidence), "a table is weighed whole"
+        assert isinstance(step, WoeTransform), "a table is weighed whole"
         own = slice(start, start + step.bins)
         weighed_steps.append(step.weighed(positives[own], rows[own], options))
     return tuple(weighed_steps)

@@ -15,7 +15,7 @@ columns   Whoever collects a sum learns c numbers a row in every exchange, each 
           A residual that is not sealed shows f to the passive parties, who know y from its sign: each takes its own
           part off and has the sum of all others, the active party's among them. Where parties go at their own pace,
           each that pulls sums may see one other party move alone between two of them
-          (`securevfl.families.fdml.fdml`). Rows that are held out take part in evaluations only, so they are
+          (`securevfl.families.fdml.fdml_family`). Rows that are held out take part in evaluations only, so they are
           counted apart.
 scores    How many numbers f the joint evaluations tell the active party.
 ids       Of how many ids a party that asks for scores is told whether they are in the table of a party that serves.
@@ -30,7 +30,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from securevfl.disclosure.exposure import HALF, Holds
-from securevfl.runtime.channel import Group
+from securevfl.runtime.disclosure_gate import Group
 
 Kind = Literal["labels", "columns", "scores", "ids"]
 IN_BITS: frozenset[Group] = frozenset({"bins", "weights", "verdicts"})  # of which a count about labels is of bits

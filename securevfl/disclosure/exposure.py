@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.base.chunked_matrix import Rows, Stretch, gram
+from securevfl.base.chunked_matrix import RowChunk, RowSource, gram
 from securevfl.base.normal_distribution import normal_cdf, normal_quantile
 
 # How many bits the columns of a row hold: what scores of a few bits each are weighed against.
@@ -128,13 +128,13 @@ def label_entropy(later: NDArray[np.bool_]) -> float:
     return sum(-each * math.log2(each) for each in (p, 1 - p) if each > 0)
 
 
-def alone(bins: Rows) -> int:
+def alone(bins: RowSource) -> int:
     """How many rows of a 0/1 matrix of bins (n x k) its counts single out: whose leverage exceeds `ALONE`.
 
     Where two bins differ by one row, the difference of their counts is that row's label. Leverage is that of
     `securevfl.disclosure.exposure`, by the k x k products of the columns.
     """
-    stretch = Stretch(bins)
+    stretch = RowChunk(bins)
     values, vectors = np.linalg.eigh(gram(stretch))
     kept = values > _NONE * values[-1]
     W: Floats = vectors[:, kept] / np.sqrt(values[kept])

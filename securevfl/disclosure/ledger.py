@@ -44,7 +44,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from securevfl.base.files import write_whole
+from securevfl.base.files import write_atomic
 from securevfl.data.party import Party
 from securevfl.data.register import Register
 from securevfl.disclosure.counts import SUMMED, Disclosure, Kind
@@ -531,7 +531,7 @@ class DisclosureLedger:
             if change.book is not before or not self.path.exists():
                 whole = _packed(change.book)
                 self._note(lock, here + _named(whole))  # whichever of the two a killed process leaves
-                write_whole(self.path, whole)
+                write_atomic(self.path, whole)
                 self._note(lock, _named(whole))
             kept = {each.mark for each in change.book.reserved}
             for over in {each.mark for each in before.reserved} - kept:

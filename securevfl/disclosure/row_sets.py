@@ -24,7 +24,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
-from securevfl.base.files import writing_whole
+from securevfl.base.files import atomic_writer
 from securevfl.crypto.key_derivation import derive_key
 from securevfl.data.id_keys import ID_DIGEST
 from securevfl.data.register import Register
@@ -99,7 +99,7 @@ class RowSets:
     def write(self, name: str, members: Members) -> RowSet:
         """Write the set of a table to a file of its own, and return what the ledger keeps of it."""
         digest = hashlib.sha256()
-        with writing_whole(self._path(name)) as file:
+        with atomic_writer(self._path(name)) as file:
             for piece in (members.new.astype("<u8", copy=False).view(np.uint8), members.bits):
                 file.write(piece.data)
                 digest.update(piece.data)

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from securevfl.base.config import Named, Registry
-from securevfl.base.extensions import Extension, allowed, load, not_allowed
+from securevfl.base.config import NamedOption, Registry
+from securevfl.base.extensions import Extension, allowed_entry_points, hint_for_disallowed, load_entry_point
 from securevfl.disclosure.leaks import LeakKind
 from securevfl.errors import ConfigError
-from securevfl.families.base import Method
-from securevfl.families.fdml.fdml import FdmlMethod
-from securevfl.families.fdskl.fdskl import Phases
-from securevfl.families.rounds.rounds import Rounds
-from securevfl.families.shares.shares import SharesMethod
-from securevfl.families.transfer.transfer import TransferLearning
+from securevfl.families.family import Method
+from securevfl.families.fdml.fdml_family import FdmlMethod
+from securevfl.families.fdskl.fdskl_family import Phases
+from securevfl.families.rounds.rounds_family import Rounds
+from securevfl.families.shares.shares_family import SharesMethod
+from securevfl.families.transfer.transfer_family import TransferLearning
 from securevfl.models import MODELS
 from securevfl.models.base import Model
 from securevfl.optim import OPTIMIZERS
@@ -43,7 +43,7 @@ class Families(Registry[Method[Any]]):
         super().__delitem__(name)
 
 
-def _brought(method: type[Method[Any]]) -> list[tuple[Registry[Any], type[Named]]]:
+def _brought(method: type[Method[Any]]) -> list[tuple[Registry[Any], type[NamedOption]]]:
     return [(MODELS if issubclass(kind, Model) else OPTIMIZERS, kind) for kind in method.brings]
 
 
@@ -56,10 +56,10 @@ EXTENSIONS: dict[str, Extension] = {}  # where a family comes from that is no pa
 def load_more() -> str:
     """Load the families of other packages that this party allows; say which are installed and not allowed.
     ConfigError if one has a name that is taken."""
-    for name, point in allowed(GROUP).items():
+    for name, point in allowed_entry_points(GROUP).items():
         if name in EXTENSIONS:
             continue
-        method, extension = load(point)
+        method, extension = load_entry_point(point)
         taken = [each for each in (name,) if each in METHODS]
         taken += [kind.name for registry, kind in _brought(method) if kind.name in registry]
         if taken or method.name != name:
@@ -68,7 +68,7 @@ def load_more() -> str:
                 f"{', '.join(taken) or method.name} is another one; uninstall it"
             )
         METHODS[name], EXTENSIONS[name] = method, extension
-    return not_allowed(GROUP)
+    return hint_for_disallowed(GROUP)
 
 
 MODELS.more = OPTIMIZERS.more = load_more

@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from securevfl.base.config import Named
+from securevfl.base.config import NamedOption
 from securevfl.errors import ConfigError
 from securevfl.models.loss import Loss
 
 
-class Model(Named, ABC):
+class Model(NamedOption, ABC):
     """`l2` is the weight of ||theta||^2 / 2.
 
     method: the family of training that it takes, whatever the optimizer; else the optimizer's. by_column: whether
@@ -58,11 +58,11 @@ class Model(Named, ABC):
         return self.loss.bound
 
     @property
-    def shows_parts(self) -> bool:
+    def separates_outputs(self) -> bool:
         """Whether the active party is fed the outputs of each passive party apart."""
         return False
 
-    def shown(self, outputs: int) -> int:
+    def output_width(self, outputs: int) -> int:
         """How many numbers a row a passive party's part has, for f with c outputs."""
         return outputs
 
@@ -74,7 +74,7 @@ class Model(Named, ABC):
     def parameters(self, columns: int, outputs: int) -> int:
         """p, the weights of a passive party with so many columns (d), for c outputs."""
 
-    def brought(self, who: str, model: object) -> int:
+    def module_parameters(self, who: str, model: object) -> int:
         """p of what a party brings as its own model (`Party.model`); 0 where it brings none and p is `parameters`.
 
         ConfigError where there is no place for it.

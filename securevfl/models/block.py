@@ -60,7 +60,7 @@ class Block(ABC):
         """Return n: g has a row for each of X."""
         return len(X)
 
-    def joined(self, X: Floats, others: Floats) -> Floats:
+    def combine(self, X: Floats, others: Floats) -> Floats:
         """f (n x c), of its own rows and of what the others' outputs were collected to; at the active party."""
         return self.forward(X) + others
 
@@ -68,7 +68,7 @@ class Block(ABC):
         """Return the gradient by its own weights, in their shape, from g = df (n x c); at the active party."""
         return self.vjp(X, g)
 
-    def down(self, X: Floats, others: Floats, g: Floats) -> Floats:
+    def output_gradient(self, X: Floats, others: Floats, g: Floats) -> Floats:
         """Return the residual that goes down, in the shape of what was collected from the others; at the active party.
         The derivative by any summand is that by f."""
         return g
@@ -89,7 +89,7 @@ class Block(ABC):
 class BlockModel(Model):
     """A model that every party has a block of weights of."""
 
-    def collected(self, outputs: int, passives: int) -> int:
+    def collected_width(self, outputs: int, passives: int) -> int:
         """How many numbers a row are collected of all passive parties together, for f with c outputs."""
         return outputs
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.base.arrays import Floats, KeptFields
-from securevfl.base.extras import installed
+from securevfl.base.arrays import Floats, SerializableFields
+from securevfl.base.extras import is_installed
 from securevfl.crypto.prg import Prg
 from securevfl.data.scaling import on_grid
 from securevfl.errors import ConfigError
@@ -30,15 +30,15 @@ FARTHEST = 8.0  # where a column of it is cut off
 
 def check_installed(who: str) -> None:
     """ConfigError where scikit-learn is not there."""
-    if not installed("sklearn"):
+    if not is_installed("sklearn"):
         raise ConfigError(
             f"{who}: scikit-learn was expected, which fits the score of a party's own columns, it is not installed; "
-            "pip install 'securevfl[sklearn]', or train with own_score = false"
+            "pip install 'securevfl[sklearn]', or train with boosted_score = false"
         )
 
 
 @dataclass(frozen=True, repr=False)
-class BoostedTree(KeptFields):
+class BoostedTree(SerializableFields):
     """One binary tree by its nodes (k,), the root first: the column and the threshold of each, its children, what it
     adds (at a leaf), how many training rows were in it. A node whose `left` is 0 is a leaf."""
 
@@ -62,7 +62,7 @@ class BoostedTree(KeptFields):
 
 
 @dataclass(frozen=True, repr=False)
-class Boosted(KeptFields):
+class Boosted(SerializableFields):
     """Trees by output whose values add up to the score (m x c), from `base` (c,) on."""
 
     base: Floats
@@ -98,7 +98,7 @@ class Boosted(KeptFields):
 
 
 @dataclass(frozen=True, repr=False)
-class ScoreColumn(KeptFields):
+class ScoreColumn(SerializableFields):
     """A party's own score: its trees, that of each training row (n x c) out of fold, and where that lies (c,).
 
     Where the part is that predicts, `trained` is empty.

@@ -34,11 +34,11 @@ class OffsetLoss(RowLoss):
 
     def __init__(self, loss: LogLinkLoss) -> None:
         super().__init__(loss)
-        self.keeps_targets = True  # type: ignore[misc]  # of this one
+        self.retains_targets = True  # type: ignore[misc]  # of this one
         self._of_unit = loss.of_unit
 
-    def least(self, y: Floats) -> Floats:
-        return self._loss.least(y[:, :-1] / np.exp(y[:, -1:]))
+    def minimizer(self, y: Floats) -> Floats:
+        return self._loss.minimizer(y[:, :-1] / np.exp(y[:, -1:]))
 
     def value(self, f: Floats, y: Floats) -> Floats:
         exposed = np.exp(y[:, -1:])

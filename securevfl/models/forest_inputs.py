@@ -7,25 +7,25 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.base.arrays import Floats, KeptFields
-from securevfl.data.cosine_features import Cosines
+from securevfl.base.arrays import Floats, SerializableFields
+from securevfl.data.cosine_features import CosineFeatures
 from securevfl.data.forest import Forest
-from securevfl.data.linear_features import Lines
+from securevfl.data.linear_features import LinearFeatures
 from securevfl.data.scaling import on_grid
 from securevfl.models.boosted_score import ScoreColumn
 from securevfl.models.inputs import Inputs
-from securevfl.models.shapley import explained
+from securevfl.models.shapley import shapley_values
 
 
 @dataclass(eq=False, repr=False)
-class ForestInputs(KeptFields, Inputs):
+class ForestInputs(SerializableFields, Inputs):
     """One party's leaves, lines, own score, cosines and intercept, in this order. curved: what the leaves are
     multiplied by."""
 
     forest: Forest
-    lines: Lines | None
+    lines: LinearFeatures | None
     score: ScoreColumn | None
-    cosines: Cosines | None = None  # earlier parts have none
+    cosines: CosineFeatures | None = None  # earlier parts have none
     intercept: bool = False
     curved: float = 1.0
 
@@ -68,4 +68,4 @@ class ForestInputs(KeptFields, Inputs):
 
     def importance(self, theta: Floats, X: Floats) -> dict[str, list[float]]:
         """Return the mean size of each column's Shapley values (`securevfl.models.shapley`)."""
-        return {name: np.abs(own).mean(axis=0).tolist() for name, own in explained(self, theta, X).columns.items()}
+        return {name: np.abs(own).mean(axis=0).tolist() for name, own in shapley_values(self, theta, X).columns.items()}

@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.data.preparation import Source
+from securevfl.data.preparation import SourceColumn
 
 
 @dataclass(frozen=True)
-class Spread:
+class InputShape:
     """The sizes of a party among others: whether it has the labels, d of its columns, c outputs, how many parties there
     are, n training rows, whether its weights are told to it at the end. All of it is public."""
 
@@ -34,7 +34,7 @@ class Spread:
 
 
 @dataclass(frozen=True, repr=False)
-class Seen:
+class FittingData:
     """What inputs may be made by: one party's own training rows, or many of them, and nothing of held-out ones.
 
     X (n x d): these rows before any scaling. sources: what the columns were. targets (n x c), weights (n,): where the
@@ -44,14 +44,14 @@ class Seen:
 
     who: str
     X: Floats
-    sources: tuple[Source, ...]
+    sources: tuple[SourceColumn, ...]
     targets: Floats | None
     weights: Floats | None
     key: bytes
     order: NDArray[np.intp] | None = None
 
 
-def own_stream(label: str, *tables: Floats) -> Callable[[int], bytes]:
+def private_stream(label: str, *tables: Floats) -> Callable[[int], bytes]:
     """Return so many bytes, as SHAKE-256 gives them, of one party's own rows, targets and what else nobody but it has;
     `label` names the use, with the job's seed. Nobody else can compute them, and the same tables and seed give the same
     everywhere.
@@ -94,7 +94,7 @@ class Inputs(ABC):
 
 
 @dataclass(frozen=True)
-class Asis(Inputs):
+class IdentityInputs(Inputs):
     """The columns as they are, and at the party with the labels a column of ones."""
 
     intercept: bool
@@ -114,4 +114,4 @@ def inputs_at(inputs: Inputs, X: Floats, at: NDArray[np.intp]) -> Floats:
     return found
 
 
-Making = Callable[[], Seen]  # asked once inputs have to be made
+MakeFittingData = Callable[[], FittingData]  # asked once inputs have to be made

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import AfterValidator, ConfigDict, Field
 
 from securevfl.models.block import BlockModel, Place
-from securevfl.models.inputs import Asis, Inputs, Making, Spread
+from securevfl.models.inputs import IdentityInputs, Inputs, InputShape, MakeFittingData
 from securevfl.models.linear_block import Linear
 from securevfl.models.log_link_losses import NegativeBinomialLoss, TweedieLoss
 from securevfl.models.loss import Loss
@@ -41,14 +41,14 @@ class LinearModel(BlockModel):
         """The loss of the same name."""
         return LOSSES[self.name]
 
-    def breadth(self, spread: Spread) -> int:
+    def breadth(self, spread: InputShape) -> int:
         """How many weights a party has for each output on shares, its intercept among them."""
         return spread.columns + spread.active
 
-    def inputs(self, spread: Spread, kept: Mapping[str, Any] | None, make: Making) -> Inputs:
+    def inputs(self, spread: InputShape, kept: Mapping[str, Any] | None, make: MakeFittingData) -> Inputs:
         """Make the inputs of a party's columns for training on shares: as they were `kept` (`Inputs.state`), or
         anew."""
-        return Asis(spread.active)
+        return IdentityInputs(spread.active)
 
     def ridge_of(self, rows: int) -> float | None:
         """Return the ridge that holds weights back in steps by a party's own curvature, for n training rows; None for
@@ -60,7 +60,7 @@ class LinearModel(BlockModel):
 
     def build(self, place: Place) -> Linear:
         """Build a party's own part with its weights at zero; the active party's has an intercept."""
-        self.brought(place.who, place.model)
+        self.module_parameters(place.who, place.model)
         return Linear(np.zeros((place.columns + place.active, place.outputs)), l2=self.l2, intercept=place.active)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from securevfl.base.arrays import Floats
 from securevfl.base.normal_distribution import normal_quantile
 from securevfl.models.block import Block
-from securevfl.models.inputs import own_stream
+from securevfl.models.inputs import private_stream
 from securevfl.protocols.differentiable import Jacobian
 
 START = 0.5  # spread of f at the start
@@ -26,7 +26,7 @@ def starting_weights(X: Floats, scaled: Floats, targets: Floats, seed: int) -> F
     at random, from a hash of the active party's own columns X (m x d, before scaling) and its targets (n x c), rows in
     the order of ids: nobody else can compute it, and the same data and seed give the same model everywhere.
     """
-    stream = own_stream(f"starting weights {seed}", X, targets)
+    stream = private_stream(f"starting weights {seed}", X, targets)
     shape = X.shape[1], targets.shape[1]
     uniform = (np.frombuffer(stream(8 * shape[0] * shape[1]), "<u8").reshape(shape) >> 11) + 0.5
     spread = np.sqrt((scaled**2).mean(axis=0) * X.shape[1])

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.errors import LabelError
 from securevfl.models.loss import (
+    InvertedResidual,
     Loss,
-    Undone,
 )
 
 CAP = 3.0
@@ -42,8 +42,8 @@ class LogLinkLoss(Loss):
     bound = 256.0
     spacing = 0.25
     smooth = True
-    estimates = True
-    spread = "times their mean"
+    reports_standard_errors = True
+    label_scale = "times their mean"
     variance_power: float | None = None  # the variance goes with this power of the mean, if with one
     positive = False  # whether labels of 0 have no place
     counts = False  # whether the variance follows from the mean alone
@@ -76,7 +76,7 @@ class LogLinkLoss(Loss):
     def targets(self, y: NDArray[Any], classes: NDArray[Any]) -> Floats:
         return (np.asarray(y, np.float64) / classes[1])[:, None]
 
-    def least(self, y: Floats) -> Floats:
+    def minimizer(self, y: Floats) -> Floats:
         least: Floats = np.log(np.clip(y, math.exp(-CAP), math.exp(CAP)))
         return least
 
@@ -86,7 +86,7 @@ class LogLinkLoss(Loss):
     def units(self, classes: NDArray[Any]) -> tuple[float, float]:
         return 1.0, math.log(classes[1])
 
-    def stand_in(self, scores: Floats) -> Floats:
+    def synthetic_labels(self, scores: Floats) -> Floats:
         return np.floor(np.exp(scores)) if self.counts else np.exp(scores)
 
 
@@ -94,11 +94,11 @@ class PoissonLoss(LogLinkLoss):
     """Counts: y log(y / mu) - y + mu."""
 
     name = "poisson"
-    guesses = True
+    assumes_zero_labels = True
     counts = True
     variance_power = 1.0
     curvature = math.exp(CAP)
-    slack = 2.5  # the mean of mu is 1 where the fit is right
+    step_factor = 2.5  # the mean of mu is 1 where the fit is right
 
     def value(self, f: Floats, y: Floats) -> Floats:
         return (grown(f) - y * f - y + _y_log_y(y))[:, 0]
@@ -106,10 +106,10 @@ class PoissonLoss(LogLinkLoss):
     def residual(self, f: Floats, y: Floats) -> Floats:
         return growth(f) - y
 
-    def undo(self, g: Floats) -> Undone:
+    def invert_residual(self, g: Floats) -> InvertedResidual:
         """Read labels and sums off residuals g: every row with a positive g is taken to have label 0, as most of them
         do, where mu = g."""
-        return _of_zeros(g, growth_undone(g))
+        return _of_zeros(g, growth_inverse(g))
 
     def deviance(self, y: Floats, mu: Floats) -> Floats:
         return 2 * (_y_log_y(y) - y * np.log(np.maximum(mu, TINY)) - y + mu)
@@ -119,7 +119,7 @@ class GammaLoss(LogLinkLoss):
     """Amounts above 0, whose deviation goes with their mean: y / mu - log(y / mu) - 1."""
 
     name = "gamma"
-    keeps_targets = True
+    retains_targets = True
     variance_power = 2.0
     curvature = 4.0  # y / mu: room for a fit that is off by as much
     positive = True
@@ -130,11 +130,11 @@ class GammaLoss(LogLinkLoss):
     def residual(self, f: Floats, y: Floats) -> Floats:
         return 1 - y * sinking(f)
 
-    def undo(self, g: Floats) -> Undone:
+    def invert_residual(self, g: Floats) -> InvertedResidual:
         """log(1 - g) = log y - f where nothing is cut off."""
-        return Undone(np.full_like(g, np.nan), -np.log(np.maximum(1 - g, TINY)))
+        return InvertedResidual(np.full_like(g, np.nan), -np.log(np.maximum(1 - g, TINY)))
 
-    def kept(self, y: Floats) -> Floats:
+    def target_term(self, y: Floats) -> Floats:
         return np.log(y)
 
     def deviance(self, y: Floats, mu: Floats) -> Floats:
@@ -149,7 +149,7 @@ class TweedieLoss(LogLinkLoss):
     """
 
     name = "tweedie"
-    guesses = True
+    assumes_zero_labels = True
 
     def __init__(self, power: float = 1.5) -> None:
         self.power = self.variance_power = power
@@ -163,10 +163,10 @@ class TweedieLoss(LogLinkLoss):
     def residual(self, f: Floats, y: Floats) -> Floats:
         return growth(f, 2 - self.power) - y * sinking(f, self.power - 1)
 
-    def undo(self, g: Floats) -> Undone:
+    def invert_residual(self, g: Floats) -> InvertedResidual:
         """Read labels and sums off residuals g: every row with a positive g is taken to have label 0, as most of them
         do, where g = mu^(2 - p)."""
-        return _of_zeros(g, growth_undone(g, 2 - self.power))
+        return _of_zeros(g, growth_inverse(g, 2 - self.power))
 
     def deviance(self, y: Floats, mu: Floats) -> Floats:
         p, mu = self.power, np.maximum(mu, TINY)
@@ -182,7 +182,7 @@ class NegativeBinomialLoss(LogLinkLoss):
     """
 
     name = "negative_binomial"
-    guesses = True
+    assumes_zero_labels = True
     counts = True
 
     def __init__(self, dispersion: float = 1.0) -> None:
@@ -218,11 +218,11 @@ class NegativeBinomialLoss(LogLinkLoss):
         mu = growth(f)
         return (mu - y) / (1 + self.dispersion * mu)
 
-    def undo(self, g: Floats) -> Undone:
+    def invert_residual(self, g: Floats) -> InvertedResidual:
         """Read labels and sums off residuals g: every row with a positive g is taken to have label 0, as most of them
         do, where g = mu / (1 + a mu)."""
         odds = np.clip(self.dispersion * g, TINY, 1 - 1e-12)
-        return _of_zeros(g, growth_undone(odds / (1 - odds) / self.dispersion))
+        return _of_zeros(g, growth_inverse(odds / (1 - odds) / self.dispersion))
 
     def deviance(self, y: Floats, mu: Floats) -> Floats:
         a, mu = self.dispersion, np.maximum(mu, TINY)
@@ -236,7 +236,7 @@ def growth(f: Floats, rate: float = 1.0) -> Floats:
     return np.exp(rate * inside) + rate * math.exp(rate * CAP) * (f - inside)
 
 
-def growth_undone(found: Floats, rate: float = 1.0) -> Floats:
+def growth_inverse(found: Floats, rate: float = 1.0) -> Floats:
     """Invert `growth`: return the f at which it has this value."""
     edge, safe = math.exp(rate * CAP), np.maximum(found, TINY)
     return np.where(found <= edge, np.log(safe) / rate, CAP + (found - edge) / (rate * edge))
@@ -262,9 +262,9 @@ def sunk(f: Floats, rate: float = 1.0) -> Floats:
     return np.exp(-rate * inside) / rate + math.exp(rate * CAP) * below + below**2 / 2
 
 
-def _of_zeros(g: Floats, f: Floats) -> Undone:
+def _of_zeros(g: Floats, f: Floats) -> InvertedResidual:
     """Return label 0 and the sums f for the rows whose residual g is positive; NaN, for not known, in all others."""
-    return Undone(np.where(g > 0, 0.0, np.nan), np.where(g > 0, f, np.nan))
+    return InvertedResidual(np.where(g > 0, 0.0, np.nan), np.where(g > 0, f, np.nan))
 
 
 def _y_log_y(y: Floats) -> Floats:

@@ -35,10 +35,11 @@ def softmax(f: Floats) -> Floats:
     return raised / raised.sum(axis=1, keepdims=True)
 
 
-class Undone(NamedTuple):
+class InvertedResidual(NamedTuple):
     """What residuals g (n x c) tell whoever reads them of each row; NaN where they leave it open.
 
-    targets: y (n x c). sums: `Loss.shown(f)` (n x k), less `Loss.kept(y)` where the loss `keeps_targets` among them.
+    targets: y (n x c). sums: `Loss.revealed_outputs(f)` (n x k), less `Loss.target_term(y)` where the loss
+    `retains_targets` among them.
     """
 
     targets: Floats
@@ -52,15 +53,21 @@ class Loss(ABC):
     classifies: ClassVar[bool] = True
     single: ClassVar[bool] = True  # whether f has one column
     elementwise: ClassVar[bool] = True  # whether each entry of g follows from that of f and of y alone
-    keeps_targets: ClassVar[bool] = False  # whether y is still in the sums that `undo` gives
-    guesses: ClassVar[bool] = False  # whether `undo` takes labels for 0 that it cannot tell from it
+    retains_targets: ClassVar[bool] = False  # whether y is still in the sums that `invert_residual` gives
+    assumes_zero_labels: ClassVar[bool] = (
+        False  # whether `invert_residual` takes labels for 0 that it cannot tell from it
+    )
     smooth: ClassVar[bool] = False  # whether g has a continuous derivative by f and is not linear
     bound: ClassVar[float] = 1.0  # |g| of one entry never exceeds it
     curvature: ClassVar[float | None] = None  # largest eigenvalue of a row's second derivatives by f (c x c)
     spacing: ClassVar[float] = 1.0  # of a table of g by f: between so near entries it is straight enough
-    slack: ClassVar[float] = 1.0  # times the step that the curvature allows, which hardly any table makes too long
-    estimates: ClassVar[bool] = False  # whether coefficients are read with standard errors, so that trainings end later
-    spread: ClassVar[str] = "deviations of their mean"  # what labels of a bounded g are measured in
+    step_factor: ClassVar[float] = (
+        1.0  # times the step that the curvature allows, which hardly any table makes too long
+    )
+    reports_standard_errors: ClassVar[bool] = (
+        False  # whether coefficients are read with standard errors, so that trainings end later
+    )
+    label_scale: ClassVar[str] = "deviations of their mean"  # what labels of a bounded g are measured in
 
     @abstractmethod
     def value(self, f: Floats, y: Floats) -> Floats:
@@ -71,23 +78,23 @@ class Loss(ABC):
         """g (n x c), the derivative of each row's loss by f."""
 
     @abstractmethod
-    def undo(self, g: Floats) -> Undone:
+    def invert_residual(self, g: Floats) -> InvertedResidual:
         """Read targets and sums off residuals g (n x c), as one who receives them can: audits attack with it."""
 
-    def least(self, y: Floats) -> Floats:
+    def minimizer(self, y: Floats) -> Floats:
         """Return the f at which rows of targets y (n x c) have the least loss (n x c), infinite where it falls for
         ever."""
         least: Floats = np.where(y > 0, np.inf, -np.inf)
         return least
 
-    def shown(self, f: Floats) -> Floats:
+    def revealed_outputs(self, f: Floats) -> Floats:
         """Return the linear map (n x k) of f (n x c) that a residual can tell: all of f, unless g is blind to some of
         it."""
         return f
 
-    def kept(self, y: Floats) -> Floats:
-        """Return the part of targets y (n x c) that is taken off the sums that `undo` gives, where the loss
-        `keeps_targets`."""
+    def target_term(self, y: Floats) -> Floats:
+        """Return the part of targets y (n x c) that is taken off the sums that `invert_residual` gives, where the loss
+        `retains_targets`."""
         return y
 
     def mean(self, f: Floats, classes: NDArray[Any]) -> Floats:
@@ -99,7 +106,7 @@ class Loss(ABC):
         """Return a factor and a summand that turn f into the units of what it predicts."""
         return 1.0, 0.0
 
-    def stand_in(self, scores: Floats) -> Floats:
+    def synthetic_labels(self, scores: Floats) -> Floats:
         """Labels (n,) such as this loss of numbers takes, made up from normal scores (n,)."""
         return scores
 
@@ -107,7 +114,7 @@ class Loss(ABC):
         """Return the classes among the labels, sorted. Raises LabelError if the loss cannot use them."""
         found = np.unique(y)
         if len(found) < 2:
-            raise one_class(self.name)
+            raise single_class_error(self.name)
         if len(found) > 2:
             raise LabelError(
                 f"{self.name} loss: labels of exactly two values were expected, {len(found)} came; merge them into "
@@ -136,10 +143,10 @@ class NumberLoss(Loss):
     """A loss of numbers, whose targets are scaled to mean 0 and deviation 1, so that a bound on g can be agreed."""
 
     classifies = False
-    keeps_targets = True
+    retains_targets = True
     spacing = 0.25
 
-    def least(self, y: Floats) -> Floats:
+    def minimizer(self, y: Floats) -> Floats:
         return y
 
     def mean(self, f: Floats, classes: NDArray[Any]) -> Floats:
@@ -159,7 +166,7 @@ class NumberLoss(Loss):
         return ((y - classes[0]) / classes[1])[:, None]
 
 
-def one_class(name: str) -> LabelError:
+def single_class_error(name: str) -> LabelError:
     """Return the error of labels that are all the same."""
     return LabelError(
         f"{name} loss: labels of two or more classes were expected, all rows have the same; check the label column, "

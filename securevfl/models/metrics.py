@@ -23,7 +23,7 @@ TINY = 1e-15  # the least probability that a log-loss is taken of
 
 
 @dataclass
-class Judged:
+class ScoredRows:
     """Sums f (n x c) of rows beside their labels y (n,), each row counted by its weight w (n,)."""
 
     loss: Loss
@@ -61,7 +61,7 @@ def evaluate(
     loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any], weights: Floats | None = None
 ) -> dict[str, float]:
     """All metrics that fit the loss; each row counts by its weight (n,), and all alike without any."""
-    rows = Judged(loss, f, y, classes, np.ones(len(f)) if weights is None else np.asarray(weights, np.float64))
+    rows = ScoredRows(loss, f, y, classes, np.ones(len(f)) if weights is None else np.asarray(weights, np.float64))
     return {name: METRICS[name](rows) for name in names(loss)}
 
 
@@ -226,7 +226,7 @@ def _concentration(y: Floats, by: Floats, w: Floats) -> float:
     return float(1 - (rows * (2 * share - sums)).sum())
 
 
-def _auc(rows: Judged) -> float:
+def _auc(rows: ScoredRows) -> float:
     """AUC of two classes; of several, the mean over the classes of that of each against all others, by probability
     (Provost and Domingos 2000)."""
     if rows.loss.single:
@@ -235,40 +235,40 @@ def _auc(rows: Judged) -> float:
     return float(np.mean([area_under_curve(own, column, rows.w) for own, column in pairs]))
 
 
-def _accuracy(rows: Judged) -> float:
+def _accuracy(rows: ScoredRows) -> float:
     best = (rows.f[:, 0] > 0).astype(int) if rows.f.shape[1] == 1 else rows.f.argmax(axis=1)
     return rows.mean(rows.classes[best] == rows.y)
 
 
-def _log_loss(rows: Judged) -> float:
+def _log_loss(rows: ScoredRows) -> float:
     return rows.mean(-np.log(np.clip((rows.proba * rows.marked).sum(axis=1), TINY, 1)))
 
 
-def _brier(rows: Judged) -> float:
+def _brier(rows: ScoredRows) -> float:
     """Return the mean squared error of the positive class's probability of two; of several, summed over the classes."""
     squares = ((rows.proba - rows.marked) ** 2).sum(axis=1)
     return rows.mean(squares) / (2 if len(rows.classes) == 2 else 1)
 
 
-def _r2(rows: Judged) -> float:
+def _r2(rows: ScoredRows) -> float:
     variance = rows.mean((rows.y - np.average(rows.y, weights=rows.w)) ** 2)
     return float(1 - np.divide(rows.mean((rows.said - rows.y) ** 2), variance))
 
 
-def _deviance(rows: Judged) -> float:
+def _deviance(rows: ScoredRows) -> float:
     """Return the mean unit deviance, in the units of the labels."""
     assert isinstance(rows.loss, LogLinkLoss), "others have none"
     return rows.mean(rows.loss.deviance(np.asarray(rows.y, np.float64), rows.said))
 
 
-def _pinball(rows: Judged) -> float:
+def _pinball(rows: ScoredRows) -> float:
     """Return the mean loss of the quantile, in the units of the labels."""
     assert isinstance(rows.loss, QuantileLoss), "others have no quantile"
     over, quantile = rows.said - rows.y, rows.loss.quantile
     return rows.mean(np.maximum(-quantile * over, (1 - quantile) * over))
 
 
-METRICS: dict[str, Callable[[Judged], float]] = {
+METRICS: dict[str, Callable[[ScoredRows], float]] = {
     "auc": _auc,
     "accuracy": _accuracy,
     "error": lambda rows: 1.0 - _accuracy(rows),

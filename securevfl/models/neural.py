@@ -50,45 +50,45 @@ class Neural(BlockModel):
 
     @property
     def residual_bound(self) -> float:
-        return self.clip if self.shows_parts else self.loss.bound
+        return self.clip if self.separates_outputs else self.loss.bound
 
     @property
-    def shows_parts(self) -> bool:
+    def separates_outputs(self) -> bool:
         return self.joint == "top"
 
-    def shown(self, outputs: int) -> int:
-        return self.width if self.shows_parts else outputs
+    def output_width(self, outputs: int) -> int:
+        return self.width if self.separates_outputs else outputs
 
-    def collected(self, outputs: int, passives: int) -> int:
-        return self.width * passives if self.shows_parts else outputs
+    def collected_width(self, outputs: int, passives: int) -> int:
+        return self.width * passives if self.separates_outputs else outputs
 
     def parameters(self, columns: int, outputs: int) -> int:
         """p of a party that brings no module: of one dense layer with its biases."""
-        return (columns + 1) * self.shown(outputs)
+        return (columns + 1) * self.output_width(outputs)
 
-    def brought(self, who: str, model: object) -> int:
-        from securevfl.models.torch_model import of_party
+    def module_parameters(self, who: str, model: object) -> int:
+        from securevfl.models.torch_model import module_of_party
 
-        module = of_party(who, model, self.modules.get(who))
+        module = module_of_party(who, model, self.modules.get(who))
         return 0 if module is None else module.parameters(who)
 
     def build(self, place: Place) -> Block:
-        from securevfl.models.torch_block import TorchPart
-        from securevfl.models.torch_model import TorchModel, of_party, torch
-        from securevfl.models.torch_top import TorchSlot, TorchTop, concatenated
+        from securevfl.models.torch_block import TorchBlock
+        from securevfl.models.torch_model import TorchModel, module_of_party, torch
+        from securevfl.models.torch_top import TorchBottom, TorchTop, concatenated
 
-        c, fed = place.outputs, self.collected(place.outputs, place.passives)
-        top, width = self.shows_parts and place.active, self.shown(c)
+        c, fed = place.outputs, self.collected_width(place.outputs, place.passives)
+        top, width = self.separates_outputs and place.active, self.output_width(c)
 
         def default() -> Any:
             if top:
                 return concatenated(place.columns, fed, c)
             return torch().nn.Linear(place.columns, width, dtype=torch().float64)
 
-        module = of_party(place.who, place.model, self.modules.get(place.who)) or TorchModel(default)
+        module = module_of_party(place.who, place.model, self.modules.get(place.who)) or TorchModel(default)
         if top:
             return TorchTop(place.who, module, place.columns, c, l2=self.l2, fed=fed, bound=self.clip)
-        if self.shows_parts and place.passives > 1:
+        if self.separates_outputs and place.passives > 1:
             slot, slots = place.place, place.passives
-            return TorchSlot(place.who, module, place.columns, width, l2=self.l2, place=slot, slots=slots)
-        return TorchPart(place.who, module, place.columns, width, l2=self.l2)
+            return TorchBottom(place.who, module, place.columns, width, l2=self.l2, place=slot, slots=slots)
+        return TorchBlock(place.who, module, place.columns, width, l2=self.l2)

@@ -33,7 +33,7 @@ def fits(loss: Loss) -> bool:
     return not isinstance(loss, LogLinkLoss)
 
 
-def of_classes(loss: Loss, f: Floats, marked: NDArray[np.bool_], classes: NDArray[Any]) -> dict[str, float]:
+def class_metrics(loss: Loss, f: Floats, marked: NDArray[np.bool_], classes: NDArray[Any]) -> dict[str, float]:
     """Metrics of pairs, a column for each output: sums f (n x c), and whether rows are of the output's class."""
     if loss.single:
         positive = marked[:, 0]
@@ -45,14 +45,14 @@ def of_classes(loss: Loss, f: Floats, marked: NDArray[np.bool_], classes: NDArra
     return {"auc": float(np.mean(areas)), "loss": float(np.sum(losses))}
 
 
-def of_residuals(loss: Loss, r: Floats, targets: Floats, classes: NDArray[Any]) -> dict[str, float]:
+def residual_metrics(loss: Loss, r: Floats, targets: Floats, classes: NDArray[Any]) -> dict[str, float]:
     """Metrics of residuals r = f - y (n x 1) of targets y (n x 1), in whatever order, of a loss of their difference."""
     with np.errstate(divide="ignore", invalid="ignore"):
         found = evaluate(loss, r, np.full(len(r), classes[0]), classes)  # as of targets that are all 0
     return found | ({"r2": 1 - float((r**2).mean() / targets.var())} if "r2" in found else {})
 
 
-def spread_of_classes(loss: Loss, f: Floats, marked: NDArray[np.bool_], classes: NDArray[Any]) -> dict[str, float]:
+def class_standard_errors(loss: Loss, f: Floats, marked: NDArray[np.bool_], classes: NDArray[Any]) -> dict[str, float]:
     """Return the standard errors of `of_classes`; of several classes, whose pairs go by themselves, as if these were of
     other rows each."""
     if loss.single:
@@ -63,7 +63,7 @@ def spread_of_classes(loss: Loss, f: Floats, marked: NDArray[np.bool_], classes:
     return {"auc": float(errors["auc"] / len(each)), "loss": float(errors["loss"])}
 
 
-def spread_of_residuals(loss: Loss, r: Floats, targets: Floats, classes: NDArray[Any]) -> dict[str, float]:
+def residual_standard_errors(loss: Loss, r: Floats, targets: Floats, classes: NDArray[Any]) -> dict[str, float]:
     """Return the standard errors of `of_residuals`."""
     found = spread(loss, r, np.full(len(r), classes[0]), classes, None)
     squares = float(np.std(r**2) / np.sqrt(len(r)) / targets.var())

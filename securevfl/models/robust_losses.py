@@ -11,8 +11,8 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.models.loss import (
+    InvertedResidual,
     NumberLoss,
-    Undone,
 )
 
 BANDWIDTH = 0.0625  # h, in deviations of the labels
@@ -35,9 +35,9 @@ class HuberLoss(NumberLoss):
     def residual(self, f: Floats, y: Floats) -> Floats:
         return np.clip(f - y, -self.width, self.width)
 
-    def undo(self, g: Floats) -> Undone:
+    def invert_residual(self, g: Floats) -> InvertedResidual:
         """f - y where it is not at its bound."""
-        return Undone(np.full_like(g, np.nan), np.where(np.abs(g) < self.width, g, np.nan))
+        return InvertedResidual(np.full_like(g, np.nan), np.where(np.abs(g) < self.width, g, np.nan))
 
 
 class QuantileLoss(NumberLoss):
@@ -60,7 +60,7 @@ class QuantileLoss(NumberLoss):
     def residual(self, f: Floats, y: Floats) -> Floats:
         return np.clip((f - y + BANDWIDTH) / (2 * BANDWIDTH), 0, 1) - self.quantile
 
-    def undo(self, g: Floats) -> Undone:
+    def invert_residual(self, g: Floats) -> InvertedResidual:
         """f - y near the label, and elsewhere nothing but on which side f is."""
         over, near = 2 * BANDWIDTH * (g + self.quantile) - BANDWIDTH, (g > -self.quantile) & (g < 1 - self.quantile)
-        return Undone(np.full_like(g, np.nan), np.where(near, over, np.nan))
+        return InvertedResidual(np.full_like(g, np.nan), np.where(near, over, np.nan))

@@ -29,14 +29,14 @@ SAID, MOST = 0.05, 1.0  # standard errors
 DEVIATIONS = 2.0  # of a coefficient, so far off is called far
 
 
-class RoundedSums(NamedTuple):
+class SumRounding(NamedTuple):
     """How a training rounds sums f: the deviation that is left in what weights come of, and how to have less of it."""
 
     deviation: float
     remedy: str
 
 
-def coefficients_apart(loss: Loss, rated: Floats, start: float, mean: float | None, deviation: float) -> float:
+def coefficient_error(loss: Loss, rated: Floats, start: float, mean: float | None, deviation: float) -> float:
     """Return by how many standard errors coefficients are off, two deviations.
 
     loss: of the job, weights and exposures included, with targets `rated` (n x k). start: f of no model. mean: of the
@@ -48,7 +48,7 @@ def coefficients_apart(loss: Loss, rated: Floats, start: float, mean: float | No
     return DEVIATIONS * deviation * float(np.sqrt((slopes**2).sum() / max(chance, np.finfo(float).tiny)))
 
 
-def tell_apart(who: str, apart: float, remedy: str) -> None:
+def report_coefficient_error(who: str, apart: float, remedy: str) -> None:
     """Say in a DataNotice at party `who` that coefficients are so many standard errors off, if that is more than SAID.
     LabelError from MOST on."""
     if apart > MOST:

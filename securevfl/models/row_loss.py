@@ -10,11 +10,22 @@ from typing import Any
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.models.loss import Loss, Undone
+from securevfl.models.loss import InvertedResidual, Loss
 
 AS_IT_IS = (  # of a loss that a number of each row changes
-    *("name", "classifies", "single", "elementwise", "bound", "curvature", "spacing", "spread", "estimates", "slack"),
-    *("keeps_targets", "guesses", "smooth"),
+    *(
+        "name",
+        "classifies",
+        "single",
+        "elementwise",
+        "bound",
+        "curvature",
+        "spacing",
+        "label_scale",
+        "reports_standard_errors",
+        "step_factor",
+    ),
+    *("retains_targets", "assumes_zero_labels", "smooth"),
 )
 
 
@@ -26,14 +37,14 @@ class RowLoss(Loss):
         for name in AS_IT_IS:
             setattr(self, name, getattr(loss, name))
 
-    def least(self, y: Floats) -> Floats:
-        return self._loss.least(y[:, :-1])
+    def minimizer(self, y: Floats) -> Floats:
+        return self._loss.minimizer(y[:, :-1])
 
-    def undo(self, g: Floats) -> Undone:
-        return self._loss.undo(g)
+    def invert_residual(self, g: Floats) -> InvertedResidual:
+        return self._loss.invert_residual(g)
 
-    def shown(self, f: Floats) -> Floats:
-        return self._loss.shown(f)
+    def revealed_outputs(self, f: Floats) -> Floats:
+        return self._loss.revealed_outputs(f)
 
     def mean(self, f: Floats, classes: NDArray[Any]) -> Floats:
         return self._loss.mean(f, classes)
@@ -41,8 +52,8 @@ class RowLoss(Loss):
     def units(self, classes: NDArray[Any]) -> tuple[float, float]:
         return self._loss.units(classes)
 
-    def stand_in(self, scores: Floats) -> Floats:
-        return self._loss.stand_in(scores)
+    def synthetic_labels(self, scores: Floats) -> Floats:
+        return self._loss.synthetic_labels(scores)
 
     def classes(self, y: NDArray[Any]) -> NDArray[Any]:
         return self._loss.classes(y)

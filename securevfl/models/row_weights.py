@@ -20,7 +20,7 @@ from securevfl.base.config import Config
 from securevfl.data.schedule import Rows
 from securevfl.errors import ClassError, LabelError, TableError
 from securevfl.models.class_labels import class_names, unknown_class
-from securevfl.models.loss import Loss, Undone
+from securevfl.models.loss import InvertedResidual, Loss
 from securevfl.models.row_loss import RowLoss
 
 ROOM = 4.0  # times their mean, where a job says nothing of it
@@ -57,10 +57,10 @@ class WeightedLoss(RowLoss):
     def residual(self, f: Floats, y: Floats) -> Floats:
         return y[:, -1:] * self._loss.residual(f, y[:, :-1])
 
-    def undo(self, g: Floats) -> Undone:
+    def invert_residual(self, g: Floats) -> InvertedResidual:
         """Targets as without weights, which change no sign; sums lie behind a factor a row that one party knows."""
-        targets, sums = self._loss.undo(g / self.bound * self._loss.bound)
-        return Undone(targets, np.full_like(sums, np.nan))
+        targets, sums = self._loss.invert_residual(g / self.bound * self._loss.bound)
+        return InvertedResidual(targets, np.full_like(sums, np.nan))
 
 
 def row_weights(

@@ -17,7 +17,7 @@ FAR = 20.0  # how far the sum of one column moves between its ends: odds of e^20
 GROW = "their coefficients grow with every visit and are no estimates"
 
 
-def separating(X: Floats, marked: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def separating_columns(X: Floats, marked: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return which columns (d,) of rows X (n x d) separate one of the classes, marked (n x c), from all others."""
     found = np.zeros(X.shape[1], np.bool_)
     varies = X.min(axis=0) < X.max(axis=0)
@@ -29,6 +29,6 @@ def separating(X: Floats, marked: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return found
 
 
-def far_moved(theta: Floats, X: Floats) -> NDArray[np.bool_]:
+def columns_with_large_effect(theta: Floats, X: Floats) -> NDArray[np.bool_]:
     """Return which columns (d,) of rows X (n x d) move f by more than FAR between their ends, by weights (d x c)."""
     return np.asarray(np.abs(theta).max(axis=1) * np.ptp(X, axis=0) > FAR)

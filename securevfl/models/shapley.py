@@ -27,12 +27,12 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.data.forest import Forest
-from securevfl.data.linear_features import Lines
+from securevfl.data.linear_features import LinearFeatures
 from securevfl.models.boosted_score import SCORE, BoostedTree, ScoreColumn
 
 
 @dataclass(frozen=True)
-class Explained:
+class ShapleyValues:
     """What each column adds to the values of rows: base (c,), and by the name of a column (m x c). They add up to what
     the part gives, its forward sum H (m x c)."""
 
@@ -49,7 +49,7 @@ class TreePart(Protocol):
     """A party's part of a model of trees, as `securevfl.models.trees.ForestInputs` holds it."""
 
     forest: Forest
-    lines: Lines | None
+    lines: LinearFeatures | None
     score: ScoreColumn | None
     intercept: bool
 
@@ -58,7 +58,7 @@ class TreePart(Protocol):
         """What a leaf's column holds on its rows."""
 
 
-def explained(inputs: TreePart, theta: Floats, X: Floats) -> Explained:
+def shapley_values(inputs: TreePart, theta: Floats, X: Floats) -> ShapleyValues:
     """Return what each column adds on rows of prepared columns X (m x d), with this party's weights (breadth x c)."""
     sources, outputs = inputs.forest.sources, theta.shape[1]
     found = np.zeros((len(sources), len(X), outputs))
@@ -80,7 +80,7 @@ def explained(inputs: TreePart, theta: Floats, X: Floats) -> Explained:
         rest += outputs
     if inputs.intercept:
         base += theta[-1]
-    return Explained(base, {source.name: values for source, values in zip(sources, found, strict=True)})
+    return ShapleyValues(base, {source.name: values for source, values in zip(sources, found, strict=True)})
 
 
 def game(o: NDArray[np.bool_], z: Floats) -> Floats:

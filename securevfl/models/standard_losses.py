@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.errors import LabelError
-from securevfl.models.loss import Loss, NumberLoss, Undone, log_sum_exp, logistic, one_class, softmax
+from securevfl.models.loss import InvertedResidual, Loss, NumberLoss, log_sum_exp, logistic, single_class_error, softmax
 
 
 class LogisticLoss(Loss):
@@ -29,7 +29,7 @@ class LogisticLoss(Loss):
     def residual(self, f: Floats, y: Floats) -> Floats:
         return -y * logistic(-y * f)
 
-    def undo(self, g: Floats) -> Undone:
+    def invert_residual(self, g: Floats) -> InvertedResidual:
         return _of_logistic(g)
 
 
@@ -46,12 +46,12 @@ class SmoothHingeLoss(Loss):
     def residual(self, f: Floats, y: Floats) -> Floats:
         return -y * np.clip(1 - y * f, 0, 1)
 
-    def undo(self, g: Floats) -> Undone:
+    def invert_residual(self, g: Floats) -> InvertedResidual:
         """y where g is not 0, f = y (1 - |g|) where it is not at its bound either."""
         size = np.abs(g)
         y = np.where(size > 0, -np.sign(g), np.nan)
         f: Floats = np.where(size < 1, y * (1 - size), np.nan)
-        return Undone(y, f)
+        return InvertedResidual(y, f)
 
 
 class SquareLoss(NumberLoss):
@@ -67,9 +67,9 @@ class SquareLoss(NumberLoss):
     def residual(self, f: Floats, y: Floats) -> Floats:
         return f - y
 
-    def undo(self, g: Floats) -> Undone:
+    def invert_residual(self, g: Floats) -> InvertedResidual:
         """f - y, of which neither is told alone."""
-        return Undone(np.full_like(g, np.nan), g)
+        return InvertedResidual(np.full_like(g, np.nan), g)
 
 
 class SoftmaxLoss(Loss):
@@ -90,19 +90,19 @@ class SoftmaxLoss(Loss):
     def residual(self, f: Floats, y: Floats) -> Floats:
         return softmax(f) - y
 
-    def undo(self, g: Floats) -> Undone:
+    def invert_residual(self, g: Floats) -> InvertedResidual:
         """y is 1 where g is least, as g < 0 there alone; g + y = softmax(f) gives f up to one number a row."""
         y = (g == g.min(axis=1, keepdims=True)).astype(np.float64)
-        return Undone(y, self.shown(np.log((g + y).clip(1e-300))))
+        return InvertedResidual(y, self.revealed_outputs(np.log((g + y).clip(1e-300))))
 
-    def shown(self, f: Floats) -> Floats:
+    def revealed_outputs(self, f: Floats) -> Floats:
         """Each output less the first (n x c - 1)."""
         return f[:, 1:] - f[:, :1]
 
     def classes(self, y: NDArray[Any]) -> NDArray[Any]:
         found = np.unique(y)
         if len(found) < 2:
-            raise one_class(self.name)
+            raise single_class_error(self.name)
         if len(found) > max(2, len(y) // 2):
             raise LabelError(
                 f"softmax loss: labels of a few classes were expected, {len(found)} values came; use square loss for "
@@ -132,9 +132,9 @@ class OneVsRestLoss(SoftmaxLoss):
         return np.logaddexp(0.0, -y * f).sum(axis=1)
 
     residual = LogisticLoss.residual
-    undo = LogisticLoss.undo
+    invert_residual = LogisticLoss.invert_residual
 
-    def shown(self, f: Floats) -> Floats:
+    def revealed_outputs(self, f: Floats) -> Floats:
         return f
 
     def targets(self, y: NDArray[Any], classes: NDArray[Any]) -> Floats:
@@ -147,9 +147,9 @@ class OneVsRestLoss(SoftmaxLoss):
         return p / p.sum(axis=1, keepdims=True)
 
 
-def _of_logistic(g: Floats) -> Undone:
+def _of_logistic(g: Floats) -> InvertedResidual:
     """Read targets and sums off residuals g = -y s(-y f), with s the logistic function, whose inverse is the log of the
     odds."""
     size = np.abs(g).clip(1e-12, 1 - 1e-12)
     f: Floats = np.sign(g) * np.log(size / (1 - size))
-    return Undone(-np.sign(g), f)
+    return InvertedResidual(-np.sign(g), f)

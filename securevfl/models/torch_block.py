@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.base.chunked_matrix import made
+from securevfl.base.chunked_matrix import materialize
 from securevfl.errors import ConfigError
 from securevfl.models.block import Block
-from securevfl.models.inputs import own_stream
+from securevfl.models.inputs import private_stream
 from securevfl.models.torch_jacobian import by_layers, by_torch, is_layered
 from securevfl.models.torch_model import PROBE, TorchModel, torch
 from securevfl.protocols.differentiable import Jacobian
@@ -47,7 +47,7 @@ class Traced:
         return found.to(torch().float64).numpy()
 
 
-class TorchPart(Block):
+class TorchBlock(Block):
     """One party's part: H = module(X) on its rows. Its Jacobian moves with the weights, and its outputs share none.
 
     X (n x d) are the party's rows as scaled in its job, H (n x c). l2 weighs all of theta, biases too. ConfigError if
@@ -103,7 +103,7 @@ class TorchPart(Block):
         function; weights of its own stay."""
         if self._source.fixed:
             return
-        self._take(own_stream(f"module {self._who} {seed}", X)(32))
+        self._take(private_stream(f"module {self._who} {seed}", X)(32))
 
     def state(self) -> dict[str, Any]:
         """Return what is kept of the block: theta, and the numbers that are not trained, by name."""
@@ -128,7 +128,7 @@ class TorchPart(Block):
 
     def jacobian(self, X: Floats) -> Jacobian:
         """J (n c x p) at the weights as they are, made when its rows are read if it is large."""
-        return Jacobian(made(TorchRows(self, X, self.outputs)), shares_outputs=False)
+        return Jacobian(materialize(LazyJacobian(self, X, self.outputs)), shares_outputs=False)
 
     def regularised(self, gradient: Floats) -> Floats:
         """gradient + l2 theta (p,), from the gradient of the mean loss."""
@@ -190,10 +190,10 @@ class TorchPart(Block):
             yield torch().tensor(X[start : start + rows], dtype=self._dtype)
 
 
-class TorchRows:
+class LazyJacobian:
     """A Jacobian (n c x p) at the weights of its making, computed whenever rows of it are read."""
 
-    def __init__(self, part: TorchPart, X: Floats, outputs: int) -> None:
+    def __init__(self, part: TorchBlock, X: Floats, outputs: int) -> None:
         self._part, self._theta, self._X, self._outputs = part, part.theta, X, outputs
 
     @property

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from securevfl.base.extras import extra
+from securevfl.base.extras import import_extra
 from securevfl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _DRAWING = threading.Lock()  # torch draws weights from one generator of the pro
 
 def torch() -> Any:
     """PyTorch. ConfigError that says how to install it."""
-    return extra("torch", "torch", "a neural party")
+    return import_extra("torch", "torch", "a neural party")
 
 
 class TorchModel:
@@ -108,7 +108,7 @@ class TorchModel:
         return module
 
 
-def of_party(who: str, brought: object, named: str | None) -> TorchModel | None:
+def module_of_party(who: str, brought: object, named: str | None) -> TorchModel | None:
     """Return the module of a party: the one it brings, or else the one that its job names for it; None if there is
     neither."""
     if brought is not None and not isinstance(brought, TorchModel):

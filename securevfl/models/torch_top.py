@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 if TYPE_CHECKING:
     from torch import Tensor
-from securevfl.models.torch_block import TorchPart
+from securevfl.models.torch_block import TorchBlock
 
 
-class TorchTop(TorchPart):
+class TorchTop(TorchBlock):
     """The active party's module, of its own rows X (n x d) and of what it is fed (n x K w)."""
 
     def __init__(
@@ -36,21 +36,21 @@ class TorchTop(TorchPart):
         super().__init__(who, source, columns, outputs, l2=l2, fed=fed)
         self._bound = bound
 
-    def joined(self, X: Floats, others: Floats) -> Floats:
+    def combine(self, X: Floats, others: Floats) -> Floats:
         return self._values(X, others)
 
     def gradient(self, X: Floats, others: Floats, g: Floats) -> Floats:
         with self._lock:
             return np.sum([each.back(own, each.flat) for each, own in self._traced(g, X, others)], axis=0)
 
-    def down(self, X: Floats, others: Floats, g: Floats) -> Floats:
+    def output_gradient(self, X: Floats, others: Floats, g: Floats) -> Floats:
         """dL/dZ (n x K w), every number clipped to the bound agreed."""
         with self._lock:
             by_fed = [each.back(own, each.fed[0]) for each, own in self._traced(g, X, others)]
             return np.concatenate(by_fed).clip(-self._bound, self._bound)
 
 
-class TorchSlot(TorchPart):
+class TorchBottom(TorchBlock):
     """A passive party's module under a top model: w outputs, in slot `place` of K."""
 
     def __init__(

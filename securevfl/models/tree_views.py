@@ -75,7 +75,7 @@ class TreeViews(tuple[TreeView, ...]):
         return f"<{len(self)} trees of {len(self[0].questions) if self else 0} questions>"
 
 
-def trees_of(inputs: ForestInputs, theta: Floats | None) -> TreeViews:
+def tree_views_of(inputs: ForestInputs, theta: Floats | None) -> TreeViews:
     """Return the trees of a party for display, with leaf weights from its weights (breadth x c) where these are
     known."""
     forest, each = inputs.forest, 2**inputs.forest.depth

@@ -22,13 +22,13 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import ConfigDict, Field, model_validator
 
-from securevfl.data.cosine_features import Cosines
+from securevfl.data.cosine_features import CosineFeatures
 from securevfl.data.forest import DEEPEST, MOST_BINS, Forest, two_valued
-from securevfl.data.linear_features import FARTHEST, Lines
+from securevfl.data.linear_features import FARTHEST, LinearFeatures
 from securevfl.models.boosted_score import FARTHEST as SCORE_FARTHEST
 from securevfl.models.boosted_score import ScoreColumn, check_installed, out_of_fold
 from securevfl.models.forest_inputs import ForestInputs
-from securevfl.models.inputs import Inputs, Making, Spread
+from securevfl.models.inputs import Inputs, InputShape, MakeFittingData
 from securevfl.models.linear import LinearModel
 from securevfl.models.loss import Loss
 from securevfl.models.losses import LOSSES
@@ -68,7 +68,7 @@ class Trees(LinearModel):
     ridge: Literal["auto"] | float = "auto"
     """What holds weights back: 60 over the number of training rows, or a number. With 30 over the rows fine structure
     comes out, with 100 noise stays away; the lower opened loss says which."""
-    own_score: bool = True
+    boosted_score: bool = True
     """Gives the party with labels a column of what its own columns say of them, by scikit-learn (extra `sklearn`)."""
     loss_name: Literal["logistic", "smooth_hinge", "square", "one_vs_rest"] = Field(default="logistic", alias="loss")
     """Which [loss](#loss): logistic, smooth_hinge, square, or one_vs_rest for several classes."""
@@ -100,10 +100,10 @@ class Trees(LinearModel):
             "trees are added up and none is boosted; none asks about columns of two parties, so that what hangs on",
             "pairs of these, such as an exclusive or, is not learnt",
         ]
-        if self.own_score:
+        if self.boosted_score:
             lines.append("the party with labels adds a score of its own columns, which it makes alone")
         if self.cosines != 0:
-            who = "others add" if self.own_score else "each party adds"
+            who = "others add" if self.boosted_score else "each party adds"
             lines.append(f"{who} cosines of all their columns at once, unless open_weights names them: these mix")
             lines.append("a party's columns, so that none of them has an exact share in a score")
         return "\n".join(lines)
@@ -123,12 +123,12 @@ class Trees(LinearModel):
     def reach(self) -> float:
         """No input is larger on either side."""
         lines = FARTHEST * max(self.linear, LINEAR_OF_TWO) if self.linear else 0.0
-        return max(1.0, lines, SCORE_FARTHEST if self.own_score else 0.0)
+        return max(1.0, lines, SCORE_FARTHEST if self.boosted_score else 0.0)
 
-    def count(self, spread: Spread) -> int:
+    def count(self, spread: InputShape) -> int:
         """Trees of one party."""
         mean = self.trees or min(100 if spread.rows <= 10_000 else 50 if spread.rows <= 50_000 else 25, self._fit)
-        if not self.own_score:
+        if not self.boosted_score:
             return mean
         own = max(1, mean // 2)
         others: int = -(-(mean * spread.parties - own) // (spread.parties - 1))
@@ -137,25 +137,25 @@ class Trees(LinearModel):
     @property
     def _fit(self) -> int:
         """The most trees in the mean: with an own score a party may have half as many more."""
-        return MOST_LEAVES // 2**self.depth * 2 // (3 if self.own_score else 2)
+        return MOST_LEAVES // 2**self.depth * 2 // (3 if self.boosted_score else 2)
 
-    def breadth(self, spread: Spread) -> int:
-        score = spread.outputs if self.own_score and spread.active else 0
+    def breadth(self, spread: InputShape) -> int:
+        score = spread.outputs if self.boosted_score and spread.active else 0
         lines = spread.columns if self.linear else 0
         leaves: int = self.count(spread) * 2**self.depth
         return leaves + lines + score + self._cosines(spread) + spread.active
 
-    def _cosines(self, spread: Spread) -> int:
+    def _cosines(self, spread: InputShape) -> int:
         """Cosines of one party; one that is told its weights has none, as they mix its columns."""
-        if spread.opened or (self.own_score and spread.active):
+        if spread.opened or (self.boosted_score and spread.active):
             return 0
         leaves: int = self.count(spread) * 2**self.depth
         return leaves // LEAVES_A_COSINE if self.cosines is None else self.cosines
 
-    def inputs(self, spread: Spread, kept: Mapping[str, Any] | None, make: Making) -> Inputs:
+    def inputs(self, spread: InputShape, kept: Mapping[str, Any] | None, make: MakeFittingData) -> Inputs:
         return self._drawn(spread, make) if kept is None else ForestInputs.read(kept)
 
-    def _drawn(self, spread: Spread, make: Making) -> ForestInputs:
+    def _drawn(self, spread: InputShape, make: MakeFittingData) -> ForestInputs:
         seen = make()
         forest = Forest.draw(
             seen.X,
@@ -167,7 +167,7 @@ class Trees(LinearModel):
             fewest=FEWEST if spread.opened else 1,
         )
         score = None
-        if self.own_score and seen.targets is not None:
+        if self.boosted_score and seen.targets is not None:
             check_installed(seen.who)
             own, trees = out_of_fold(
                 seen.X, seen.targets, seen.key, classifies=self.loss.classifies, weights=seen.weights, order=seen.order
@@ -177,6 +177,6 @@ class Trees(LinearModel):
         two, linear, curved = two_valued(seen.X), self.linear, 1.0
         if two:
             linear, curved = max(linear, LINEAR_OF_TWO) if linear else 0.0, CURVED_OF_TWO
-        lines, count = Lines.fit(seen.X, linear) if linear else None, self._cosines(spread)
-        cosines = Cosines.draw(seen.X, seen.key, count=count, weight=curved) if count else None
+        lines, count = LinearFeatures.fit(seen.X, linear) if linear else None, self._cosines(spread)
+        cosines = CosineFeatures.draw(seen.X, seen.key, count=count, weight=curved) if count else None
         return ForestInputs(forest, lines, score, cosines, intercept=spread.active, curved=curved)

@@ -19,7 +19,7 @@ With `depth` above 1 several exchanges are in flight, as in `securevfl.optim.rou
 passive party sends H_k of batch t + depth - 1, and a round takes as long as the slowest of its transfers and of its
 work. What goes into the table is then of weights up to depth - 1 rounds older.
 
-With depth 1 the exchange runs in a thread beside the local steps (`securevfl.runtime.threads`): a round takes as
+With depth 1 the exchange runs in a thread beside the local steps (`securevfl.runtime.party_threads`): a round takes as
 long as the longer of the two. How many local steps a round has is fixed, and weights change in one thread alone, so the
 model does not depend on timing: a simulation, organisations and a run that was cut and resumed come to the same one.
 For a resume the active party seals the residuals of its table again, under the new session's key; nothing new is told
@@ -36,189 +36,22 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field
 
 from securevfl.base.arrays import Floats
-from securevfl.base.chunked_matrix import Here, Rows, Tall, made
 from securevfl.models.base import Model
 from securevfl.models.block import Block
-from securevfl.optim.rounds import Learner, RoundsOptimizer, take_in
+from securevfl.optim.instance_weights import WeightedModel, cosines
+from securevfl.optim.pipeline import take_in
+from securevfl.optim.rounds import Learner, RoundsOptimizer
 from securevfl.optim.rules import Updater
-from securevfl.protocols.declared import Release
-from securevfl.protocols.differentiable import Differentiable, Jacobian
+from securevfl.optim.workset import E, Workset, WorksetRow
 from securevfl.protocols.link import ActiveLink, PassiveLink
+from securevfl.protocols.message_protocol import Release
 from securevfl.protocols.residuals.base import Batch, Reply
-
-# Instance weighting: how far a row of an exchange still counts in a local step (CELU-VFL 2022, section 4).
-#
-# What was exchanged grows stale while the weights move. Each row is weighed by the angle between a vector as it was
-# exchanged and as it would be now: its forward outputs at a passive party, its derivatives at the active party.
-#
-#     w_i = cos(then_i, now_i) where that is at least cos xi, else 0
-#
-# A weighted gradient is J^T (w g) = (w J)^T g, with row i times w_i. So a party that only holds g under encryption
-# multiplies it by a J of which it has scaled the rows.
-
-
-def cosines(then: Floats, now: Floats, xi: float) -> Floats:
-    """w (n,) of rows (n x k) as they were and as they are, for an angle xi in degrees.
-
-    Rows of zeros have no direction: two of them count in full, one beside another row not at all. Of one number a row
-    the cosine is exactly 1 or -1.
-    """
-    if then.shape[1] == 1:
-        then, now = np.sign(then), np.sign(now)
-    lengths = np.sqrt(_products(then, then)) * np.sqrt(_products(now, now))
-    flat = lengths == 0
-    w = _products(then, now) / np.where(flat, 1.0, lengths)
-    w[flat] = np.where(then[flat].any(axis=1) | now[flat].any(axis=1), 0.0, 1.0)
-    return np.where(w >= np.cos(np.radians(xi)), np.minimum(w, 1.0), 0.0)
-
-
-def _products(a: Floats, b: Floats) -> Floats:
-    """Row by row, the inner products (n,) of two arrays (n x k)."""
-    return np.einsum("ij,ij->i", a, b)
-
-
-class Weighed:
-    """A party's model with each row of a batch weighed, as a residual protocol sees it.
-
-    Its Jacobian counts as one that moves, as other weights make another one.
-    """
-
-    static_jacobian = False
-
-    def __init__(self, model: Differentiable, weights: Floats) -> None:
-        """weights (n,) of the rows of the batch that it will be asked about."""
-        self.shares_outputs = model.shares_outputs
-        self._model = model
-        self._weights = weights
-
-    @property
-    def parameters(self) -> int:
-        """The number p of weights, as in the model that is weighed."""
-        return self._model.parameters
-
-    def rows(self, X: Floats) -> int:
-        """Return n, as in the model that is weighed."""
-        return self._model.rows(X)
-
-    def vjp(self, X: Floats, g: Floats) -> Floats:
-        """J^T (w g) for plain g (n x c)."""
-        return self._model.vjp(X, self._weights[:, None] * g)
-
-    def jacobian(self, X: Floats) -> Jacobian:
-        """J on the rows X, each times its weight."""
-        J = self._model.jacobian(X)
-        return Jacobian(_scaled(J, np.repeat(self._weights, J.matrix.shape[0] // len(X))), J.shares_outputs)
-
-
-def _scaled(J: Jacobian, weights: Floats) -> Floats | Tall:
-    """Return the matrix of J with row i times weights_i, in the form in which J is read: as a whole, or row by row when
-    it is asked for."""
-    match J.matrix:
-        case Tall(parts=(Here() as only,)):
-            return made(WeighedRows(only.stretch.rows, weights))
-        case _:
-            return weights[:, None] * J.dense
-
-
-class WeighedRows:
-    """Rows (n x d) that are scaled when they are read."""
-
-    def __init__(self, rows: Rows, weights: Floats) -> None:
-        self._rows, self._weights = rows, weights
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The numbers of rows and columns of the matrix, n and d."""
-        return self._rows.shape
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, rows: slice, /) -> Floats:
-        return self._weights[rows, None] * self._rows[rows]
-
-
-# The workset table: exchanges that a party keeps to step on again (CELU-VFL 2022, section 3 and Algorithm 2).
-#
-# It holds the W newest exchanges, each until it has been used R times; using it fresh, when it came, was the first. Two
-# clocks tell whose turn it is:
-#
-# inserted    the exchange that a row came with; the row of the oldest exchange leaves when there are more than W
-# sampled     the local step that a row was last taken for; of a new one, W steps before it came
-#
-# A local step takes, of the rows that were not taken in the last W - 1 local steps, the one that has waited longest.
-# That is the round robin of the paper: with R - 1 local steps an exchange every row is taken R - 1 times before it
-# leaves. A step for which there is no such row is left out, as happens while the table fills. (The code that was
-# published with the paper draws rows at random and rejects those of the last W - 1 steps: then some leave before they
-# were used R times.)
-#
-# What is taken depends on the two clocks alone, so it is the same at all parties and in every run.
-
-
-E = TypeVar("E")
-
-
-@dataclass(repr=False)
-class WorksetRow(Generic[E]):
-    """One exchange in the table: what is kept of it, its two clocks, and how often it has been used."""
-
-    entry: E
-    inserted: int
-    sampled: int
-    uses: int = 1
-
-
-class Workset(Generic[E]):
-    """A table of at most W exchanges, each of which is used at most R times. A batch that is exchanged again takes the
-    place of its older row.
-
-    steps: the clock of local steps. recent: the batches of the last W - 1 of them, None where one was left out.
-    """
-
-    def __init__(self, W: int, R: int, *, steps: int = 0, recent: Sequence[int | None] = ()) -> None:
-        self._W, self._R = W, R
-        self.steps = steps
-        self.recent: deque[int | None] = deque(recent, maxlen=W - 1)
-        self._rows: dict[int, WorksetRow[E]] = {}  # by batch, the oldest exchange first
-
-    def put(self, batch: int, entry: E, exchange: int) -> list[E]:
-        """Take in an exchange of this batch, later than all before it, that has just been used; return the entries that
-        leave for it."""
-        left = [self._rows.pop(batch).entry] if batch in self._rows else []
-        self._rows[batch] = WorksetRow(entry, exchange, self.steps - self._W)
-        if len(self._rows) > self._W:
-            left.append(self._rows.pop(next(iter(self._rows))).entry)
-        return left
-
-    def sample(self) -> E | None:
-        """Return the entry on which the next local step is taken; None if that step is left out."""
-        waiting = [
-            (row.sampled, row.inserted, batch)
-            for batch, row in self._rows.items()
-            if row.uses < self._R and batch not in self.recent
-        ]
-        batch = min(waiting)[2] if waiting else None
-        now, self.steps = self.steps, self.steps + 1
-        self.recent.append(batch)
-        if batch is None:
-            return None
-        row = self._rows[batch]
-        row.sampled, row.uses = now, row.uses + 1
-        return row.entry
-
-    def rows(self) -> Iterator[WorksetRow[E]]:
-        """Return the rows that have uses left, the oldest first."""
-        return (row for row in self._rows.values() if row.uses < self._R)
-
-    def restore(self, batch: int, row: WorksetRow[E]) -> None:
-        """Put back a row that `rows` gave; rows are put back oldest first."""
-        self._rows[batch] = row
 
 
 class CeluVFL(RoundsOptimizer):
@@ -244,11 +77,11 @@ class CeluVFL(RoundsOptimizer):
         return self.R
 
     @property
-    def reweighs(self) -> bool:
+    def weighs_instances(self) -> bool:
         return self.xi is not None and self.R > 1
 
     @property
-    def kept(self) -> int:
+    def max_open_exchanges(self) -> int:
         return self.W + self.depth  # the table's, and those that come in beside the steps on these
 
     def count_openings(self, model: Model, visits: Sequence[int]) -> int:
@@ -262,28 +95,28 @@ class CeluVFL(RoundsOptimizer):
             steps += 0 if self.W > 1 else sum(table.sample() is not None for _ in range(self.R - 1))
         return len(visits) + steps
 
-    def remember(self, model: Block, state: Mapping[str, Any] | None) -> CeluMemory:
+    def init_state(self, model: Block, state: Mapping[str, Any] | None) -> CeluMemory:
         return CeluMemory(self, model, state)
 
-    def settle(self, party: Learner, link: ActiveLink) -> None:
+    def drain(self, party: Learner, link: ActiveLink) -> None:
         take_in(party.memory.here, self.depth, party, link)
 
     def active(self, party: Learner, link: ActiveLink) -> Iterator[None]:
         memory: CeluMemory = party.memory
-        openings = 1 if party.model.static_jacobian and not self.reweighs else self.R
+        openings = 1 if party.model.static_jacobian and not self.weighs_instances else self.R
 
         def taken_up(t: int, uses: int, batch: Batch, kept: Mapping[str, Floats]) -> Held:
-            link.publish(kept["down"], batch, again=Release(t, min(uses, openings)))
+            link.publish(kept["down"], batch, resend_of=Release(t, min(uses, openings)))
             return Held(batch, kept["others"], kept["down"])
 
         table = memory.take_up(party, taken_up)
         for t, batch in enumerate(party.batches(), party.start):
-            coming = link.sum_beside(batch) if self.depth == 1 else None  # 1
+            coming = link.sum_in_background(batch) if self.depth == 1 else None  # 1
             if self.W > 1:
                 self._active_steps(party, table, t)
             others = link.sum(batch, memory.came()) if coming is None else coming.result()
-            g = party.residual(party.model.joined(batch.X, others), batch)
-            held = Held(batch, others, party.model.down(batch.X, others, g))
+            g = party.residual(party.model.combine(batch.X, others), batch)
+            held = Held(batch, others, party.model.output_gradient(batch.X, others, g))
             link.publish(held.down, batch)  # 2
             party.updater.begin()
             self._step(party, party.model.gradient(batch.X, others, g), batch, t)
@@ -304,7 +137,7 @@ class CeluVFL(RoundsOptimizer):
             coming = None
             if self.depth == 1:
                 memory.sent.append(party.model.forward(batch.X))
-                coming = link.exchange_beside(memory.sent[0], batch)  # 1
+                coming = link.exchange_in_background(memory.sent[0], batch)  # 1
             else:
                 for k in range(len(memory.sent), self.depth):  # 1, of batches ahead
                     if (later := party.later(k)) is not None:
@@ -314,7 +147,7 @@ class CeluVFL(RoundsOptimizer):
                 self._passive_steps(party, table, t)
             reply = link.reply() if coming is None else coming.result()  # 2
             H = memory.sent.popleft()
-            held = PassiveExchange(batch, reply, H if self.reweighs else None)
+            held = PassiveExchange(batch, reply, H if self.weighs_instances else None)
             party.updater.begin()
             self._step(party, held.gradient(party.model, None), batch, t)
             for left in table.put(batch.index, held, t):
@@ -328,9 +161,9 @@ class CeluVFL(RoundsOptimizer):
         model = party.model
         for held in self._sampled(table):
             X, others = held.batch.X, held.others
-            g = party.loss.residual(model.joined(X, others), held.y)
+            g = party.loss.residual(model.combine(X, others), held.y)
             if self.xi is not None:
-                g = g * cosines(held.down, model.down(X, others, g), self.xi)[:, None]
+                g = g * cosines(held.down, model.output_gradient(X, others, g), self.xi)[:, None]
             self._step(party, model.gradient(X, others, g), held.batch, t)
 
     def _passive_steps(self, party: Learner, table: Workset[PassiveExchange], t: int) -> None:
@@ -394,7 +227,7 @@ class PassiveExchange:
 
         Of a J that does not move no product is made twice under the same weights.
         """
-        weighed = model if weights is None else Weighed(model, weights)
+        weighed = model if weights is None else WeightedModel(model, weights)
         if not model.static_jacobian:
             return self.reply.gradient(weighed, self.batch)
         own = np.ones(len(self.batch.X)) if weights is None else weights

@@ -21,11 +21,13 @@ from securevfl.models.base import Model
 from securevfl.models.linear import LinearModel
 from securevfl.models.row_weights import ROOM
 from securevfl.optim import OPTIMIZERS
+from securevfl.optim.adam import Adam
+from securevfl.optim.block_descent import BlockDescent
 from securevfl.optim.block_newton import BlockNewton
 from securevfl.optim.fedbcd import FedBCD
-from securevfl.optim.rules import Adam, BlockDescent, Training
-from securevfl.protocols.choice import Protocol
+from securevfl.optim.optimizer import Training
 from securevfl.protocols.engines import Ckks
+from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.shares.shares_options import Shares
 
 VISITS = 40  # of all rows, at most; six public tables come within .001 of the optimum's AUC in 10 to 30
@@ -96,7 +98,7 @@ def _placeholders() -> dict[str, Any]:
 def _protocol_for(model: Model, optimizer: Training | None) -> Protocol | None:
     """Choose the safest protocol that can train this model; None where the optimizer has a protocol of its own."""
     if not why_sealed(model, optimizer):
-        fine = isinstance(model, LinearModel) and model.loss.estimates
+        fine = isinstance(model, LinearModel) and model.loss.reports_standard_errors
         return Protocol(shares=Shares(table_bits=8, step=2.0**-4) if fine else Shares())
     method = model.method or (BlockNewton.method if optimizer is None else optimizer.method)
     return Protocol(residual=Ckks()) if method in (*ROUNDS, "transfer") else None
@@ -116,8 +118,8 @@ def _schedule(model: Model, protocol: Protocol, given: Mapping[str, Any]) -> dic
             own["epochs"] = math.ceil(more * own["epochs"])
         return own
     if protocol.shares is not None:
-        if model.loss.estimates:  # levels would tell no gain that small
-            steps = BlockDescent(lr=model.loss.slack)
+        if model.loss.reports_standard_errors:  # levels would tell no gain that small
+            steps = BlockDescent(lr=model.loss.step_factor)
             more = (EXPOSED if given.get("exposure") else 1.0) * (math.sqrt(room or ROOM) if weights else 1.0)
             own = {"optimizer": steps, "batch_size": "all", "epochs": math.ceil(more * FINE_VISITS)}
             return own | {"test_fraction": HELD_OUT}

@@ -22,9 +22,10 @@ from pydantic import Field
 from securevfl.base.arrays import Floats
 from securevfl.models.base import Model
 from securevfl.models.block import Block
-from securevfl.optim.curvature import OwnSteps
+from securevfl.optim.curvature_steps import CurvatureSteps
+from securevfl.optim.proximal import Proximal
 from securevfl.optim.rounds import Learner, RoundsOptimizer
-from securevfl.optim.rules import Proximal, Rule
+from securevfl.optim.rules import Rule
 from securevfl.protocols.link import ActiveLink, PassiveLink
 from securevfl.protocols.residuals.base import Batch, Reply
 
@@ -49,8 +50,8 @@ class FedBCD(RoundsOptimizer):
                 "whose loss states one, by a rule that is linear (sgd, momentum)"
             )
 
-    def remember(self, model: Block, state: Mapping[str, Any] | None) -> Any:
-        return super().remember(model, state) if self.lr is not None else OwnSteps(self.update, model, state)
+    def init_state(self, model: Block, state: Mapping[str, Any] | None) -> Any:
+        return super().init_state(model, state) if self.lr is not None else CurvatureSteps(self.update, model, state)
 
     @property
     def label(self) -> str:
@@ -74,8 +75,8 @@ class FedBCD(RoundsOptimizer):
                 if turn == 0:
                     self._active_steps(party, link, others, batch, t)
                 if self.mode == "sequential":
-                    g = party.residual(party.model.joined(batch.X, others), batch)
-                    link.publish(party.model.down(batch.X, others, g), batch, to=passives)
+                    g = party.residual(party.model.combine(batch.X, others), batch)
+                    link.publish(party.model.output_gradient(batch.X, others, g), batch, to=passives)
             yield
 
     def passive(self, party: Learner, link: PassiveLink) -> Iterator[None]:
@@ -89,9 +90,9 @@ class FedBCD(RoundsOptimizer):
     def _active_steps(self, party: Learner, link: ActiveLink, others: Floats, batch: Batch, t: int) -> None:
         party.updater.begin()
         for q in range(self.steps):
-            g = party.residual(party.model.joined(batch.X, others), batch)
+            g = party.residual(party.model.combine(batch.X, others), batch)
             if q == 0 and self.mode == "parallel":
-                link.publish(party.model.down(batch.X, others, g), batch)
+                link.publish(party.model.output_gradient(batch.X, others, g), batch)
             self._step(party, party.model.gradient(batch.X, others, g), batch, t)
 
     def _passive_steps(self, party: Learner, reply: Reply, batch: Batch, t: int) -> None:
@@ -101,7 +102,7 @@ class FedBCD(RoundsOptimizer):
 
     def _step(self, party: Learner, gradient: Floats, batch: Batch, t: int) -> None:
         updater, moving = party.updater, party.parties if self.mode == "parallel" else 1
-        if isinstance(updater, OwnSteps):
+        if isinstance(updater, CurvatureSteps):
             eta = updater.size(batch, party.loss, steps=self.steps, moving=moving) * self.shrunk(t, party.parties)
         else:
             eta = self.eta(t, party.parties)

@@ -6,7 +6,6 @@ It sees sums, replies and its own party; it knows nothing of keys and messages.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
@@ -16,8 +15,10 @@ from securevfl.base.arrays import Floats
 from securevfl.models.base import Model
 from securevfl.models.block import Block
 from securevfl.models.loss import Loss
-from securevfl.optim.rules import AnyRule, Optimizer, Rule, Sgd, Training, Updater
-from securevfl.protocols.declared import Declared
+from securevfl.optim.optimizer import Optimizer, Training
+from securevfl.optim.rule_choice import AnyRule
+from securevfl.optim.rules import Rule, Sgd, Updater
+from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.link import ActiveLink, PassiveLink
 from securevfl.protocols.residuals.base import Agreement, Batch
 
@@ -54,31 +55,31 @@ class RoundsTraining(Training, ABC):
     method: ClassVar[str] = "rounds"
 
     @property
-    def kept(self) -> int:
+    def max_open_exchanges(self) -> int:
         """How many exchanges a party may go on asking about at a time, the newest among them."""
         return 1
 
     def check(self, model: Model) -> None:
         """ValueError, with the remedy, if it cannot train this model."""
 
-    def declares(self) -> list[Declared]:
+    def declares(self) -> list[MessageDeclaration]:
         """Declare what this optimizer has the active party tell beside sums and residuals."""
         return []
 
     @abstractmethod
-    def remember(self, model: Block, state: Mapping[str, Any] | None) -> Any:
+    def init_state(self, model: Block, state: Mapping[str, Any] | None) -> Any:
         """Make the optimizer's memory at a party with this model: as it is at the start, or as `state` kept it."""
 
     def agreement(self, model: Model) -> Agreement:
         """Return what the parties agree on about residuals: where J moves with the weights, gradients are opened anew
         in every local step."""
-        openings = 1 if model.static_jacobian and not self.reweighs else self.steps
-        return Agreement(openings, kept=self.kept, shares_outputs=model.shares_outputs)
+        openings = 1 if model.static_jacobian and not self.weighs_instances else self.steps
+        return Agreement(openings, max_open_exchanges=self.max_open_exchanges, shares_outputs=model.shares_outputs)
 
     def count_openings(self, model: Model, visits: Sequence[int]) -> int:
         return len(visits) * self.agreement(model).openings
 
-    def settle(self, party: Learner, link: ActiveLink) -> None:
+    def drain(self, party: Learner, link: ActiveLink) -> None:
         """Take in what passive parties have sent ahead of its round, so that the line is free for other sums; the
         active party does this between two rounds."""
 
@@ -107,89 +108,5 @@ class RoundsOptimizer(RoundsTraining, Optimizer):
         descent."""
         return name if isinstance(self.rule, Sgd) else f"{name} {self.rule.name}"
 
-    def remember(self, model: Block, state: Mapping[str, Any] | None) -> Any:
+    def init_state(self, model: Block, state: Mapping[str, Any] | None) -> Any:
         return Updater(self.update, model, state)
-
-
-# A pipeline of bounded staleness: several batches in flight, nothing cached, nothing used twice.
-#
-# As publish-and-subscribe training does (PubSub-VFL, Liu et al. 2025) and pipelines of split networks before it, a
-# passive party goes on to the next batches while the residual of an earlier one is on its way:
-#
-# 1. passive k -> active    H_k of batch t + depth - 1, at the weights after batch t - 1
-# 2. active -> passive k    g of batch t
-#    both                   one step on batch t
-#
-# So the outputs and, at a passive party, g are of weights at most depth - 1 steps older than those that they move, and
-# a round takes as long as the slowest of its transfers and of its work, in place of their sum. With `depth` 1 it is
-# FedSGD, the same weights bit for bit. It is the measure of what is gained by overlap alone, without local steps.
-#
-# What is in flight at the end of a round is fixed, so the model does not depend on timing. Before other sums go over
-# the line, as those of an evaluation, and before its state is kept, the active party takes in the outputs that are on
-# their way; a run that goes on from there has them from its state, and no passive party sends them again.
-
-
-class Pipeline(RoundsOptimizer):
-    """One step on each exchange, `depth` exchanges in flight."""
-
-    name: ClassVar[str] = "pipeline"
-    depth: int = Field(default=2, ge=1)
-    """How many batches are in flight at most; outputs are that many steps old, less one."""
-
-    @property
-    def label(self) -> str:
-        return self.labelled("Pipeline")
-
-    @property
-    def kept(self) -> int:
-        return self.depth
-
-    def remember(self, model: Block, state: Mapping[str, Any] | None) -> Any:
-        return InFlight(self, model, state)
-
-    def settle(self, party: Learner, link: ActiveLink) -> None:
-        take_in(party.memory.here, self.depth, party, link)
-
-    def active(self, party: Learner, link: ActiveLink) -> Iterator[None]:
-        here = party.memory.here
-        for t, batch in enumerate(party.batches(), party.start):
-            others = link.sum(batch, here.popleft() if here else None)
-            g = party.residual(party.model.joined(batch.X, others), batch)
-            link.publish(party.model.down(batch.X, others, g), batch)  # 2
-            self._step(party, party.model.gradient(batch.X, others, g), batch, t)
-            yield
-
-    def passive(self, party: Learner, link: PassiveLink) -> Iterator[None]:
-        sent = self.depth - 1 if party.start else 0  # of the batches from this one on
-        for t, batch in enumerate(party.batches(), party.start):
-            for k in range(sent, self.depth):
-                if (coming := party.later(k)) is not None:
-                    link.contribute(party.model.forward(coming.X), coming)  # 1
-            sent = self.depth - 1
-            self._step(party, link.reply().gradient(party.model, batch), batch, t)
-            yield
-
-    def _step(self, party: Learner, gradient: Floats, batch: Batch, t: int) -> None:
-        party.updater.begin()
-        party.updater.step(gradient / len(batch.X), self.eta(t, party.parties))
-
-
-def take_in(here: deque[Floats], depth: int, party: Learner, link: ActiveLink) -> None:
-    """Take in the outputs on the batches up to depth - 1 rounds ahead, which are on their way."""
-    for k in range(len(here) + 1, depth):
-        if (batch := party.later(k)) is not None:
-            here.append(link.ahead(batch))
-
-
-class InFlight(Updater):
-    """What a party remembers between rounds: what its rule does, and at the active party the sums of outputs that were
-    taken in before their round."""
-
-    def __init__(self, optimizer: Pipeline, model: Block, state: Mapping[str, Any] | None) -> None:
-        own = None if state is None else {name: each for name, each in state.items() if name != "here"}
-        super().__init__(optimizer.update, model, own)
-        self.here: deque[Floats] = deque(() if state is None else state["here"])
-
-    @property
-    def state(self) -> dict[str, Any]:
-        return super().state | {"here": list(self.here)}

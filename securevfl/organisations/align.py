@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.checked_files import DamagedFileError, read_checked, write_checked
-from securevfl.crypto.identifiers import canonical_ids, plain_ids
+from securevfl.crypto.identifiers import canonical_ids, canonical_ids_in_bulk
 from securevfl.errors import DataError, IdError, PartiesError
 from securevfl.protocols.alignment.psi import align_active, align_passive
 from securevfl.protocols.alignment.psi_work import AlignmentWork, Journal
@@ -53,7 +53,7 @@ def align_privately(
         everyone = ", ".join((active, *passives))
         raise PartiesError(f"alignment: the line of {party_name} and its name among {everyone} were expected")
     try:
-        own = found if (found := plain_ids(ids)) is not None else canonical_ids(ids)
+        own = found if (found := canonical_ids_in_bulk(ids)) is not None else canonical_ids(ids)
     except IdError as error:
         raise IdError(f"party {party_name}: {error}") from None
     if not len(own):

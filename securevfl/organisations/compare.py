@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
-from securevfl.base.file_locks import alone as only_user
+from securevfl.base.file_locks import exclusive_lock as only_user
 from securevfl.consent.booking import check_together
 from securevfl.consent.consent_sheet import Sheet
 from securevfl.data.party import Party
@@ -26,10 +26,10 @@ from securevfl.job import Job
 from securevfl.organisations.join import check_role, talk
 from securevfl.organisations.peer_session import run_session
 from securevfl.organisations.peer_settings import PeerSettings
-from securevfl.protocols.score_ledger.ledger import Ledger
-from securevfl.protocols.shares.opened_loss import MOST
+from securevfl.protocols.score_ledger.ledger import ScoreLedger
+from securevfl.protocols.shares.opened_loss import MAX_LOSS_ROWS
 from securevfl.runtime.channel import Channel
-from securevfl.runtime.clock import Stage
+from securevfl.runtime.costs import Stage
 from securevfl.training.comparison import Comparison, alone, compared_jobs, put_together, shared_row
 from securevfl.training.session import Foreseen, foreseen, take_part
 from securevfl.training.simulate import pool_for
@@ -127,7 +127,7 @@ def _measures(known: list[Foreseen], ledger: DisclosureLedger, active: str, *, r
     if first.party.name == active:
         return
     limited = "small_metrics" not in first.job.accepts
-    own, ids = Ledger(ledger.scores), first.party.keys_of(first.schedule.test[:MOST])
+    own, ids = ScoreLedger(ledger.scores), first.party.keys_of(first.schedule.test[:MAX_LOSS_ROWS])
     if reserve:
         own.measure(active, ids, limited=limited, me=first.party.name, times=len(known))
     elif limited:

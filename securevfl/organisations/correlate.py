@@ -31,20 +31,28 @@ from securevfl.errors import PartiesError, TableError
 from securevfl.organisations import joint_statistics
 from securevfl.organisations.joint_statistics import TableShape
 from securevfl.organisations.peer_settings import PeerSettings, check_among
-from securevfl.protocols.declared import Declared
+from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.shares import column_correlations
-from securevfl.protocols.shares.column_correlations import BITS, FEWEST, LEVELS, NOISE, ROWS_PER_COLUMN, told_products
+from securevfl.protocols.shares.column_correlations import (
+    CORRELATION_BITS,
+    CORRELATION_LEVELS,
+    CORRELATION_NOISE,
+    MIN_CORRELATION_ROWS,
+    ROWS_PER_COLUMN,
+    rounded_correlations,
+)
 from securevfl.protocols.shares.share_schemes import SHARE_SCHEMES
 from securevfl.runtime import eventlog
-from securevfl.runtime.channel import Channel, Observer
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.observer import Observer
+from securevfl.runtime.party_threads import run_threads
 from securevfl.transport.peers import Peers
 
 SAMPLE = 65_536  # rows that bits are counted in
 
 
-def declares(roles: Roles) -> list[Declared]:
+def declares(roles: Roles) -> list[MessageDeclaration]:
     """Declare what the messages reveal."""
     return [*joint_statistics.declares(roles), *column_correlations.declares()]
 
@@ -111,8 +119,10 @@ def _talk(
                 tables[other].count,
                 joint_statistics.context(channel, one, two, f"correlations {one} {two}"),
             )
-            R, K = told_products(context, [own.standard, own.white], [width, width])  # 3
-            correlations.append(Correlations(party.name, other, own.names, R, own.alone, own.inflation(K, NOISE)))
+            R, K = rounded_correlations(context, [own.standard, own.white], [width, width])  # 3
+            correlations.append(
+                Correlations(party.name, other, own.names, R, own.alone, own.inflation(K, CORRELATION_NOISE))
+            )
     return correlations
 
 
@@ -122,9 +132,10 @@ def _tables(party: Party, own: OwnColumns, names: Sequence[str], channel: Channe
         party, len(own.names), [name for name in names if name != party.name], channel
     )  # 1
     for name, table in tables.items():
-        if not 0 < table.count <= table.rows // ROWS_PER_COLUMN or table.rows < FEWEST:
+        if not 0 < table.count <= table.rows // ROWS_PER_COLUMN or table.rows < MIN_CORRELATION_ROWS:
             raise TableError(
-                f"correlations: {FEWEST:,} rows or more, and {ROWS_PER_COLUMN} for each column, were expected, "
+                f"correlations: {MIN_CORRELATION_ROWS:,} rows or more, and {ROWS_PER_COLUMN} for each column, were "
+                f"expected, "
                 f"{table.rows:,} with {table.count} columns of {name} came, which would tell of single rows; bring "
                 "more rows or fewer columns"
             )
@@ -145,7 +156,7 @@ def _held(own: OwnColumns) -> float:
 
 def _disclosure(me: str, own: OwnColumns, held: float, other: str, columns: int) -> Disclosure:
     """Return what one peer, with so many columns, is told about this party's columns, which hold so many bits."""
-    return summed(other, me, 2 * columns * len(own.names), BITS, held)
+    return summed(other, me, 2 * columns * len(own.names), CORRELATION_BITS, held)
 
 
 def _remedy(own: OwnColumns) -> str:
@@ -158,7 +169,7 @@ def _remedy(own: OwnColumns) -> str:
 def _sheet(party: Party, own: OwnColumns, told: Sequence[Disclosure], before: Sequence[LedgerEntry]) -> Sheet:
     """Write this party's sheet: what it would learn and tell, and what it has told before."""
     n, d = len(party), len(own.names)
-    strength = SHARE_SCHEMES["own"](column_correlations.ProductNumbers(n).bits).strength
+    strength = SHARE_SCHEMES["own"](column_correlations.CorrelationEncoding(n).bits).strength
     lines = [
         f"correlations of columns, for {party.name}, {n:,} rows x {d} columns of numbers: {', '.join(own.names)}",
         f"assumes: {ASSUMPTIONS}",
@@ -172,12 +183,13 @@ def _sheet(party: Party, own: OwnColumns, told: Sequence[Disclosure], before: Se
             f"  learns    {d * columns} correlations of its columns with {name}'s, and as many of columns that "
             "each has made",
             "            uncorrelated by itself, for variance inflation; each rounded at random to 6 bits, steps of "
-            f"1/{LEVELS}",
-            f"  tells     {name} the same numbers: {each.count} of {BITS} bits about {d} x {n:,} values, "
+            f"1/{CORRELATION_LEVELS}",
+            f"  tells     {name} the same numbers: {each.count} of {CORRELATION_BITS} bits about {d} x {n:,} values, "
             f"{each.share:.2g} of the bits that these hold.",
             f"            A column of {name}'s that marks one row reads that row: a value of one deviation moves the "
-            f"number by {LEVELS / n**0.5:.2g}",
-            f"            steps, against rounding of .4. Weights in it read {BITS - 1} rows of a column of two values",
+            f"number by {CORRELATION_LEVELS / n**0.5:.2g}",
+            f"            steps, against rounding of .4. Weights in it read {CORRELATION_BITS - 1} rows of a column "
+            f"of two values",
             f"  told      {told_before(each, before):.2g} of them in earlier looks; {MOST:g} at most over all",
         ]
     return Sheet("\n".join(lines))

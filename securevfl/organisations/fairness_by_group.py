@@ -36,26 +36,27 @@ from securevfl.models.standard_losses import LogisticLoss
 from securevfl.organisations import joint_statistics
 from securevfl.organisations.joint_statistics import TableShape
 from securevfl.organisations.peer_settings import PeerSettings
-from securevfl.protocols.declared import Declared
+from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.shares import group_counts
 from securevfl.protocols.shares.group_counts import (
-    FEWEST,
-    ROWS,
-    STEP,
-    bits_told,
-    counted_by_group,
-    numbers_told,
-    tell_groups,
+    COUNT_STEP,
+    MIN_COUNTED_ROWS,
+    MIN_GROUP_ROWS,
+    bits_per_count,
+    disclosed_counts,
+    receive_group_counts,
+    send_group_counts,
 )
-from securevfl.runtime.channel import Channel, Observer
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.observer import Observer
+from securevfl.runtime.party_threads import run_threads
 from securevfl.transport.peers import Peers
 
 MAX_GROUPS = 50
 
 
-def declares(roles: Roles) -> list[Declared]:
+def declares(roles: Roles) -> list[MessageDeclaration]:
     """Declare what the messages reveal."""
     return [*joint_statistics.declares(roles), *group_counts.declares()]
 
@@ -68,13 +69,14 @@ def merge_small_groups(values: ArrayLike) -> tuple[list[str], NDArray[np.int64]]
     """
     names, place, counts = np.unique(np.asarray(values).astype(str), return_inverse=True, return_counts=True)
     order = np.argsort(-counts, kind="stable")
-    alone = [int(k) for k in order if counts[k] >= FEWEST]
+    alone = [int(k) for k in order if counts[k] >= MIN_GROUP_ROWS]
     rest = len(place) - int(counts[alone].sum())
-    while 0 < rest < FEWEST and alone:
+    while 0 < rest < MIN_GROUP_ROWS and alone:
         rest += int(counts[alone.pop()])
     if not 2 <= len(alone) + (rest > 0) <= MAX_GROUPS:
         raise TableError(
-            f"groups: 2 to {MAX_GROUPS} of {FEWEST} rows or more were expected, there are {len(alone)}; choose a "
+            f"groups: 2 to {MAX_GROUPS} of {MIN_GROUP_ROWS} rows or more were expected, there are {len(alone)}; "
+            f"choose a "
             "column with fewer or larger ones"
         )
     marks = [place == k for k in alone]
@@ -184,8 +186,8 @@ def _meet(
 
 def _greet(party: Party, groups: int, peer: str, channel: Channel) -> TableShape:
     other = joint_statistics.exchange_table_shapes(party, groups, [peer], channel)[peer]  # 1
-    if other.rows < ROWS:
-        raise TableError(f"groups: {ROWS} rows or more were expected, {other.rows} came; bring more")
+    if other.rows < MIN_COUNTED_ROWS:
+        raise TableError(f"groups: {MIN_COUNTED_ROWS} rows or more were expected, {other.rows} came; bring more")
     if (groups > 0) == (other.count > 0):
         what = "groups" if groups else "labels"
         raise PartiesError(f"{party.name} and {peer} both bring {what}; one brings labels and the other groups")
@@ -196,7 +198,7 @@ def _ask(party: Party, marks: NDArray[np.int64], channel: Channel, peer: str) ->
     table = _greet(party, 0, peer, channel)
     if table.count > MAX_GROUPS:
         raise TableError(f"{peer}: up to {MAX_GROUPS} groups were expected, {table.count} came; bring fewer")
-    names, counts = counted_by_group(
+    names, counts = receive_group_counts(
         joint_statistics.context(channel, party.name, peer, "groups"), marks, table.count
     )  # 3
     return {name: rates_of_counts(*own) for name, own in zip(names, np.maximum(counts, 0.0).tolist(), strict=True)}
@@ -212,10 +214,10 @@ def _give(
     peer: str,
 ) -> None:
     _greet(party, len(names), peer, channel)
-    told = summed(peer, party.name, numbers_told(len(names)), bits_told(len(party)), _held(marks))
+    told = summed(peer, party.name, disclosed_counts(len(names)), bits_per_count(len(party)), _held(marks))
     remedy = f"bring fewer groups, or more rows: a first look at such groups takes some {_fewest(marks):,}"
     book_look(channel.session, party, [told], remedy, ledger, consent, partial(_sheet, party, names, told))  # 2
-    tell_groups(joint_statistics.context(channel, peer, party.name, "groups"), marks, names)  # 3
+    send_group_counts(joint_statistics.context(channel, peer, party.name, "groups"), marks, names)  # 3
 
 
 def _held(marks: NDArray[np.int64]) -> float:
@@ -226,9 +228,9 @@ def _held(marks: NDArray[np.int64]) -> float:
 
 def _fewest(marks: NDArray[np.int64]) -> int:
     """Return how many rows in such groups hold enough for a first look."""
-    a_row, numbers, rows = _held(marks) / len(marks), numbers_told(marks.shape[1]), ROWS
-    while numbers * bits_told(rows) > MOST * a_row * rows:
-        rows = math.ceil(numbers * bits_told(rows) / (MOST * a_row))
+    a_row, numbers, rows = _held(marks) / len(marks), disclosed_counts(marks.shape[1]), MIN_COUNTED_ROWS
+    while numbers * bits_per_count(rows) > MOST * a_row * rows:
+        rows = math.ceil(numbers * bits_per_count(rows) / (MOST * a_row))
     return rows
 
 
@@ -238,8 +240,9 @@ def _sheet(party: Party, names: list[str], told: Disclosure, before: Sequence[Le
         f"assumes: {ASSUMPTIONS}",
         f"  tells     {told.learner} these names, and of each group how many rows are of either class and were said to "
         "be:",
-        f"            {told.count} counts of {bits_told(len(party))} bits, rounded at random to {STEP} rows; groups "
-        f"under {FEWEST} rows are put together.",
+        f"            {told.count} counts of {bits_per_count(len(party))} bits, rounded at random to {COUNT_STEP} "
+        f"rows; groups "
+        f"under {MIN_GROUP_ROWS} rows are put together.",
         f"            They are {told.share:.2g} of the bits that the groups of all rows hold; who puts weights in "
         "place",
         "            of outcomes reads as many of these",

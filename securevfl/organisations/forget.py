@@ -19,7 +19,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from securevfl.base.file_locks import alone
+from securevfl.base.file_locks import exclusive_lock
 from securevfl.data.row_order import rows_path
 from securevfl.data.store import table_path
 from securevfl.disclosure.ledger import DisclosureLedger
@@ -72,7 +72,7 @@ def forget(left: TrainingFiles, ledger: DisclosureLedger, *, every: bool = False
         raise ConfigError(f"{left.party}: no training that is on was expected, its ledger has one; stop it, or wait")
     with ExitStack() as held:
         for path in (left.data, left.model, *(folder / "lock" for folder in left.ahead.glob(f"{left.party}.*"))):
-            held.enter_context(alone(path))
+            held.enter_context(exclusive_lock(path))
         return _delete(left, key, every, ledger)
 
 

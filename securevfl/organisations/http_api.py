@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
-from securevfl.base.extras import extra
+from securevfl.base.extras import import_extra
 from securevfl.base.version import __version__
 from securevfl.errors import DataError, IdError, TableError
 from securevfl.organisations.gateway import Gateway, ServiceUnavailable
@@ -44,8 +44,8 @@ _STATES = {
 
 def application(gateway: Gateway, token: str, *, timeout: float = 60.0) -> Any:
     """Return the ASGI application of a gateway. ConfigError if starlette is not installed."""
-    extra("starlette", "serve", "--http")
-    library = extra("prometheus_client", "serve", "--http")
+    import_extra("starlette", "serve", "--http")
+    library = import_extra("prometheus_client", "serve", "--http")
     from starlette.applications import Starlette
     from starlette.requests import ClientDisconnect
     from starlette.responses import JSONResponse, Response

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from securevfl.base.extras import extra
+from securevfl.base.extras import import_extra
 from securevfl.errors import ConfigError
 from securevfl.organisations.gateway import Gateway
 from securevfl.organisations.http_api import application
@@ -71,7 +71,7 @@ def serve_http(gateway: Gateway, place: HttpAddress) -> None:
 
 def http_server(asked: Any, place: HttpAddress) -> Any:
     """Return uvicorn's server of an ASGI application. ConfigError if uvicorn is not installed."""
-    uvicorn = extra("uvicorn", "serve", "--http")
+    uvicorn = import_extra("uvicorn", "serve", "--http")
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
     host, port = place.host_port

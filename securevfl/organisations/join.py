@@ -19,7 +19,7 @@ from securevfl.organisations.peer_session import run_session
 from securevfl.organisations.peer_settings import PeerSettings, check_among
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
-from securevfl.runtime.clock import Books, Kind, Stage
+from securevfl.runtime.costs import CostCounters, Kind, Stage
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart, Standing
 from securevfl.training.session import run_key, take_part
@@ -101,8 +101,8 @@ def join(
     if before is not None:
         before.clear()
     if part.standing is Standing.NEW:
-        facts = {"rounds": part.rounds, "messages_sent": part.books.messages_sent()}
-        eventlog.emit(part.name, "finished", facts | _spent(part.path, part.books))
+        facts = {"rounds": part.rounds, "messages_sent": part.counters.messages_sent()}
+        eventlog.emit(part.name, "finished", facts | _spent(part.path, part.counters))
     else:
         eventlog.warn(part.name, "is over", {"model": part.standing})
     return part
@@ -167,13 +167,13 @@ def check_role(job: Job, party: Party, peers: Peers) -> None:
 
 
 def _round(channel: Channel, on_round: Callable[[int, int], None] | None, done: int, of: int) -> None:
-    facts = {"round": done, "of": of} | _spent(channel.clock.path(), channel.books)
+    facts = {"round": done, "of": of} | _spent(channel.clock.path(), channel.counters)
     eventlog.emit(channel.me, "round", facts)
     if on_round is not None:
         on_round(done, of)
 
 
-def _spent(path: Floats, books: Books) -> dict[str, str | int | float]:
+def _spent(path: Floats, counters: CostCounters) -> dict[str, str | int | float]:
     """Return what a run has cost so far, for its events."""
     waited = float(path[:, Kind.COMMUNICATION].sum())
-    return {"seconds": float(path.sum()), "waited": waited, "bytes_sent": books.bytes_sent()}
+    return {"seconds": float(path.sum()), "waited": waited, "bytes_sent": counters.bytes_sent()}

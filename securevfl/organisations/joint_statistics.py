@@ -18,10 +18,12 @@ from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import IdError, TableError
 from securevfl.organisations.peer_session import run_session
 from securevfl.organisations.peer_settings import PeerSettings
-from securevfl.protocols.declared import Declared, Reveal, permit_sizes
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.party_context import PartyContext
-from securevfl.runtime.channel import Channel, DisclosingMessage
-from securevfl.runtime.executor import Meter
+from securevfl.protocols.permits import permit_sizes
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.disclosure_gate import DisclosingMessage
+from securevfl.runtime.meter import Meter
 
 T = TypeVar("T")
 
@@ -34,10 +36,10 @@ class TableShape(DisclosingMessage, frozen=True):
     order: bytes
 
 
-def declares(roles: Roles) -> list[Declared]:
+def declares(roles: Roles) -> list[MessageDeclaration]:
     """Declare what `TableShape` reveals."""
     said = Reveal("plain", "how many rows, and columns of numbers or groups; keyed digest of the row order")
-    return [Declared(TableShape, *pair, said) for pair in roles.pairs()]
+    return [MessageDeclaration(TableShape, *pair, said) for pair in roles.pairs()]
 
 
 def run_joint_session(
@@ -78,6 +80,6 @@ def context(channel: Channel, active: str, partner: str, subchannel: str) -> Par
     return PartyContext(
         channel,
         Roles.of({active: ACTIVE, partner: PARTNER}),
-        Meter(channel.clock, channel.books),
+        Meter(channel.clock, channel.counters),
         subchannel=subchannel,
     )

@@ -13,8 +13,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from securevfl.base.config import plain
-from securevfl.base.files import write_whole
+from securevfl.base.config import to_plain
+from securevfl.base.files import write_atomic
 from securevfl.consent.consent_sheet import check_settled
 from securevfl.errors import ConfigError
 from securevfl.job import Job
@@ -59,10 +59,10 @@ def write_kit(folder: str | Path, party: str, job: Job, peers: Peers, ca: str | 
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     check_settled(job, party)
     if party in peers.parties:  # a relay of its own need not know the job
-        write_whole(folder / "job.toml", to_toml(job.to_dict()).encode())
-    write_whole(folder / "peers.toml", to_toml(plain(peers)).encode())
+        write_atomic(folder / "job.toml", to_toml(job.to_dict()).encode())
+    write_atomic(folder / "peers.toml", to_toml(to_plain(peers)).encode())
     for name in ("ca.pem", f"{party}.pem"):
         shutil.copyfile(ca / name, folder / name)
     if key.exists():
-        write_whole(folder / key.name, key.read_bytes())
+        write_atomic(folder / key.name, key.read_bytes())
     return folder

@@ -29,11 +29,13 @@ from securevfl.errors import ProtocolError
 from securevfl.organisations.bare_round_trip import round_trips
 from securevfl.organisations.peer_session import run_session
 from securevfl.organisations.peer_settings import PeerSettings, check_among
-from securevfl.protocols.declared import Declared, Reveal, permit_sizes
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
+from securevfl.protocols.permits import permit_sizes
 from securevfl.runtime import eventlog
-from securevfl.runtime.channel import Channel, DisclosingMessage
-from securevfl.runtime.clock import Network
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.codec import Message
+from securevfl.runtime.disclosure_gate import DisclosingMessage
+from securevfl.runtime.network import Network
 from securevfl.transport.peers import Peers, split_address
 from securevfl.transport.tls import Credentials
 
@@ -115,12 +117,12 @@ def slowest(lines: Sequence[MeasuredLine]) -> Network:
     )
 
 
-def declares(roles: Roles) -> list[Declared]:
+def declares(roles: Roles) -> list[MessageDeclaration]:
     """Declare what the messages of the measurement reveal."""
     times = Reveal("plain", "how long lines between parties take")
     return [
-        *(Declared(kind, *pair, times) for kind in (RoundTripTimes, ProbeResult) for pair in roles.pairs()),
-        *(Declared(kind, *pair, Reveal("uniform")) for kind in (Probe, ProbeEcho) for pair in roles.pairs()),
+        *(MessageDeclaration(kind, *pair, times) for kind in (RoundTripTimes, ProbeResult) for pair in roles.pairs()),
+        *(MessageDeclaration(kind, *pair, Reveal("uniform")) for kind in (Probe, ProbeEcho) for pair in roles.pairs()),
     ]
 
 

@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
 
-from securevfl.base.extras import extra
+from securevfl.base.extras import import_extra
 from securevfl.base.version import __version__
 from securevfl.data.drift import Drift
 from securevfl.display import html
@@ -40,7 +40,7 @@ class Monitor:
         self._last: RequestOutcome | None = None
         self._drift: list[Drift] = []
         self._gives: dict[str, html.Cell] = {}
-        self._library = library = extra("prometheus_client", "serve", "--monitor")
+        self._library = library = import_extra("prometheus_client", "serve", "--monitor")
         self._registry = library.CollectorRegistry()
         self.content_type: str = library.CONTENT_TYPE_LATEST
         self._own = own = {"registry": self._registry, "namespace": "securevfl"}

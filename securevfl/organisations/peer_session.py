@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from typing import Any, TypeVar
 
-from securevfl.base.machine import one_heap
+from securevfl.base.machine import use_one_heap
 from securevfl.base.roles import Roles
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import (
@@ -27,10 +27,13 @@ from securevfl.errors import (
     stop_reason_of,
 )
 from securevfl.organisations.peer_settings import PeerSettings
-from securevfl.protocols.declared import Declared, Reveal, permit_sizes
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
+from securevfl.protocols.permits import permit_sizes
 from securevfl.runtime import eventlog
-from securevfl.runtime.channel import Channel, DisclosingMessage
-from securevfl.runtime.clock import Books, Kind, WallClock
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.clock import WallClock
+from securevfl.runtime.costs import CostCounters, Kind
+from securevfl.runtime.disclosure_gate import DisclosingMessage
 from securevfl.transport.certificate_expiry import expiry_warnings
 from securevfl.transport.peers import split_address
 from securevfl.transport.secure_transport import SecureTransport
@@ -47,9 +50,11 @@ class SessionDone(DisclosingMessage, frozen=True):
     """The sender has all it came for, on disk if the conversation resumes."""
 
 
-def declares(roles: Roles) -> list[Declared]:
+def declares(roles: Roles) -> list[MessageDeclaration]:
     """Declare what `SessionDone` reveals: that its sender is done."""
-    return [Declared(SessionDone, *pair, Reveal("plain", "that the sender is through")) for pair in roles.pairs()]
+    return [
+        MessageDeclaration(SessionDone, *pair, Reveal("plain", "that the sender is through")) for pair in roles.pairs()
+    ]
 
 
 def run_session(
@@ -78,12 +83,12 @@ def run_session(
         except ValueError:
             said = f"listen: host:port was expected, {venue.listen} came; write it as in 0.0.0.0:7300"
             raise ConfigError(said) from None
-    one_heap()
+    use_one_heap()
     peers, timeout, patience = venue.peers, venue.timeout, venue.patience
     credentials = Credentials(venue.certs, me)
     for line in expiry_warnings(venue.certs, me):
         eventlog.emit(me, "certificate", {"reason": line}, logging.ERROR)
-    clock, books = WallClock(), Books()
+    clock, counters = WallClock(), CostCounters()
     others = [name for name in peers.parties if name != me]
     if ledger is not None:
         ledger.check_tries(others)
@@ -105,7 +110,7 @@ def run_session(
         channel: Channel | None = None
         try:
             inbox = post.open(max(1.0, round(deadline - time.monotonic(), 1)))
-            channel = Channel(post, inbox, clock, books, timeout=timeout, keys=post.keys)
+            channel = Channel(post, inbox, clock, counters, timeout=timeout, keys=post.keys)
             channel.clock.tick(Kind.LOCAL)
             outcome = talk(channel)
             _part(channel, others, resumes)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from securevfl.data.store import OnRows
+from securevfl.data.store import OnProgress
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import PartiesError
 from securevfl.organisations.peer_session import run_session
@@ -78,7 +78,7 @@ def predict_rows(
     venue: PeerSettings,
     *,
     on_block: Callable[[list[Any] | None, Prediction], None],
-    on_rows: OnRows | None = None,
+    on_progress: OnProgress | None = None,
     on_unscored: OnUnscored | None = None,
     ledger: DisclosureLedger | str | Path | None = None,
     code_policy: ReasonCodePolicy | None = None,
@@ -86,7 +86,7 @@ def predict_rows(
     """`predict_with` in blocks of rows, so that memory does not grow with the table; returns what came of the rows.
 
     on_block(ids, outcome) is called at the party that asks with each block in order, and on_unscored(id, state) there
-    with each row that is left out; on_rows(rows done, of) at all.
+    with each row that is left out; on_progress(rows done, of) at all.
     """
     check_parties_of(part, venue.peers)
     if code_policy is not None:
@@ -100,7 +100,7 @@ def predict_rows(
             channel,
             own_ledger,
             on_block=on_block,
-            on_rows=on_rows,
+            on_progress=on_progress,
             on_unscored=on_unscored,
             code_policy=code_policy,
         )
@@ -127,7 +127,7 @@ def answer_rows(
     ledger: DisclosureLedger,
     *,
     on_block: Callable[[list[Any] | None, Prediction], None],
-    on_rows: OnRows | None = None,
+    on_progress: OnProgress | None = None,
     on_unscored: OnUnscored | None = None,
     code_policy: ReasonCodePolicy | None = None,
 ) -> ScoreCounts:
@@ -143,6 +143,6 @@ def answer_rows(
                 if state != "scored" and ids is not None and on_unscored is not None:
                     on_unscored(ids[at], state)
         answered += ScoreCounts.of(states)
-        if on_rows is not None:
-            on_rows(answered.asked, count)
+        if on_progress is not None:
+            on_progress(answered.asked, count)
     return answered

@@ -17,19 +17,22 @@ from securevfl.data.id_keys import id_digest
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, TableError
-from securevfl.families.player import KnownRows, Player
+from securevfl.families.participant import Player
+from securevfl.families.score_results import KnownRows
 from securevfl.job import Job
 from securevfl.organisations import reason_codes
 from securevfl.organisations.joint_statistics import check_order, keyed_order
 from securevfl.organisations.prediction import Prediction, RowState, prediction_of
 from securevfl.organisations.reason_codes import ReasonCodePolicy
-from securevfl.protocols.declared import Declared, Reveal, permit_sizes
-from securevfl.protocols.link import AskedRows
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
+from securevfl.protocols.joint_prediction import RowsToScore
 from securevfl.protocols.party_context import LocalResources, PartyContext
-from securevfl.protocols.score_ledger.ledger import Ledger
+from securevfl.protocols.permits import permit_sizes
+from securevfl.protocols.score_ledger.ledger import ScoreLedger
 from securevfl.runtime import eventlog
-from securevfl.runtime.channel import Channel, DisclosingMessage
-from securevfl.runtime.executor import Meter
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.disclosure_gate import DisclosingMessage
+from securevfl.runtime.meter import Meter
 from securevfl.training.model_part import ModelPart
 from securevfl.training.new_rows import NONE, NewRows
 
@@ -46,14 +49,17 @@ class PredictionHandshake(DisclosingMessage, frozen=True):
     codes: int = 0
 
 
-def declares(roles: Roles) -> list[Declared]:
+def declares(roles: Roles) -> list[MessageDeclaration]:
     """Declare what `PredictionHandshake` reveals."""
     said = Reveal(
         "plain",
         "which training the sender's part is of; its role; how many rows; keyed digest of their order; how many reason "
         "codes a row its owner gives",
     )
-    return [*(Declared(PredictionHandshake, *pair, said) for pair in roles.pairs()), *reason_codes.declares(roles)]
+    return [
+        *(MessageDeclaration(PredictionHandshake, *pair, said) for pair in roles.pairs()),
+        *reason_codes.declares(roles),
+    ]
 
 
 @dataclass(frozen=True)
@@ -91,11 +97,11 @@ class PredictionSession:
         self._basis, self._job = "", Job.from_dict(part.job)
         self._player, self._givers = self._meet()
         given = code_policy is not None and part.name != part.asker
-        self._counted = Ledger(ledger.scores) if given else None
+        self._counted = ScoreLedger(ledger.scores) if given else None
 
     def known(self, ids: Sequence[Any], X: Floats) -> KnownRows:
         """Return what the party that asks knows of rows (m) before it asks about them."""
-        return self._player.known(AskedRows([id_digest(self._part.name, each) for each in ids], X))
+        return self._player.known(RowsToScore([id_digest(self._part.name, each) for each in ids], X))
 
     @property
     def gives_codes(self) -> bool:
@@ -123,12 +129,12 @@ class PredictionSession:
         part, code_policy, channel, scaled = self._part, self._giving, self._channel, self._part.scaling(X)
         asked, accounts = None, self._job.method.accounts
         if ids is not None:
-            asked = AskedRows([id_digest(part.name, each) for each in ids], np.asarray(X, np.float64))
+            asked = RowsToScore([id_digest(part.name, each) for each in ids], np.asarray(X, np.float64))
         if not accounts:
             self._told += len(X) * self._numbers_of_row
             if self._rows is None:
                 self._enter(self._told)
-        with channel.gate.on("new"):
+        with channel.gate.about_rows("new"):
             if code_policy is not None and self._counted is not None:
                 most = self._player.row_bits
                 barred = ~reason_codes.admit(part, code_policy, self._counted, ids, X, most)
@@ -209,7 +215,7 @@ class PredictionSession:
                 self._enter(self.count * self._numbers_of_row)
         roles = Roles.of((name, heard[name].role) for name in part.parties)
         resources = LocalResources(part.run, score_ledger=ledger.scores, charge_scores=self._account)
-        meter = Meter(channel.clock, channel.books)
+        meter = Meter(channel.clock, channel.counters)
         context = PartyContext(channel, roles, meter, outputs=part.outputs, resources=resources, model=part.model)
         givers = {name: heard[name].codes for name in others if heard[name].codes}
         return job.method.player(job, context, len(part.features), part.state), givers

@@ -18,7 +18,7 @@ from securevfl.organisations.peer_session import run_session
 from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
-from securevfl.runtime.clock import Stage
+from securevfl.runtime.costs import Stage
 from securevfl.training.session import make_ahead
 
 

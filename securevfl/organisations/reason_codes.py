@@ -31,9 +31,10 @@ from securevfl.data.id_keys import id_digest
 from securevfl.disclosure.exposure import code_bits
 from securevfl.errors import ConfigError, ProtocolError
 from securevfl.job import Job
-from securevfl.protocols.declared import Declared, Reveal
-from securevfl.protocols.score_ledger.ledger import Ledger
-from securevfl.runtime.channel import Channel, DisclosingMessage, DisclosureRecord
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
+from securevfl.protocols.score_ledger.ledger import ScoreLedger
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecord
 from securevfl.training.explanations import check_single, check_weights, heaviest
 from securevfl.training.model_part import ModelPart
 
@@ -88,14 +89,14 @@ class ReasonCodePolicy:
         return code_bits(len(part.columns), self.most)
 
 
-def declares(roles: Roles) -> list[Declared]:
+def declares(roles: Roles) -> list[MessageDeclaration]:
     """Return what the message reveals."""
     said = Reveal("plain", "codes of the sender's columns that cost a row most, if its owner gives any; all names")
-    return [Declared(ReasonCodes, *pair, said) for pair in roles.pairs()]
+    return [MessageDeclaration(ReasonCodes, *pair, said) for pair in roles.pairs()]
 
 
 def admit(
-    part: ModelPart, given: ReasonCodePolicy, ledger: Ledger, ids: Sequence[Any] | None, X: Floats, most: float
+    part: ModelPart, given: ReasonCodePolicy, ledger: ScoreLedger, ids: Sequence[Any] | None, X: Floats, most: float
 ) -> NDArray[np.bool_]:
     """Enter the codes of these rows X (n x d) before anything of them is told, and return of which rows (n,) they may
     be told: those of which scores and codes tell no more than `most` bits. ConfigError if rows have no ids to be

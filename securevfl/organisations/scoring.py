@@ -4,7 +4,7 @@
                         request may have
 1. lead -> all others   ScoreRequest   the number of ids; 0 to report that it is still there, or done
 2. all                  which of these ids all have: of two parties by what the other has worked out of its table
-                        (`securevfl.protocols.alignment.standing`), of more by private set intersection (`.psi`)
+                        (`securevfl.protocols.alignment.online_lookup`), of more by private set intersection (`.psi`)
 3. all                  prediction of the rows in common (`securevfl.organisations.predict`)
 
 The leading party learns f of the rows in common, and which of its ids all others have. The others learn how many ids it
@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import LEAD, Roles
-from securevfl.data.store import OnRows
+from securevfl.data.store import OnProgress
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import IdError, LeakageError, PartiesError, ProtocolError
@@ -46,11 +46,13 @@ from securevfl.organisations.predict import check_parties_of
 from securevfl.organisations.prediction import OnUnscored, Prediction, RowState, ScoreCounts, prediction_of
 from securevfl.organisations.prediction_session import PredictionSession
 from securevfl.organisations.reason_codes import ReasonCodePolicy
-from securevfl.protocols.alignment.standing import StandingTable, TableAsker
-from securevfl.protocols.declared import Declared, Reveal, permit_sizes
+from securevfl.protocols.alignment.online_lookup import TableClient, TableServer
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
+from securevfl.protocols.permits import permit_sizes
 from securevfl.runtime import eventlog
-from securevfl.runtime.channel import Channel, DisclosingMessage
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.codec import Message
+from securevfl.runtime.disclosure_gate import DisclosingMessage
 from securevfl.training.model_part import ModelPart
 from securevfl.training.new_rows import BLOCK, HeldRows
 
@@ -85,13 +87,13 @@ class ScoreResult:
         return ScoreCounts.of(self.state)
 
 
-def declares(roles: Roles) -> list[Declared]:
+def declares(roles: Roles) -> list[MessageDeclaration]:
     """Declare what requests reveal; alignment and prediction have declarations of their own."""
     others = dict.fromkeys(roles.role(name) for name in roles.others(roles.lead))
     asked, most = Reveal("plain", "how many ids it asks about"), Reveal("public")
     return [
-        *(Declared(ScoreRequest, LEAD, role, asked) for role in others),
-        *(Declared(ServerLimits, role, LEAD, most) for role in others),
+        *(MessageDeclaration(ScoreRequest, LEAD, role, asked) for role in others),
+        *(MessageDeclaration(ServerLimits, role, LEAD, most) for role in others),
     ]
 
 
@@ -116,7 +118,7 @@ def score_rows(
     venue: PeerSettings,
     *,
     on_block: OnBlock,
-    on_rows: OnRows | None = None,
+    on_progress: OnProgress | None = None,
     on_unscored: OnUnscored | None = None,
     ledger: DisclosureLedger | str | Path | None = None,
     executor: Executor | None = None,
@@ -124,7 +126,7 @@ def score_rows(
     """Asks the parties that serve for the scores of these rows; for the leading party.
 
     on_block(ids, outcome) is called with each block of the rows that are scored, on_unscored(id, state) with each other
-    row, on_rows(rows done, of) after each block.
+    row, on_progress(rows done, of) after each block.
 
     executor: takes the curve work, processes of this party.
 
@@ -145,8 +147,8 @@ def score_rows(
         for start in range(0, len(rows.ids), asking.most):
             chosen = slice(start, start + asking.most)
             outcomes.append(asking.ask(rows.ids[chosen], rows.X[chosen]))
-            if on_rows is not None:
-                on_rows(min(start + asking.most, len(rows.ids)), len(rows.ids))
+            if on_progress is not None:
+                on_progress(min(start + asking.most, len(rows.ids)), len(rows.ids))
         asking.end()
 
     run_session(part.name, scoring_settings(venue), scoring_handshake(part), talk, ledger=own_ledger)
@@ -184,7 +186,7 @@ class ScoreClient:
         self.most = min(channel.recv(name, ServerLimits).most for name in part.parties[1:])  # 0
         if self.most < 1:
             raise ProtocolError("a number of ids that a request may have was expected, none came; use one version")
-        self._table = TableAsker(channel, part.parties[1]) if len(part.parties) == 2 else None
+        self._table = TableClient(channel, part.parties[1]) if len(part.parties) == 2 else None
 
     def ask(self, ids: Sequence[Any], X: NDArray[Any]) -> ScoreResult:
         """Ask about rows (m x d) of these ids, at most `most`. What this party knows of them does not leave it."""
@@ -250,7 +252,7 @@ class ServedTable:
     most: int
     executor: Executor | None = None
     code_policy: ReasonCodePolicy | None = None
-    table: StandingTable | None = None
+    table: TableServer | None = None
 
 
 def serve_requests(
@@ -267,7 +269,7 @@ def serve_requests(
     answering = PredictionSession(part, channel, ledger, served.code_policy)  # 0
     channel.send(lead, ServerLimits(most))  # 0
     if len(others) == 1:
-        table = table or StandingTable(rows.ids, executor)
+        table = table or TableServer(rows.ids, executor)
         table.open(channel, lead)
     while (wanted := channel.recv(lead, ScoreRequest)).more:  # 1
         yield wanted

@@ -25,7 +25,7 @@ from securevfl.organisations.prediction import ScoreCounts
 from securevfl.organisations.reason_codes import ReasonCodePolicy
 from securevfl.organisations.scoring import ServedTable, scoring_handshake, scoring_settings, serve_requests
 from securevfl.organisations.session_manager import SessionManager
-from securevfl.protocols.alignment.standing import StandingTable
+from securevfl.protocols.alignment.online_lookup import TableServer
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
 from securevfl.training.model_part import ModelPart
@@ -103,7 +103,7 @@ class Server:
         self._ledger = DisclosureLedger.of(part.name, ledger)
         _check_limits(self._ledger)
         self._on_request = on_request
-        table = StandingTable(rows.ids, executor) if len(part.parties) == 2 else None
+        table = TableServer(rows.ids, executor) if len(part.parties) == 2 else None
         self.served = ServedTable(rows, most, executor, code_policy, table)
         self._visitors = SessionManager(part.name, self._visited, venue.limits)
         self._open: list[_Conversation] = []  # those that go on
@@ -201,7 +201,7 @@ class Server:
         try:
             for event in serve_requests(self._part, self.served, channel, self._ledger):
                 if isinstance(event, ScoreCounts):
-                    sent = channel.books.bytes_sent()
+                    sent = channel.counters.bytes_sent()
                     self._on_request(RequestOutcome("answered", own.since, event, sent - before))
                     own.met, own.answered, before = 0.0, time.monotonic(), sent
                 elif self._stopping():
@@ -209,7 +209,7 @@ class Server:
                 else:
                     own.met = time.monotonic() if event.rows else 0.0
         finally:
-            own.sent = channel.books.bytes_sent() - before
+            own.sent = channel.counters.bytes_sent() - before
 
 
 def _check_limits(ledger: DisclosureLedger) -> None:

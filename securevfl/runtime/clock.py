@@ -28,97 +28,20 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from enum import IntEnum
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-# A party that is slow at random, as one whose processor others use too.
-#
-# A factor on all computing makes a party slow throughout, and who is slow throughout holds the others back in the end
-# however far they may go ahead. What bounded staleness gains by is a party that is slow now and then (FDML, Hu et al.
-# 2019): the others go on meanwhile, and it catches up.
-
-
-DRAWN = 1024  # numbers at a time
-
-
-@dataclass(frozen=True)
-class Pauses:
-    """Stop a party before a message that it sends, with probability `share`, for an exponential time of mean `seconds`.
-
-    Pauses are drawn from `seed`, one number a message, so a run has the same ones whatever the machine.
-    """
-
-    share: float
-    seconds: float
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not (0 <= self.share <= 1 and self.seconds >= 0):
-            raise ValueError(f"Pauses needs a share in [0, 1] and seconds >= 0, got {self}")
-
-    def lengths(self) -> Iterator[float]:
-        """Yield the seconds of the pause before each message, 0 where there is none."""
-        generator = np.random.default_rng(self.seed)
-        while True:
-            stops = generator.random(DRAWN) < self.share
-            yield from np.where(stops, generator.exponential(self.seconds, DRAWN), 0.0).tolist()
-
+from securevfl.runtime.costs import Kind, Stage
+from securevfl.runtime.network import Network, Pauses
 
 SPANS = 256  # of a line's last transfers that are remembered
 
 
-class Kind(IntEnum):
-    """The kind of work or waiting that time is spent on."""
-
-    ENCRYPTION = 0
-    LOCAL = 1
-    COMMUNICATION = 2
-
-
-class Stage(IntEnum):
-    """Which part of the run it belongs to."""
-
-    SETUP = 0
-    AHEAD = 1  # of the training: what needs no data that only come in it
-    TRAIN = 2
-    EVALUATE = 3
-
-
 Path = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Network:
-    """A symmetric line at every party: `mbps` megabits a second, `rtt_ms` milliseconds there and back.
-
-    message_ms: milliseconds that the library adds to every message, from one party's `send` to the other's `recv`. The
-    default is a round value between those measured on one machine (docs/benchmarks.md); `securevfl line` measures all
-    three. half_duplex: a party cannot send and receive at the same time, so transfers both ways add up, as on a shared
-    medium.
-    """
-
-    mbps: float = 300.0
-    rtt_ms: float = 20.0
-    message_ms: float = 0.4
-    half_duplex: bool = False
-
-    def __post_init__(self) -> None:
-        if not (self.mbps > 0 and self.rtt_ms >= 0 and self.message_ms >= 0):
-            raise ValueError(f"Network needs mbps > 0, rtt_ms >= 0 and message_ms >= 0, got {self}")
-
-    @property
-    def latency(self) -> float:
-        """Seconds one way for a message without its bytes."""
-        return (self.rtt_ms / 2.0 + self.message_ms) / 1000.0
-
-    def transfer(self, nbytes: int) -> float:
-        """Seconds that `nbytes` occupy a line."""
-        return nbytes * 8e-6 / self.mbps
 
 
 class Stamp(NamedTuple):
@@ -341,45 +264,3 @@ class _Line:
         spans.insert(place, (start, start + seconds))
         del spans[0 : len(spans) > SPANS]
         return start
-
-
-@dataclass
-class Tally:
-    """Seconds and calls of one operation, or bytes and messages of one kind."""
-
-    amount: float = 0.0
-    count: int = 0
-
-    def add(self, amount: float) -> None:
-        self.amount += amount
-        self.count += 1
-
-
-@dataclass
-class Books:
-    """One party's books. `ops` by (stage, operation) in seconds; `traffic` by (stage, message) in bytes sent.
-
-    Several threads of the party may write.
-    """
-
-    ops: dict[tuple[Stage, str], Tally] = field(default_factory=dict)
-    traffic: dict[tuple[Stage, str], Tally] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
-
-    def did(self, stage: Stage, op: str, seconds: float) -> None:
-        with self._lock:
-            self.ops.setdefault((stage, op), Tally()).add(seconds)
-
-    def sent(self, stage: Stage, message: str, nbytes: int) -> None:
-        with self._lock:
-            self.traffic.setdefault((stage, message), Tally()).add(nbytes)
-
-    def seconds(self, stage: Stage) -> float:
-        """Seconds of all operations of a stage."""
-        return sum(tally.amount for (own, _), tally in self.ops.items() if own == stage)
-
-    def bytes_sent(self, stage: Stage | None = None) -> int:
-        return int(sum(t.amount for (p, _), t in self.traffic.items() if stage in (None, p)))
-
-    def messages_sent(self, stage: Stage | None = None) -> int:
-        return sum(t.count for (p, _), t in self.traffic.items() if stage in (None, p))

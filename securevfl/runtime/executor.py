@@ -13,101 +13,16 @@ Pieces hold secret keys: an executor belongs to one party, and the lines of a cl
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
-from functools import partial
-from typing import Any, Generic, ParamSpec, TypeVar, cast
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import Any, Generic, ParamSpec, TypeVar
 from uuid import uuid4
 
-from securevfl.base.arrays import Floats
-from securevfl.crypto.scheme import AdditiveScheme, LinearScheme
-from securevfl.crypto.secret import Secret
 from securevfl.errors import SecureVFLError
 from securevfl.runtime import eventlog
-from securevfl.runtime.clock import Books, Clock, Kind
-
-# A metering wrapper around the homomorphic engines.
-#
-# `Meter.linear` and `Meter.additive` wrap a `LinearScheme` or an `AdditiveScheme` and book seconds and counts of
-# keygen, encode, encrypt, compute, mask and decrypt. The channel books bytes and messages; what remains is local
-# compute.
-
-
-class Meter:
-    """Books an engine's calls with one party's books and clock."""
-
-    def __init__(self, clock: Clock, books: Books, executor: Executor | None = None, workers: int = 1) -> None:
-        self._clock = clock
-        self._books = books
-        self.executor = TimedExecutor(executor, workers) if executor is not None else None
-
-    def __call__(self, op: str, fn: Callable[[], T]) -> T:
-        self._clock.tick(Kind.LOCAL)
-        before = self._clock.path()[self._clock.stage, Kind.ENCRYPTION]
-        result = fn()
-        self._clock.tick(Kind.ENCRYPTION)
-        if self.executor is not None:
-            self._clock.offloaded(Kind.ENCRYPTION, self.executor.makespan())
-        after = self._clock.path()[self._clock.stage, Kind.ENCRYPTION]
-        self._books.did(self._clock.stage, op, float(after - before))
-        return result
-
-    def elsewhere(self, seconds: float) -> None:
-        """Books what processes of an engine have spent on the last call, where it has been waited for."""
-        self._clock.offloaded(Kind.ENCRYPTION, seconds)
-        self._books.did(self._clock.stage, "elsewhere", seconds)
-
-    def linear(self, scheme: LinearScheme) -> LinearScheme:
-        """Return the same engine with its calls booked."""
-        return cast(LinearScheme, _Booked(scheme, self))
-
-    def additive(self, scheme: AdditiveScheme) -> AdditiveScheme:
-        """Return the same engine with its calls booked."""
-        return cast(AdditiveScheme, _Booked(scheme, self))
-
-
-MAKERS = frozenset({"keygen", "evaluator", "sum_keygen", "adder"})  # booked as keygen; what they make is booked too
-OPERATIONS = {  # what a call of an engine, a holder, an evaluator or an adder is booked as; all others are not
-    "encrypt": "encrypt",
-    "prepare": "encode",
-    "encode": "encode",
-    "transpose_product": "compute",
-    "add": "compute",
-    "blind": "mask",
-    "unblind": "mask",
-    "open": "decrypt",
-    "decrypt": "decrypt",
-}
-
-
-class _Booked(Secret):
-    """An engine, or one side of it, with its calls booked."""
-
-    def __init__(self, inner: Any, meter: Meter) -> None:
-        self._inner, self._meter = inner, meter
-
-    def __getattr__(self, name: str) -> Any:
-        value, meter = getattr(self._inner, name), self._meter
-        if name in MAKERS:
-
-            def make(*args: Any, **kwargs: Any) -> _Booked:
-                return _Booked(meter("keygen", partial(value, *args, **kwargs | {"executor": meter.executor})), meter)
-
-            return make
-        if name in OPERATIONS:
-            return lambda *args, **kwargs: meter(OPERATIONS[name], partial(value, *args, **kwargs))
-        return value
-
-    def encrypt_pieces(self, g: Floats, *, bound: float) -> Iterator[tuple[bytes, bool]]:
-        pieces, last = self._inner.encrypt_pieces(g, bound=bound), False
-        while not last:  # asking once more would count as an operation that there was not
-            piece, last = self._meter("encrypt", lambda: next(pieces))
-            yield piece, last
-
+from securevfl.runtime.worker_processes import LazyPool
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -115,7 +30,7 @@ T = TypeVar("T")
 PATIENCE = 120.0  # seconds for a piece to come back before it is done here
 
 
-class Piece(Generic[T]):
+class Task(Generic[T]):
     """One call. Shows neither function nor arguments; unlike any other, also when function and arguments are equal."""
 
     __slots__ = ("_args", "_kwargs", "_serial", "_work")
@@ -135,15 +50,15 @@ class Piece(Generic[T]):
         return result, time.thread_time() - started
 
 
-def run_piece(piece: Piece[T], *state: Any) -> tuple[T, float]:
+def run_task(piece: Task[T], *state: Any) -> tuple[T, float]:
     """Run a piece, by a function that an executor can be given."""
     return piece.run(*state)
 
 
-class TaskOutcome(Future[T]):
+class TaskFuture(Future[T]):
     """What becomes of a piece. `result` does it in the calling thread if it was lost on its way."""
 
-    def __init__(self, piece: Piece[T], book: Callable[[float], None], report: Callable[[str], None]) -> None:
+    def __init__(self, piece: Task[T], book: Callable[[float], None], report: Callable[[str], None]) -> None:
         super().__init__()
         self._piece = piece
         self._book = book
@@ -218,10 +133,10 @@ class TimedExecutor(Executor):
         self._reported: set[str] = set()
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        piece = Piece(fn, *args, **kwargs)
-        outcome = TaskOutcome(piece, self._pieces().append, self._report)
+        piece = Task(fn, *args, **kwargs)
+        outcome = TaskFuture(piece, self._pieces().append, self._report)
         try:
-            inner = self._inner.submit(run_piece, piece)
+            inner = self._inner.submit(run_task, piece)
         except Exception as error:  # broken, shut down or closed
             outcome.refused(error)
         else:
@@ -229,9 +144,10 @@ class TimedExecutor(Executor):
         return outcome
 
     def in_threads(self) -> TimedExecutor:
-        """Return as many threads of this process if the other executor is a `Pool`, their pieces counted with its own;
+        """Return as many threads of this process if the other executor is a `LazyPool`, their pieces counted with its
+        own;
         else this one, which somebody chose."""
-        if not isinstance(self._inner, Pool):
+        if not isinstance(self._inner, LazyPool):
             return self
         threads = TimedExecutor(self._inner.threads, self.workers)
         threads._mine = self._mine
@@ -250,62 +166,3 @@ class TimedExecutor(Executor):
         if error not in self._reported:
             self._reported.add(error)
             eventlog.warn("", "work of an executor was lost and is done here", {"error": error})
-
-
-class Pool(Executor):
-    """An executor that is made when it is first given work, and anew when it breaks; and as many threads of this
-    process, for work that leaves Python's lock to others."""
-
-    def __init__(self, make: Callable[[], Executor], workers: int) -> None:
-        self._make = make
-        self._pool: Executor | None = None
-        self._lock = threading.Lock()
-        self.threads = ThreadPoolExecutor(workers, "pool")  # starts them when they are given work
-
-    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        with self._lock:
-            if self._pool is None:
-                self._pool = self._make()
-            try:
-                return self._pool.submit(fn, *args, **kwargs)
-            except BrokenExecutor:
-                self._pool.shutdown(wait=False)
-                self._pool = self._make()
-                return self._pool.submit(fn, *args, **kwargs)
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        self.threads.shutdown(wait, cancel_futures=cancel_futures)
-        if self._pool is None:
-            return
-        if cancel_futures:
-            self._pool.shutdown(wait, cancel_futures=True)
-        else:
-            self._pool.shutdown(wait)  # loky cannot cancel
-
-
-def process_pool(workers: int) -> Pool:
-    """Clean processes of this computer, which end when this process does, even if it is killed."""
-
-    def made() -> Executor:
-        # loky starts them without running the caller's script again
-        from joblib.externals.loky import ProcessPoolExecutor
-
-        return ProcessPoolExecutor(max_workers=workers, initializer=_begin, initargs=(os.getpid(),))
-
-    return Pool(made, workers)
-
-
-def _begin(parent: int) -> None:
-    """Make this process of a pool end soon after the process that it works for has ended, and no sooner: loky takes
-    memory that grows for a leak, ends its process and warns that a worker stopped."""
-    from joblib.externals.loky import process_executor
-
-    process_executor._USE_PSUTIL = False
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1.0)
-        os._exit(1)
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C on a terminal goes to all; who started this one ends it
-    threading.Thread(target=watch, daemon=True).start()

@@ -1,7 +1,7 @@
 """A party's own state on disk, so that a run goes on where it was cut off.
 
 Before the first round and after every `every` rounds a party writes what its player keeps
-(`securevfl.families.player`),
+(`securevfl.families.participant`),
 which may hold secrets of its own, as the key of the noise that a defence adds to residuals; and its history. Of other
 parties' data only sums that it has received and will step on again (`securevfl.optim.celu`), and no session or
 encryption key: these are made anew. Beside them stand the fingerprints of the certificate keys it has trained with, its
@@ -25,7 +25,7 @@ import msgspec
 
 from securevfl.base.checked_files import read_checked, read_checked_json, write_checked, write_checked_json
 from securevfl.errors import DataError, StorageError
-from securevfl.families.player import State
+from securevfl.families.state import State
 from securevfl.training.model_part import ModelPart
 
 SCHEMA = "securevfl.checkpoint/7"

@@ -17,26 +17,27 @@ from typing import Any
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.base.extras import installed
-from securevfl.base.files import write_whole
+from securevfl.base.extras import is_installed
+from securevfl.base.files import write_atomic
 from securevfl.consent.booking import check_together
 from securevfl.data.party import Party, check_parties, register_of
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.display import html
 from securevfl.errors import ConfigError
-from securevfl.families.player import TrainingData
-from securevfl.families.sizes import known_run, prepare
+from securevfl.families.run_facts import known_run
+from securevfl.families.table_preparation import prepare
+from securevfl.families.training_data import TrainingData
 from securevfl.job import Job
 from securevfl.models import metrics
-from securevfl.models.inputs import Seen, Spread, own_stream
+from securevfl.models.inputs import FittingData, InputShape, private_stream
 from securevfl.models.linear import LinearModel, Logistic
 from securevfl.models.trees import Trees
-from securevfl.optim.rules import BlockDescent
+from securevfl.optim.block_descent import BlockDescent
 from securevfl.options import JobOptions
-from securevfl.protocols.choice import Protocol
-from securevfl.protocols.score_ledger.ledger import Ledger
-from securevfl.protocols.shares.opened_loss import MOST
-from securevfl.runtime.clock import Network
+from securevfl.protocols.protocol_options import Protocol
+from securevfl.protocols.score_ledger.ledger import ScoreLedger
+from securevfl.protocols.shares.opened_loss import MAX_LOSS_ROWS
+from securevfl.runtime.network import Network
 from securevfl.training.model_part import ModelPart
 from securevfl.training.run_page import format_table
 from securevfl.training.simulate import simulate
@@ -74,9 +75,9 @@ def own_metrics(job: JobOptions, party: Party) -> dict[str, float]:
     assert data.classes is not None, "the party has the labels"
     y, counts = data.targets[train], None if data.weights is None else data.weights[train]
     own, new = data.scaled(train), data.scaled(test)
-    spread = Spread(active=True, columns=data.columns, outputs=y.shape[1], parties=TWO, rows=len(train))
-    key = own_stream(f"alone {job.seed}", own, y)(32)
-    seen = Seen(party.name, own, data.sources, y, counts, key=key)
+    spread = InputShape(active=True, columns=data.columns, outputs=y.shape[1], parties=TWO, rows=len(train))
+    key = private_stream(f"alone {job.seed}", own, y)(32)
+    seen = FittingData(party.name, own, data.sources, y, counts, key=key)
     inputs = model.inputs(spread, None, lambda: seen)
     X, Z = (
         made.clip(-options.clip, options.clip) for made in (inputs.trained(own, np.arange(len(train))), inputs(new))
@@ -168,7 +169,7 @@ class Comparison:
     def report(self, path: str | Path) -> None:
         """Write one page of HTML for a browser: the table, and what it comes to."""
         body = ["<h1>What the other columns are worth</h1>", self._repr_html_(), f"<p class='soft'>{NOTE}</p>"]
-        write_whole(Path(path), html.page("Comparison", body).encode())
+        write_atomic(Path(path), html.page("Comparison", body).encode())
 
 
 NOTE = (
@@ -236,7 +237,7 @@ def compared_jobs(job: Job) -> dict[str, Job]:
     bins = kept | {"prepare": job.prepare.model_copy(update={"bins": job.prepare.bins or BINS})}
     plain = kept | {"prepare": job.prepare.model_copy(update={"bins": None})}
     logistic = job.model if isinstance(job.model, Logistic) else Logistic()
-    trees = job.model if isinstance(job.model, Trees) else Trees(own_score=installed("sklearn"))
+    trees = job.model if isinstance(job.model, Trees) else Trees(boosted_score=is_installed("sklearn"))
     return {
         "logistic": Job(model=logistic, **plain),
         "bins": Job(model=logistic, **bins),
@@ -249,12 +250,12 @@ def _check(jobs: Sequence[Job], parties: Sequence[Party], ledgers: Mapping[str, 
     the same rows for each."""
     check_together([(job, known_run(job, parties).sizes) for job in jobs], parties, ledgers)
     lead, *others = parties
-    rows = jobs[0].schedule(register_of(parties)).test[:MOST]
+    rows = jobs[0].schedule(register_of(parties)).test[:MAX_LOSS_ROWS]
     if any("small_metrics" in job.accepts for job in jobs):
         return
     for party in others:
         if party.name in ledgers and party.named:
-            Ledger(ledgers[party.name].scores).check_measures(lead.name, party.keys_of(rows), len(jobs))
+            ScoreLedger(ledgers[party.name].scores).check_measures(lead.name, party.keys_of(rows), len(jobs))
 
 
 def alone(jobs: Mapping[str, Job], lead: Party, on_model: Callable[[str], object]) -> Iterator[Compared]:

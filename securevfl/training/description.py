@@ -29,8 +29,8 @@ from securevfl.base.arrays import Floats
 from securevfl.data.columns import Columns
 from securevfl.data.correlations import standardised
 from securevfl.data.party import Party
-from securevfl.data.preparation import HEAVY, level_counts
-from securevfl.data.woe import BinRows, Woe, number_bins, text_bins
+from securevfl.data.preparation import MIN_TAIL_DISTANCE, level_counts
+from securevfl.data.woe import BinIndicators, Woe, number_bins, text_bins
 from securevfl.display import html
 from securevfl.models.class_labels import class_name, classes_of
 from securevfl.models.metrics import area_under_curve
@@ -170,7 +170,7 @@ def _figures(
         low, median, high = quartiles[1:4]
         reach = FAR * (high - low)
         far = float(((present < low - reach) | (present > high + reach)).mean())
-        if 0 < HEAVY * (high - low) < np.abs(present - median).max():
+        if 0 < MIN_TAIL_DISTANCE * (high - low) < np.abs(present - median).max():
             notes.append("far tails")
     elif len(counts) == len(present) > 1:
         notes.append("each text once")
@@ -203,7 +203,7 @@ def _says(
     else:
         step = text_bins(name, level_counts(values, tuple(levels)), options)
     places = step.places(values, tuple(levels or ()))
-    bins = BinRows(places[:, None], step.bins)
+    bins = BinIndicators(places[:, None], step.bins)
     weighed = step.weighed(bins.positives(marked), bins.rows, options)
     if levels is not None:
         return weighed.iv, area_under_curve(marked, weighed.weigh(places))

@@ -1,4 +1,4 @@
-"""What a party takes home from a run: its own weights, its own scaling, its own books. One file a party."""
+"""What a party takes home from a run: its own weights, its own scaling, its own counters. One file a party."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from numpy.typing import ArrayLike, NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.base.checked_files import DamagedFileError, read_checked_json, write_checked_json
-from securevfl.base.config import plain
+from securevfl.base.config import to_plain
 from securevfl.data.baseline import Baseline
 from securevfl.data.columns import Columns, columns_of, has_names
-from securevfl.data.preparation import Prepared
+from securevfl.data.preparation import FittedPreparation
 from securevfl.data.scaling import Scaling
 from securevfl.data.validation import check_finite
 from securevfl.errors import ConfigError, DataError, TableError
-from securevfl.families.player import State
+from securevfl.families.state import State
 from securevfl.job import Job
 from securevfl.models import pair_metrics
 from securevfl.models.class_labels import positive_of
 from securevfl.models.forest_inputs import ForestInputs
-from securevfl.models.shapley import Explained, explained
-from securevfl.models.tree_views import TreeViews, trees_of
-from securevfl.runtime.clock import Books, Kind, Stage
+from securevfl.models.shapley import ShapleyValues, shapley_values
+from securevfl.models.tree_views import TreeViews, tree_views_of
 from securevfl.runtime.clock import Path as CriticalPath
+from securevfl.runtime.costs import CostCounters, Kind, Stage
 
 SCHEMA = "securevfl.part/5"
 READ: dict[str, dict[str, Any]] = {  # earlier schemas, and what their files lack beside a digest
@@ -75,7 +75,7 @@ class ModelPart:
     role: str
     job: dict[str, Any]
     parties: list[str]
-    preparation: Prepared
+    preparation: FittedPreparation
     scaling: Scaling
     state: State
     outputs: int
@@ -85,7 +85,7 @@ class ModelPart:
     spread: dict[str, float] = field(default_factory=dict)
     history: list[dict[str, float]] = field(default_factory=list)
     rounds: int = 0
-    books: Books = field(default_factory=Books, repr=False)
+    counters: CostCounters = field(default_factory=CostCounters, repr=False)
     path: CriticalPath = field(default_factory=lambda: np.zeros((len(Stage), len(Kind))), repr=False)
     run: str = ""
     data: str = ""
@@ -189,14 +189,14 @@ class ModelPart:
     @property
     def trees(self) -> TreeViews:
         """This party's trees, with leaf weights if these were opened to it; DataError of a model without trees."""
-        return trees_of(self._forest(), self.state.get("theta"))
+        return tree_views_of(self._forest(), self.state.get("theta"))
 
-    def explain(self, X: ArrayLike) -> Explained:
+    def explain(self, X: ArrayLike) -> ShapleyValues:
         """Explain new rows (m x d): return what each column of this party adds to f, as exact Shapley values. Raises
         ConfigError if its weights were not opened to it."""
         inputs = self._forest()
         self._check_opened()
-        return explained(inputs, self.state["theta"], self.table(X))
+        return shapley_values(inputs, self.state["theta"], self.table(X))
 
     @property
     def importance(self) -> dict[str, list[float]]:
@@ -254,7 +254,7 @@ class ModelPart:
             "classes": None if self.classes is None else self.classes.tolist(),
             "state": self.state.plain(),
             "calibration": list(self.calibration),
-            "baseline": [plain(each) for each in self.baseline],
+            "baseline": [to_plain(each) for each in self.baseline],
         }
         write_checked_json(Path(path), state)
 
@@ -287,7 +287,7 @@ class ModelPart:
             classes, own = state.pop("classes"), State.read(state.pop("state"))
             baseline = [Baseline(**each) for each in state.pop("baseline")]
             job = Job.from_dict(state["job"])
-            preparation = Prepared.read(state.pop("columns"), state.pop("preparation"))
+            preparation = FittedPreparation.read(state.pop("columns"), state.pop("preparation"))
             return cls(
                 **state,
                 preparation=preparation,

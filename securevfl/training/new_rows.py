@@ -2,8 +2,8 @@
 
 A Parquet file of numbers is read block by block, and once before that: what is wrong with it is said before anything
 is sent. If an alignment has left a row order beside it, it is first copied into that order
-(`securevfl.data.store.borrow_table`). Other files, and those that the model prepares, are held in memory. So are the
-ids, and digests of them while they are compared.
+(`securevfl.data.store.copy_to_temporary_table`). Other files, and those that the model prepares, are held in memory. So
+are the ids, and digests of them while they are compared.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from securevfl.data.id_keys import id_keys, order_digest
 from securevfl.data.load import read_order
 from securevfl.data.parquet_source import ParquetSource
 from securevfl.data.readers import named, read_table
-from securevfl.data.store import OnRows, borrow_table
+from securevfl.data.store import OnProgress, copy_to_temporary_table
 from securevfl.errors import IdError, TableError
 from securevfl.training.model_part import ModelPart
 
@@ -84,15 +84,15 @@ def rows_of_array(part: ModelPart, X: ArrayLike | Columns, ids: Sequence[Any] | 
 
 
 def rows_of_file(
-    part: ModelPart, path: Path, *, id_column: str, on_rows: OnRows | None = None, ordered: bool = True
+    part: ModelPart, path: Path, *, id_column: str, on_progress: OnProgress | None = None, ordered: bool = True
 ) -> NewRows:
     """Return the columns of the training from a file, in the row order beside it if there is one and it is wanted
     (`ordered`): who picks rows by their ids has all of them.
 
-    on_rows(rows read, of) of a Parquet file. DataError that names the file and what is missing or wrong.
+    on_progress(rows read, of) of a Parquet file. DataError that names the file and what is missing or wrong.
     """
     if path.suffix == ".parquet" and not part.preparation.steps:
-        return _parquet(part, path, id_column, on_rows, ordered=ordered)
+        return _parquet(part, path, id_column, on_progress, ordered=ordered)
     table = read_table(path, id_column=id_column, label_column="", chosen=part.columns, texts=part.preparation.texts)
     if table.ids is None:
         raise IdError(f"{path}: ids were expected, none came; add an array ids")
@@ -103,19 +103,21 @@ def rows_of_file(
         return rows_of_array(part, replace(table.held, X=table.held.X[order]), table.ids[order])
 
 
-def _parquet(part: ModelPart, path: Path, id_column: str, on_rows: OnRows | None, *, ordered: bool) -> NewRows:
+def _parquet(part: ModelPart, path: Path, id_column: str, on_progress: OnProgress | None, *, ordered: bool) -> NewRows:
     source = ParquetSource(part.name, path, id_column=id_column, chosen=part.columns)
     order = read_order(path, source.rows) if ordered else None
     if order is not None:
-        stored = borrow_table(part.name, path, rows=order, id_column=id_column, chosen=part.columns, on_rows=on_rows)
+        stored = copy_to_temporary_table(
+            part.name, path, rows=order, id_column=id_column, chosen=part.columns, on_progress=on_progress
+        )
         ids = source.ids().combine_chunks().take(order)
         return NewRows(len(stored), stored.order, lambda: _zipped(_slices(stored.X), ids))
     digest = order_digest(source.keys())
     read = 0
     for X in source.numbers():
         read += len(X)
-        if on_rows is not None:
-            on_rows(read, source.rows)
+        if on_progress is not None:
+            on_progress(read, source.rows)
     ids = source.ids()
     return NewRows(source.rows, digest, lambda: _zipped(_even(source.numbers(BLOCK)), ids))
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from securevfl.base.extras import extra
-from securevfl.base.files import write_whole
-from securevfl.data.column_transforms import Bins, ColumnStep, Number
+from securevfl.base.extras import import_extra
+from securevfl.base.files import write_atomic
+from securevfl.data.column_transforms import BinTransform, ColumnTransform, NumericTransform
 from securevfl.data.scaling import GRID_BITS, Scaling
-from securevfl.data.woe import NumberEvidence
+from securevfl.data.woe import NumericWoe
 from securevfl.errors import ConfigError
 from securevfl.training.explanations import check_weights
 from securevfl.training.model_part import ModelPart
@@ -28,14 +28,14 @@ IR = 8
 def export_onnx(part: ModelPart, path: str | Path) -> None:
     """Write the graph to a file. Raises ConfigError if onnx is not installed, the party does not know its weights, or a
     column is of texts or dates."""
-    write_whole(Path(path), to_onnx(part))
+    write_atomic(Path(path), to_onnx(part))
 
 
 def to_onnx(part: ModelPart) -> bytes:
     """Return the graph as the bytes of a file."""
     check_weights(part, "export")
     graph = _Graph()
-    steps = part.preparation.steps or [Number(column=name) for name in part.columns]
+    steps = part.preparation.steps or [NumericTransform(column=name) for name in part.columns]
     columns = [feature for j, step in enumerate(steps) for feature in graph.features(step, graph.column(j))]
     X = graph.op("Concat", *columns, axis=1)
     scaled = graph.scaled(part.scaling, X)
@@ -49,7 +49,7 @@ class _Graph:
     """Nodes and constants as they are added."""
 
     def __init__(self) -> None:
-        self._onnx = extra("onnx", "onnx", "export")
+        self._onnx = import_extra("onnx", "onnx", "export")
         self._nodes: list[Any] = []
         self._constants: list[Any] = []
 
@@ -78,11 +78,11 @@ class _Graph:
         self._nodes.append(self._onnx.helper.make_node("Cast", [x], [name], to=to))
         return name
 
-    def features(self, step: ColumnStep, x: str) -> list[str]:
+    def features(self, step: ColumnTransform, x: str) -> list[str]:
         """Add the nodes of a step, and return the names of what it makes of a column: (m x 1) or (m x bins) each."""
         lacks = self.op("IsNaN", self._cast(x, "FLOAT"))
         match step:
-            case Number():
+            case NumericTransform():
                 filled = x if step.fill is None else self.op("Where", lacks, self.const([[step.fill]]), x)
                 if step.low is not None:
                     filled = self.op("Max", filled, self.const([[step.low]]))
@@ -94,11 +94,11 @@ class _Graph:
                     root = self.op("Sqrt", self.op("Add", self.op("Mul", z, z), self.const(1.0)))
                     filled = self.op("Mul", self.op("Sign", z), self.op("Log", self.op("Add", size, root)))
                 return [filled, *([self._cast(lacks)] if step.indicator else [])]
-            case Bins():
+            case BinTransform():
                 filled = x if step.fill is None else self.op("Where", lacks, self.const([[step.fill]]), x)
                 over = self._cast(self.op("GreaterOrEqual", filled, self.const([list(step.edges)])))
                 return [over, *([self._cast(lacks)] if step.indicator else [])]
-            case NumberEvidence():
+            case NumericWoe():
                 weights = np.array(step.weights)
                 rises = np.diff(weights[: len(step.edges) + 1])[:, None]
                 found = self.const([[weights[0]]])

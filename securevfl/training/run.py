@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.base.extras import extra
-from securevfl.base.files import write_json, write_whole
+from securevfl.base.extras import import_extra
+from securevfl.base.files import write_atomic, write_json
 from securevfl.base.roles import Roles
 from securevfl.base.version import __version__
 from securevfl.data.validation import check_labels
@@ -23,12 +23,14 @@ from securevfl.errors import DivergenceError, LabelError, PartiesError, RangeErr
 from securevfl.job import Job
 from securevfl.models import metrics
 from securevfl.models.group_metrics import by_group
-from securevfl.models.shapley import Explained
+from securevfl.models.shapley import ShapleyValues
 from securevfl.protocols.party_context import LocalResources, PartyContext
 from securevfl.runtime.channel import Channel
-from securevfl.runtime.clock import Network, Stage, Tally, WallClock
-from securevfl.runtime.executor import Meter
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.clock import WallClock
+from securevfl.runtime.costs import Stage, Tally
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.network import Network
+from securevfl.runtime.party_threads import run_threads
 from securevfl.training.model_part import ModelPart
 from securevfl.training.run_page import AXES, LOSSES, Costs, cell, curve, metric_names, page
 from securevfl.training.scorecard import Scorecard, ScorecardScale, scorecard
@@ -46,7 +48,7 @@ def plot(history: list[dict[str, float]], costs: Costs) -> Figure:
 
     ConfigError if matplotlib is not installed.
     """
-    figure = _shown(extra("matplotlib.figure", "plot", "plot").Figure)(figsize=(13, 4), layout="constrained")
+    figure = _shown(import_extra("matplotlib.figure", "plot", "plot").Figure)(figsize=(13, 4), layout="constrained")
     by_round, by_second, split = figure.subplots(1, 3, width_ratios=(3, 3, 2))
     rest = [name for name in metric_names(history) if name != "loss"]
     for axes, over in ((by_round, "round"), (by_second, "seconds")):
@@ -159,12 +161,12 @@ class Run:
         classes = self.active.classes
         return (1.0, 0.0) if classes is None else self.job.model.loss.units(classes)
 
-    def explain(self, party: str, X: ArrayLike) -> Explained:
+    def explain(self, party: str, X: ArrayLike) -> ShapleyValues:
         """Explain new rows (m x d) of a party: return what each of its columns adds, to f or in a regression to the
         label, as exact Shapley values of its part of a model of trees. Raises ConfigError if its weights were not
         opened to it."""
         found, (unit, _) = self._part(party).explain(X), self._units
-        return Explained(found.base * unit, {name: own * unit for name, own in found.columns.items()})
+        return ShapleyValues(found.base * unit, {name: own * unit for name, own in found.columns.items()})
 
     def importance(self, party: str) -> dict[str, list[float]]:
         """Return the mean size of Shapley values on training rows (c), by a party's columns; errors as `explain`."""
@@ -251,7 +253,7 @@ class Run:
 
     def _predict(self, name: str, X: Floats, channel: Channel) -> Floats | None:
         part = self.parts[name]
-        meter, resources = Meter(channel.clock, channel.books), LocalResources(simulated=True)
+        meter, resources = Meter(channel.clock, channel.counters), LocalResources(simulated=True)
         context = PartyContext(channel, self.roles, meter, outputs=part.outputs, resources=resources, model=part.model)
         return self.job.method.player(self.job, context, X.shape[1], part.state).decision(X)
 
@@ -302,7 +304,7 @@ class Run:
 
         alone: metrics of a model of the active party's own columns, to stand beside. sheet: what was agreed to.
         """
-        write_whole(Path(path), page(self.job, self._lead_first, alone=alone, sheet=sheet).encode())
+        write_atomic(Path(path), page(self.job, self._lead_first, alone=alone, sheet=sheet).encode())
 
     def plot(self) -> Figure:
         """Convergence by round and by second, and the cost split, as a matplotlib figure (`securevfl[plot]`).
@@ -319,7 +321,7 @@ class Run:
         return cell(self.job, self._lead_first)
 
 
-# The JSON report of a training: what `Run.summary` has, and every party's books in detail.
+# The JSON report of a training: what `Run.summary` has, and every party's counters in detail.
 
 
 SCHEMA = "securevfl.report/3"
@@ -328,7 +330,7 @@ SCHEMA = "securevfl.report/3"
 def report(run: Run, *, network: Network, lacking: dict[str, int]) -> dict[str, Any]:
     """Return the report as plain data.
 
-    books: by party and stage, bytes and counts by kind of message sent, seconds and counts by homomorphic operation.
+    counters: by party and stage, bytes and counts by kind of message sent, seconds and counts by homomorphic operation.
     lacking: how many ids that others have each party lacks.
     """
     return {
@@ -339,8 +341,8 @@ def report(run: Run, *, network: Network, lacking: dict[str, int]) -> dict[str, 
         "ids_lacking": lacking,
         "books": {
             name: {
-                "messages": _by_stage(part.books.traffic, lambda tally: {"bytes": int(tally.amount)}),
-                "operations": _by_stage(part.books.ops, lambda tally: {"seconds": tally.amount}),
+                "messages": _by_stage(part.counters.traffic, lambda tally: {"bytes": int(tally.amount)}),
+                "operations": _by_stage(part.counters.ops, lambda tally: {"seconds": tally.amount}),
             }
             for name, part in run.parts.items()
         },
@@ -348,10 +350,10 @@ def report(run: Run, *, network: Network, lacking: dict[str, int]) -> dict[str, 
 
 
 def _by_stage(
-    books: dict[tuple[Stage, str], Tally], amount: Callable[[Tally], dict[str, float]]
+    counters: dict[tuple[Stage, str], Tally], amount: Callable[[Tally], dict[str, float]]
 ) -> dict[str, dict[str, Any]]:
     stages: dict[str, dict[str, Any]] = {}
-    for (stage, what), tally in books.items():
+    for (stage, what), tally in counters.items():
         stages.setdefault(stage.name.lower(), {})[what] = amount(tally) | {"count": tally.count}
     return stages
 

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from securevfl.base.config import flat
-from securevfl.base.files import write_whole
+from securevfl.base.config import flatten
+from securevfl.base.files import write_atomic
 from securevfl.base.roles import Roles
 from securevfl.base.version import __version__
 from securevfl.display import html, svg
 from securevfl.job import Job
-from securevfl.runtime.clock import Books, Kind, Stage
 from securevfl.runtime.clock import Path as LongestPath
+from securevfl.runtime.costs import CostCounters, Kind, Stage
 from securevfl.training.model_part import ModelPart
 
-# What a run cost: its critical path from start to end by what it went into, its books, one table.
+# What a run cost: its critical path from start to end by what it went into, its counters, one table.
 
 
 KINDS = {Kind.ENCRYPTION: "encryption", Kind.LOCAL: "other work", Kind.COMMUNICATION: "network"}
@@ -41,7 +41,7 @@ class Costs:
     local_steps: int
     rounds: int
     path: LongestPath
-    books: dict[str, Books]
+    counters: dict[str, CostCounters]
 
     @classmethod
     def of(cls, job: Job, parts: Mapping[str, ModelPart]) -> Costs:
@@ -53,7 +53,7 @@ class Costs:
             local_steps=job.optimizer.steps,
             rounds=some.rounds,
             path=max((part.path for part in parts.values()), key=lambda path: float(path.sum())),
-            books={name: part.books for name, part in parts.items()},
+            counters={name: part.counters for name, part in parts.items()},
         )
 
     def seconds(self, kind: Kind, stage: Stage = Stage.TRAIN) -> float:
@@ -68,7 +68,7 @@ class Costs:
     @property
     def measured(self) -> bool:
         """Whether there are any: a run that is read from files has none."""
-        return bool(self.path.sum() or any(books.traffic or books.ops for books in self.books.values()))
+        return bool(self.path.sum() or any(counters.traffic or counters.ops for counters in self.counters.values()))
 
     @property
     def total(self) -> float:
@@ -84,7 +84,9 @@ class Costs:
     @property
     def bytes(self) -> int:
         """Bytes of all frames of training, over all parties, with those of work ahead of it."""
-        return sum(books.bytes_sent(stage) for books in self.books.values() for stage in (Stage.AHEAD, Stage.TRAIN))
+        return sum(
+            counters.bytes_sent(stage) for counters in self.counters.values() for stage in (Stage.AHEAD, Stage.TRAIN)
+        )
 
     @property
     def ahead(self) -> float:
@@ -190,13 +192,13 @@ def page(
     ]
     messages: list[list[html.Cell]] = [
         [name, stage.name.lower(), message, tally.count, int(tally.amount)]
-        for name, books in costs.books.items()
-        for (stage, message), tally in sorted(books.traffic.items())
+        for name, counters in costs.counters.items()
+        for (stage, message), tally in sorted(counters.traffic.items())
     ]
     operations: list[list[html.Cell]] = [
         [name, operation, tally.count, tally.amount]
-        for name, books in costs.books.items()
-        for (stage, operation), tally in sorted(books.ops.items())
+        for name, counters in costs.counters.items()
+        for (stage, operation), tally in sorted(counters.ops.items())
         if stage == Stage.TRAIN
     ]
     names = html.escape(", ".join(job.accepts) or "Nothing beyond what its protocol declares")
@@ -215,16 +217,16 @@ def page(
         html.section("Work under encryption", html.table(["at", "operation", "count", "seconds"], operations))
         if operations
         else "",
-        html.section("The job", html.facts(flat(job.to_dict()))),
+        html.section("The job", html.facts(flatten(job.to_dict()))),
         html.section("What the job accepts to tell", accepted),
     ]
     return html.page("Training run", body)
 
 
 def write_report(path: Path, part: ModelPart, *, alone: Mapping[str, float] | None, sheet: str) -> None:
-    """Write the report of a run between organisations, as one party has it: its own part, its own books."""
+    """Write the report of a run between organisations, as one party has it: its own part, its own counters."""
     job = Job.from_dict(part.job)
-    write_whole(path, page(job, {part.name: part}, alone=alone, sheet=sheet).encode())
+    write_atomic(path, page(job, {part.name: part}, alone=alone, sheet=sheet).encode())
 
 
 def comparison(lead: ModelPart, alone: Mapping[str, float] | None) -> str:

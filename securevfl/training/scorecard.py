@@ -24,11 +24,18 @@ from pathlib import Path
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.base.files import write_whole
+from securevfl.base.files import write_atomic
 from securevfl.data.bin_edges import decimal
-from securevfl.data.column_transforms import MISSING, OTHER, Bins, ColumnStep, Number, Texts
+from securevfl.data.column_transforms import (
+    MISSING,
+    OTHER,
+    BinTransform,
+    ColumnTransform,
+    NumericTransform,
+    OneHotTransform,
+)
 from securevfl.data.scaling import Scaling
-from securevfl.data.woe import NumberEvidence, TextEvidence
+from securevfl.data.woe import CategoricalWoe, NumericWoe
 from securevfl.display import html
 from securevfl.errors import ConfigError
 from securevfl.job import Job
@@ -116,7 +123,7 @@ class Scorecard:
     def save(self, path: str | Path) -> None:
         """Write the scorecard to a file: a page where the name ends in .html, else CSV."""
         text = self.page() if Path(path).suffix == ".html" else self.csv()
-        write_whole(Path(path), text.encode())
+        write_atomic(Path(path), text.encode())
 
     def _repr_html_(self) -> str:
         rows: list[list[html.Cell]] = [[each.party, each.column, each.bin, each.points] for each in self.lines]
@@ -140,7 +147,7 @@ def _lines(part: ModelPart, scale: ScorecardScale) -> list[ScorecardLine]:
             ScorecardLine(part.name, BASE, "", float(scale.of(part.theta[len(part.features) :].sum(axis=0))[0]))
         )
     at = 0
-    for step in part.preparation.steps or [Number(column=name) for name in part.columns]:
+    for step in part.preparation.steps or [NumericTransform(column=name) for name in part.columns]:
         own = slice(at, at + len(step.features))
         at = own.stop
         scaling = Scaling(part.scaling.mean[own], part.scaling.deviation[own], part.scaling.clip)
@@ -149,7 +156,7 @@ def _lines(part: ModelPart, scale: ScorecardScale) -> list[ScorecardLine]:
     return lines
 
 
-def _points(step: ColumnStep, scaling: Scaling, lost: Floats) -> list[tuple[str, float]]:
+def _points(step: ColumnTransform, scaling: Scaling, lost: Floats) -> list[tuple[str, float]]:
     """Each bin of a step with its points, from the scaling of its features (k,) and the points that a deviation of each
     loses (k,)."""
 
@@ -157,7 +164,7 @@ def _points(step: ColumnStep, scaling: Scaling, lost: Floats) -> list[tuple[str,
         return [-float(each) for each in scaling(step.apply(np.array(values, np.float64), levels)) @ lost]
 
     match step:
-        case Number(spread=None):
+        case NumericTransform(spread=None):
             first, last = (float(each[0]) for each in scaling.ends)
             first = max(first, -np.inf if step.low is None else step.low)
             last = min(last, np.inf if step.high is None else step.high)
@@ -172,21 +179,21 @@ def _points(step: ColumnStep, scaling: Scaling, lost: Floats) -> list[tuple[str,
             if step.fill is not None:
                 found.append((MISSING, gained([np.nan])[0]))
             return found
-        case NumberEvidence() | Bins():
+        case NumericWoe() | BinTransform():
             ends = [-np.inf, *step.edges, np.inf]
             names = [f"[{decimal(low)}, {decimal(high)})" for low, high in pairwise(ends)]
             values = [step.edges[0] - 1 if step.edges else 0.0, *step.edges]
-            if (isinstance(step, Bins) and step.fill is not None) or (
-                isinstance(step, NumberEvidence) and step.missing is not None
+            if (isinstance(step, BinTransform) and step.fill is not None) or (
+                isinstance(step, NumericWoe) and step.missing is not None
             ):
                 names, values = [*names, MISSING], [*values, np.nan]
             return list(zip(names, gained(values), strict=True))
-        case Texts() | TextEvidence():
-            known = (step.base, *step.levels) if isinstance(step, Texts) else step.levels
+        case OneHotTransform() | CategoricalWoe():
+            known = (step.base, *step.levels) if isinstance(step, OneHotTransform) else step.levels
             levels = (*known, OTHER)
             return list(zip(levels, gained([float(place) for place in range(len(levels))], levels), strict=True))
     remedy = 'prepare = { woe = {} }, prepare = { bins = 10 }, or prepare = { tails = "keep" }'
-    if not isinstance(step, Number):  # of a date or of codes, which bins leave as they are
+    if not isinstance(step, NumericTransform):  # of a date or of codes, which bins leave as they are
         remedy = f'it left out: prepare = {{ drop = ["{step.column}"] }}, beside the other keys'
     raise ConfigError(
         f"a scorecard: columns in bins were expected, {step.column} is neither parted nor a straight line; train with "

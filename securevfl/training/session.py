@@ -23,13 +23,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from securevfl.base.config import plain
+from securevfl.base.config import to_plain
 from securevfl.base.roles import Roles
 from securevfl.consent.booking import Booking, Sitting
 from securevfl.consent.consent_sheet import Sheet, own_sheet
 from securevfl.data.baseline import baselines, most
 from securevfl.data.party import Party
-from securevfl.data.preparation import Prepared
+from securevfl.data.preparation import FittedPreparation
 from securevfl.data.register import Register
 from securevfl.data.schedule import Schedule
 from securevfl.data.validation import some
@@ -46,30 +46,34 @@ from securevfl.errors import (
     TableError,
     TransportError,
 )
-from securevfl.families.player import Round, TrainingData
-from securevfl.families.sizes import prepare, sizes_of, weigh
+from securevfl.families.participant import Round
+from securevfl.families.run_shape import sizes_of
+from securevfl.families.table_preparation import prepare
+from securevfl.families.training_data import TrainingData
+from securevfl.families.weights_of_evidence import weigh
 from securevfl.job import Job
 from securevfl.models import metrics
 from securevfl.models.linear import LinearModel
 from securevfl.models.log_link_losses import LogLinkLoss
-from securevfl.models.rounding_error import coefficients_apart, tell_apart
-from securevfl.models.separation import FAR, GROW, far_moved, separating
+from securevfl.models.rounding_error import coefficient_error, report_coefficient_error
+from securevfl.models.separation import FAR, GROW, columns_with_large_effect, separating_columns
 from securevfl.models.standard_losses import LogisticLoss, SoftmaxLoss
-from securevfl.optim.rules import BlockDescent
-from securevfl.protocols.declared import permit_evaluated_decision as tell_verdict
+from securevfl.optim.block_descent import BlockDescent
 from securevfl.protocols.handshake import RunHello, StopDecision, exchange_hellos
 from securevfl.protocols.party_context import LocalResources, PartyContext
+from securevfl.protocols.permits import permit_evaluated_decision as tell_verdict
 from securevfl.runtime import eventlog
-from securevfl.runtime.channel import Channel, Group
-from securevfl.runtime.clock import Kind, Stage
-from securevfl.runtime.executor import Meter
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.costs import Kind, Stage
+from securevfl.runtime.disclosure_gate import Group
+from securevfl.runtime.meter import Meter
 from securevfl.training.checkpoint import FINISHED, Checkpoints, Saved, common_round
 from securevfl.training.model_part import ModelPart, Standing
 
 # One party while it trains: drives its player round by round, and evaluates, notes, keeps and stops in between.
 
 
-LOOKED_AT = 65_536  # rows in which separated classes are looked for
+MAX_FITTING_ROWS = 65_536  # rows in which separated classes are looked for
 
 Save = Callable[[int, int, Callable[[], Saved]], None]  # rounds done, of how many, and what there is to save
 
@@ -133,9 +137,9 @@ class Trainee:
         return ModelPart(
             name=self.party.name,
             role=context.roles.role(self.party.name),
-            job=plain(self.job),
+            job=to_plain(self.job),
             parties=list(context.parties),
-            preparation=self.party.preparation or Prepared(self.party.columns),
+            preparation=self.party.preparation or FittedPreparation(self.party.columns),
             scaling=data.scaling,
             state=self._player.outcome(),
             outputs=context.outputs,
@@ -146,7 +150,7 @@ class Trainee:
             baseline=[] if self._player.scored is None else [self._player.scored],
             history=self._history,
             rounds=exchanges,
-            books=context.channel.books,
+            counters=context.channel.counters,
             path=context.channel.clock.path(),
             run=self.run,
             trained=len(data.schedule.flow),
@@ -164,11 +168,11 @@ class Trainee:
 
     def _tell_separating(self) -> None:
         """Say in a DataNotice which of this party's own columns separate its labels."""
-        rows, targets = self.data.schedule.train[:LOOKED_AT], self.data.targets
-        if not self._unbounded or targets is None or len(self.data.schedule.train) > LOOKED_AT:
+        rows, targets = self.data.schedule.train[:MAX_FITTING_ROWS], self.data.targets
+        if not self._unbounded or targets is None or len(self.data.schedule.train) > MAX_FITTING_ROWS:
             return
-        names = np.array((self.party.preparation or Prepared(self.party.columns)).features)
-        if (found := separating(self.data.raw(rows), targets[rows] > 0)).any():
+        names = np.array((self.party.preparation or FittedPreparation(self.party.columns)).features)
+        if (found := separating_columns(self.data.raw(rows), targets[rows] > 0)).any():
             self._notice(f"columns that separate the labels: {some(names[found].tolist())}; {GROW}")
 
     def _tell_far(self, measured: dict[str, float]) -> None:
@@ -178,11 +182,11 @@ class Trainee:
             return
         if measured.get("auc") == 1.0:
             self._notice(f"the model ranks all rows that were measured right: classes may be separated; {GROW}")
-        theta, rows = self._player.outcome().get("theta"), self.data.schedule.sample(LOOKED_AT)
-        names = np.array((self.party.preparation or Prepared(self.party.columns)).features)
+        theta, rows = self._player.outcome().get("theta"), self.data.schedule.sample(MAX_FITTING_ROWS)
+        names = np.array((self.party.preparation or FittedPreparation(self.party.columns)).features)
         if not isinstance(theta, np.ndarray) or theta.ndim != 2 or len(theta) < len(names):
             return
-        if (found := far_moved(theta[: len(names)], self.data.scaled(rows))).any():
+        if (found := columns_with_large_effect(theta[: len(names)], self.data.scaled(rows))).any():
             what = f"columns that by themselves move f by more than {FAR:g}: {some(names[found].tolist())}"
             self._notice(f"{what}; where they separate classes {GROW}")
 
@@ -203,7 +207,7 @@ class Trainee:
             measured, stop = self._evaluate_and_decide()
             record |= measured
         if eventlog.LOGGER.isEnabledFor(logging.DEBUG):
-            facts = {"bytes": self.context.channel.books.bytes_sent()} | measured
+            facts = {"bytes": self.context.channel.counters.bytes_sent()} | measured
             eventlog.emit(self.party.name, "at", facts, logging.DEBUG)
         if self._leads:
             clock = self.context.channel.clock
@@ -226,7 +230,7 @@ class Trainee:
     def _evaluate(self, *, last: bool = False) -> dict[str, float]:
         """Metrics on the held-out rows, or without any on the training rows; empty where not for this party."""
         rows: Group = "held out" if len(self.data.schedule.test) else "training"
-        with self.context.channel.gate.on(rows):
+        with self.context.channel.gate.about_rows(rows):
             return self._player.measure(self.job.model.loss, self.data, self.rounds, last=last)
 
     def _enough(self, measured: dict[str, float]) -> bool:
@@ -264,7 +268,7 @@ class Trainee:
         channel, roles = self.context.channel, self.context.roles
         channel.clock.tick(Kind.LOCAL)
         channel.clock.stage = Stage.EVALUATE
-        measured, verdict = self._evaluate(), StopDecision(stop=False, best=False, back=False)
+        measured, verdict = self._evaluate(), StopDecision(stop=False, is_best=False, roll_back=False)
         watched = self.job.stops_early or self._player.turns_back
         if watched and self._leads:
             back = self._player.turns_back and self._is_lost(measured)
@@ -273,9 +277,9 @@ class Trainee:
                 channel.send(name, verdict, permit=tell_verdict(channel, name))
         elif watched:
             verdict = channel.recv(roles.lead, StopDecision)
-        if verdict.back:
+        if verdict.roll_back:
             self._player.turn_back(self._best)
-        if watched and verdict.best:
+        if watched and verdict.is_best:
             self._best = self._player.outcome()
         channel.clock.tick(Kind.LOCAL)
         channel.clock.stage = Stage.TRAIN
@@ -352,7 +356,7 @@ def take_part(
     booking = Booking(ledger, party.name, party.register, job, sizes, channel.gate, sitting, asked)
     if checkpoints is not None:
         _take_up(checkpoints, key, saved, channel)
-    meter = Meter(channel.clock, channel.books, executor, workers)
+    meter = Meter(channel.clock, channel.counters, executor, workers)
     folder = _own_folder(ahead, party, key)
     resources = LocalResources(run, folder, simulated=True)
     if ledger is not None:
@@ -360,7 +364,7 @@ def take_part(
             run, folder, ledger.chunks, ledger.scores, simulated=False, evaluations_reserved=ledger.reserved
         )
     context = _party_context(job, channel, met, meter, resources)
-    before = channel.books.messages_sent()
+    before = channel.counters.messages_sent()
     try:
         party = _weighed(job, met, context, booking, saved)
         data = _data(job, party, schedule)
@@ -373,7 +377,7 @@ def take_part(
         booking.dropped()
         raise
     finally:
-        booking.settle(silent=channel.books.messages_sent() == before)
+        booking.settle(silent=channel.counters.messages_sent() == before)
     part.data = table.hex()
     raw = met.raw.table  # what the training rows looked like, as they came
     looked = baselines(raw, schedule.sample(most(raw.X)))
@@ -406,7 +410,7 @@ def _check_rounding(job: Job, who: str, data: TrainingData, parties: int) -> Non
     assert rated is not None, "it has targets"
     start = math.log(max(float(data.targets[rows].sum()), 0.5) / units)
     mean = float(data.counted[1]) if loss.counts else None
-    tell_apart(who, coefficients_apart(job.loss, rated, start, mean, rounding.deviation), rounding.remedy)
+    report_coefficient_error(who, coefficient_error(job.loss, rated, start, mean, rounding.deviation), rounding.remedy)
 
 
 def make_ahead(
@@ -425,7 +429,7 @@ def make_ahead(
     key = run_key(job, party)
     met = _met(job, party, channel, parties, key, None, None)
     resources = LocalResources(channel.session.hex(), _own_folder(folder, party, key))
-    context = _party_context(job, channel, met, Meter(channel.clock, channel.books), resources)
+    context = _party_context(job, channel, met, Meter(channel.clock, channel.counters), resources)
     player = job.method.player(job, context, met.party.X.shape[1], None)
     data = _data(job, met.party, met.schedule)
     for done in player.prepare(data):
@@ -461,7 +465,7 @@ def _met(
         role=job.method.role(party),
         rows=len(party),
         columns=party.X.shape[1],
-        parameters=job.model.brought(party.name, party.model),
+        parameters=job.model.module_parameters(party.name, party.model),
         outputs=loss.outputs(loss.classes(party.y)) if party.y is not None else 0,
         order=hmac.digest(channel.session, party.order, hashlib.sha256) if party.order else b"",
         saved=checkpoints.rounds(key) if checkpoints is not None else (),
@@ -532,7 +536,7 @@ def _weighed(job: Job, met: _Met, context: PartyContext, booking: Booking, saved
     if job.prepare.woe is None:
         return met.party
     if saved is not None:
-        return met.party.weighed(Prepared.read(met.raw.columns, saved.preparation))
+        return met.party.weighed(FittedPreparation.read(met.raw.columns, saved.preparation))
     party = weigh(job, met.party, met.schedule.flow, context)
     booking.check(replace(met.sizes, enough={party.name: enough(party.X[met.schedule.sample(ROWS)])}))
     return party

@@ -14,10 +14,11 @@ from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.display.progress import watched
 from securevfl.errors import ConfigError
 from securevfl.job import Job
-from securevfl.runtime.channel import Event
-from securevfl.runtime.clock import Network, Pauses, VirtualClock
-from securevfl.runtime.executor import process_pool
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.clock import VirtualClock
+from securevfl.runtime.network import Network, Pauses
+from securevfl.runtime.observer import Event
+from securevfl.runtime.party_threads import run_threads
+from securevfl.runtime.worker_processes import process_pool
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.run import Run
 from securevfl.training.session import take_part

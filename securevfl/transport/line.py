@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from securevfl.errors import PeerLost, SecureVFLError, TransportError
 from securevfl.runtime import eventlog
-from securevfl.runtime.channel import MAX_FRAME
+from securevfl.runtime.inbox import MAX_FRAME_BYTES
 from securevfl.transport.stream import Stream
 
 MAX_REFUSALS = 5
@@ -46,7 +46,7 @@ class Line:
         *,
         start: bytes,
         patience: float,
-        max_packet: int = MAX_FRAME + _OVERHEAD,
+        max_packet: int = MAX_FRAME_BYTES + _OVERHEAD,
     ) -> None:
         self.me = me
         self.peer = peer

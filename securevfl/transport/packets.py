@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from securevfl.errors import FrameError
-from securevfl.runtime.channel import Abort
+from securevfl.runtime.abort import Abort
 from securevfl.runtime.codec import Frame, Message
 
 MAX_HANDSHAKE_BYTES = 1 << 20  # bytes of a letter that is no frame

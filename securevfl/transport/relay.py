@@ -9,7 +9,7 @@ from functools import partial
 
 from securevfl.errors import FrameError, SecureVFLError, TransportError
 from securevfl.runtime import eventlog
-from securevfl.runtime.channel import Abort
+from securevfl.runtime.abort import Abort
 from securevfl.runtime.codec import encode_message
 from securevfl.transport.endpoint import Endpoint
 from securevfl.transport.packets import EncryptedPacket, decode_packet

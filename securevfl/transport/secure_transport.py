@@ -33,9 +33,10 @@ from securevfl.errors import (
     TransportError,
 )
 from securevfl.runtime import eventlog
-from securevfl.runtime.channel import Abort, Inbox
+from securevfl.runtime.abort import Abort
 from securevfl.runtime.clock import Stamp
 from securevfl.runtime.codec import FORMAT, SESSION_BYTES, Frame, Message, encode_message
+from securevfl.runtime.inbox import Inbox
 from securevfl.transport.certificate_checks import check_peer
 from securevfl.transport.end_to_end import EndToEndSession
 from securevfl.transport.endpoint import Endpoint, SessionRouter

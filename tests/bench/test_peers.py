@@ -101,7 +101,7 @@ def test_a_party_that_fails_ends_the_other_and_is_told_in_a_line(tmp_path: Path)
 
 def test_ports_of_one_line_share_its_rate_and_its_bytes() -> None:
     from benchmarks.peers.pairs import between
-    from securevfl.runtime.clock import Network
+    from securevfl.runtime.network import Network
 
     def echo(server: socket.socket) -> None:
         line, _ = server.accept()

@@ -15,17 +15,19 @@ from typer.testing import CliRunner, Result
 
 import securevfl as vfl
 from securevfl.audit.noise_tables import with_noise_parties
+from securevfl.cli.consent_prompt import agree, check_agreed, check_digest
 from securevfl.cli.main import app
-from securevfl.cli.show import agree, check_agreed, check_digest
 from securevfl.consent.consent_sheet import AgreedSheets, Sheet
 from securevfl.data.load import read_aligned
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, ConsentError
 from securevfl.families import METHODS
-from securevfl.families.sizes import declared_of, prepare
+from securevfl.families.declarations import declared_of
+from securevfl.families.table_preparation import prepare
 from securevfl.protocols.handshake import RunHello
-from securevfl.runtime.clock import Network, VirtualClock
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.clock import VirtualClock
+from securevfl.runtime.network import Network
+from securevfl.runtime.party_threads import run_threads
 from securevfl.training.session import take_part
 from tests.forked import Forked
 

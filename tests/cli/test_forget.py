@@ -12,18 +12,18 @@ from typer.testing import CliRunner
 
 import securevfl as vfl
 from securevfl.base.checked_files import write_checked
-from securevfl.base.file_locks import in_use
+from securevfl.base.file_locks import shared_locks
 from securevfl.cli.main import app
 from securevfl.data.register import Register
 from securevfl.data.row_order import write_rows
 from securevfl.data.store import table_path
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger, default_ledger
-from securevfl.families.player import State
+from securevfl.families.state import State
 from securevfl.organisations import forget
 from securevfl.organisations.align import FolderJournal
-from securevfl.protocols.shares.disk_store import OnDisk
-from securevfl.protocols.shares.spent_chunks import SpentNames
+from securevfl.protocols.shares.disk_store import DiskStore
+from securevfl.protocols.shares.spent_chunks import SpentChunks
 from securevfl.runtime import eventlog
 from securevfl.training.checkpoint import Checkpoints, Saved
 from securevfl.training.session import run_key
@@ -52,7 +52,7 @@ class Place:
         eventlog.LOGGER.removeHandler(handler)
         self.ledger = DisclosureLedger(default_ledger("shop"), "shop")
         self.ledger.answer(part.run, "1", Disclosure("scores", "bank", ("shop",), 3, 0))
-        SpentNames(self.ledger.chunks).spend(bytes(16))
+        SpentChunks(self.ledger.chunks).spend(bytes(16))
         self.ledger.scores.write_bytes(b"scores")
 
     def leave(self, key: bytes) -> None:
@@ -60,7 +60,7 @@ class Place:
         states = Checkpoints(f"{self.table}.states", "shop")
         states.begin(key, "1")
         states.save(key, Saved(1, "1", [], {}, State()))
-        store = OnDisk(Path(f"{self.table}.ahead") / f"shop.{key.hex()[:16]}")
+        store = DiskStore(Path(f"{self.table}.ahead") / f"shop.{key.hex()[:16]}")
         store.put(0, b"n" * 16, 0, [b"masks"])
         store.close()
 
@@ -119,11 +119,11 @@ def test_nothing_is_deleted_while_a_run_is_on(place: Place, used: str) -> None:
         done = place.forget()
         held.settle(told)
     elif used == "work ahead":
-        store = OnDisk(Path(f"{place.table}.ahead") / f"shop.{place.key.hex()[:16]}")
+        store = DiskStore(Path(f"{place.table}.ahead") / f"shop.{place.key.hex()[:16]}")
         done = place.forget()
         store.close()
     else:
-        with in_use(place.folder / used):
+        with shared_locks(place.folder / used):
             done = place.forget()
     assert (done.exit_code, place.left()) == (2, before)
     assert "was expected" in done.output
@@ -146,8 +146,8 @@ def test_a_damaged_part_is_deleted_and_what_is_none_is_not(place: Place) -> None
 def test_faults_of_forgetting_are_seen(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that uses files of a run that is on, and one that takes the names of spent work with the work."""
     with monkeypatch.context() as fault:
-        fault.setattr(forget, "alone", nullcontext)
-        with in_use(place.table):
+        fault.setattr(forget, "exclusive_lock", nullcontext)
+        with shared_locks(place.table):
             assert place.forget().exit_code == 0  # and so `test_nothing_is_deleted_while_a_run_is_on` fails
     before, delete = place.counted(), forget._delete
 

@@ -10,7 +10,7 @@ import pytest
 
 import securevfl as vfl
 from securevfl.cli import live as cli_live
-from securevfl.cli.live import LiveLine, live
+from securevfl.cli.live import TrainingStatus, live
 from securevfl.runtime import eventlog
 
 
@@ -25,7 +25,7 @@ class Clock:
 
 def test_it_says_who_is_waited_for_then_where_the_training_is() -> None:
     clock = Clock()
-    line = LiveLine(["shop", "telco"], "visit", clock)
+    line = TrainingStatus(["shop", "telco"], "visit", clock)
     assert line.text() == ""  # a wait of a moment is none
     clock.now = 5
     assert line.text() == "waiting for shop, telco, 5 s"

@@ -18,7 +18,7 @@ import securevfl as vfl
 from securevfl.cli.main import app
 from securevfl.display import progress as progress_module
 from securevfl.models.metrics import area_under_curve
-from securevfl.runtime.clock import Books, Stage
+from securevfl.runtime.costs import CostCounters, Stage
 
 ROOT = Path(__file__).parents[2]
 REAL = ROOT.parent / "shared" / "data"
@@ -204,7 +204,7 @@ def test_a_report_is_strict_json() -> None:
         "auc": None,
         "history": [{"loss": None}],
     }
-    ledger = Books()
+    ledger = CostCounters()
     ledger.sent(Stage.TRAIN, "Part", 10)
     ledger.sent(Stage.TRAIN, "Part", 5)
     ledger.sent(Stage.SETUP, "Hello", 1)

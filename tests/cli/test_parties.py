@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 import securevfl as vfl
 from securevfl.cli.main import app
-from securevfl.cli.parties import _helper
+from securevfl.cli.party_commands import _helper
 from securevfl.job import Job
 from securevfl.transport.peers import Peers
 
@@ -119,7 +119,7 @@ def test_a_row_order_of_another_file_is_refused(kits: Path, bank_csv: Path) -> N
 
 
 def testevents_for_people(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    from securevfl.cli.party_options import events
+    from securevfl.cli.event_output import events
     from securevfl.runtime import eventlog
 
     with events(True, tmp_path / "log"):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.cli.show import add_up, console, costs_table, sheet, sheet_width
+from securevfl.cli.show import console, costs_table, rounded_parts, sheet, sheet_width
 
 
 @pytest.fixture
@@ -47,6 +47,6 @@ def test_printed_parts_add_up_to_the_printed_total() -> None:
     rng = np.random.default_rng(0)
     for _ in range(100):
         parts = dict(zip("abcde", rng.exponential(size=5) * 10.0 ** rng.integers(-3, 3), strict=True))
-        shown = [float(text) for text in add_up(parts, 2).values()]
+        shown = [float(text) for text in rounded_parts(parts, 2).values()]
         assert f"{sum(shown):.2f}" == f"{sum(parts.values()):.2f}"
         assert all(abs(text - value) <= 0.01 + 1e-9 for text, value in zip(shown, parts.values(), strict=True))

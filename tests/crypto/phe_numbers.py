@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from securevfl.base.extras import extra
+from securevfl.base.extras import import_extra
 from securevfl.crypto.paillier.paillier_keys import PublicKey, SecretKey
 from securevfl.errors import KeyMismatch
 
 
 def _phe() -> Any:
-    return extra("phe", "phe", "keys and ciphertexts of phe")
+    return import_extra("phe", "phe", "keys and ciphertexts of phe")
 
 
 def public_to_phe(public: PublicKey) -> Any:

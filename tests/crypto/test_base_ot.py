@@ -8,15 +8,15 @@ from nacl.bindings import (
 )
 
 from securevfl.crypto.transfers import base_transfers
-from securevfl.crypto.transfers.base_transfers import Offerer, choose
+from securevfl.crypto.transfers.base_transfers import BaseSender, receive_keys
 from securevfl.errors import CryptoError
 
 BITS = [bit == "1" for bit in "0110100110010110"]
 
 
 def test_each_choice_gives_its_key_and_no_other() -> None:
-    offerer = Offerer()
-    points, keys = choose(offerer.offer, BITS)
+    offerer = BaseSender()
+    points, keys = receive_keys(offerer.offer, BITS)
     pairs = offerer.pairs(points)
     for bit, key, pair in zip(BITS, keys, pairs, strict=True):
         assert key == pair[bit]
@@ -26,8 +26,8 @@ def test_each_choice_gives_its_key_and_no_other() -> None:
 
 def test_the_key_not_chosen_needs_the_scalar_of_the_offer() -> None:
     """What the offerer derives for the other message is the paper's a (B - m A), by plain group operations."""
-    offerer = Offerer()
-    points, _ = choose(offerer.offer, BITS)
+    offerer = BaseSender()
+    points, _ = receive_keys(offerer.offer, BITS)
     scalar = offerer._scalar
     assert crypto_scalarmult_ed25519_base_noclamp(scalar) == offerer.offer
     for start in range(0, len(points), 32):
@@ -40,9 +40,9 @@ def test_the_key_not_chosen_needs_the_scalar_of_the_offer() -> None:
 
 
 def test_nothing_serves_twice() -> None:
-    offerer = Offerer()
-    assert offerer.offer != Offerer().offer
-    assert choose(offerer.offer, BITS)[0] != choose(offerer.offer, BITS)[0]
+    offerer = BaseSender()
+    assert offerer.offer != BaseSender().offer
+    assert receive_keys(offerer.offer, BITS)[0] != receive_keys(offerer.offer, BITS)[0]
 
 
 P = 2**255 - 19
@@ -82,7 +82,7 @@ def packed(point: Place) -> bytes:
 
 # l times a point of the curve has small order; that of y = 6 has order 8, so its multiples are all there are.
 SMALL = [times(k, times(ORDER, place((6).to_bytes(32, "little")))) for k in range(8)]
-GROUP = place(Offerer().offer)
+GROUP = place(BaseSender().offer)
 OUTSIDE = {
     "not canonical": b"\xff" * 32,
     "neutral, not canonical": (P + 1).to_bytes(32, "little"),
@@ -117,15 +117,15 @@ def test_points_outside_the_group_are_refused(kind: str, library: str, request: 
     if library == "unchecked":
         request.getfixturevalue("unchecked_library")
     with pytest.raises(CryptoError, match="base transfers"):
-        choose(OUTSIDE[kind], BITS)
+        receive_keys(OUTSIDE[kind], BITS)
     if kind != "empty":
         with pytest.raises(CryptoError, match="base transfers"):
-            Offerer().pairs(OUTSIDE[kind])
+            BaseSender().pairs(OUTSIDE[kind])
 
 
 def choices_read(small: Place) -> list[bool]:
     """What an offerer reads of 16 choices whose offer has a part of small order: the points that have one too."""
-    points, _ = choose(packed(plus(GROUP, small)), BITS)
+    points, _ = receive_keys(packed(plus(GROUP, small)), BITS)
     return [times(ORDER, place(points[start : start + 32])) != (0, 1) for start in range(0, len(points), 32)]
 
 
@@ -137,4 +137,4 @@ def test_an_offer_of_small_order_reads_no_choice(unchecked_library: None, monkey
 
 
 def test_an_offerer_shows_nothing() -> None:
-    assert repr(Offerer()) == "<Offerer, secret>"
+    assert repr(BaseSender()) == "<Offerer, secret>"

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from securevfl.crypto import curve
 from securevfl.crypto.curve import Blinder, check_points, hash_to_group, sort_points
-from securevfl.crypto.identifiers import canonical_id, canonical_ids, id_keys, plain_ids
+from securevfl.crypto.identifiers import canonical_id, canonical_ids, canonical_ids_in_bulk, id_keys
 from securevfl.errors import CryptoError, IdError
 
 P = 2**255 - 19
@@ -339,7 +339,7 @@ def test_a_blinder_shows_nothing() -> None:
     ],
 )
 def test_plain_ids_are_the_canonical_ones(values: Any) -> None:
-    plain = plain_ids(values)
+    plain = canonical_ids_in_bulk(values)
     assert plain is not None
     assert plain.tolist() == canonical_ids(values)
     np.testing.assert_array_equal(id_keys(plain), id_keys(canonical_ids(values)))
@@ -368,12 +368,12 @@ def test_plain_ids_are_the_canonical_ones(values: Any) -> None:
     ],
 )
 def test_ids_that_are_not_plain_are_left_to_the_rule(values: Any) -> None:
-    assert plain_ids(values) is None
+    assert canonical_ids_in_bulk(values) is None
 
 
 @given(st.lists(st.text(min_size=1, max_size=20), min_size=1, max_size=30))
 def test_whatever_is_plain_is_canonical(texts: list[str]) -> None:
-    plain = plain_ids(texts)
+    plain = canonical_ids_in_bulk(texts)
     if plain is not None:
         assert plain.tolist() == canonical_ids(texts)
 

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from securevfl.crypto.kernel import blas_check
-from securevfl.crypto.kernel.ntt import Transform, multiplier
+from securevfl.crypto.kernel.ntt import Transform, multiplication_matrices
 from securevfl.crypto.kernel.residue_bytes import pack, packed_size, unpack
-from securevfl.crypto.kernel.residue_products import multiplied
+from securevfl.crypto.kernel.residue_products import multiply_residues
 from securevfl.crypto.kernel.residues import DEGREE, Primes
 from securevfl.crypto.kernel.ring_keys import keypair, second_polynomial
-from securevfl.crypto.kernel.ring_layout import RingLayout, choose
+from securevfl.crypto.kernel.ring_layout import RingLayout, choose_layout
 from securevfl.crypto.kernel.ring_sampling import NOISE_STD, errors, ternary, uniform
 from securevfl.crypto.kernel.shares import KernelShares, primes_for
 from securevfl.crypto.prg import Prg
@@ -115,7 +115,7 @@ def test_few_long_polynomials_have_the_values_that_many_have(primes):
 def test_products_point_by_point_are_those_of_all_points_at_once(primes, size):
     m, B, F = size
     left, right = drawn(primes, 1024, m, B), drawn(primes, 1024, B, F)
-    few = [multiplied(primes, left[:, :8], right[:, :8]), multiplied(primes, left, right)[:, :8]]
+    few = [multiply_residues(primes, left[:, :8], right[:, :8]), multiply_residues(primes, left, right)[:, :8]]
     assert same(primes, *few)
 
 
@@ -135,9 +135,9 @@ def test_products_of_extreme_residues_are_exact_over_any_number_of_terms(primes,
         right = np.broadcast_to(largest, (len(primes), 2, count, 3)).copy()
         right[..., 1] -= 1
         exact = np.einsum("pmab,pmbf->pmaf", left.astype(object).astype(int), right.astype(int))
-        found = multiplied(primes, left, right)
+        found = multiply_residues(primes, left, right)
         assert same(primes, found, exact)
-        assert same(primes, multiplied(primes, left, right.astype(np.float32)), exact)
+        assert same(primes, multiply_residues(primes, left, right.astype(np.float32)), exact)
         assert np.abs(found).max() <= max(primes.values) // 2 + 4
 
 
@@ -268,7 +268,7 @@ def test_wanted_coefficients_are_the_products(n, c, d, r, s):
 @pytest.mark.parametrize(("n", "c", "d"), [(256, 16, 15), (4096, 16, 100), (1, 1, 5000), (5000, 300, 1), (40, 3, 7)])
 def test_a_chosen_layout_fits(n, c, d):
     for uses in (1, 10):
-        layout = choose(n, c, d, uses)
+        layout = choose_layout(n, c, d, uses)
         assert layout.s * layout.columns <= layout.points == DEGREE // layout.r
         assert layout.r < 2 * c
 
@@ -278,7 +278,9 @@ def test_a_multiplier_multiplies_as_polynomials_do(r):
     primes = SETS[1]
     g, h = drawn(primes, DEGREE), ternary(Prg.fresh("test"), (DEGREE,))
     steps = Transform(primes, DEGREE // r)
-    values = multiplied(primes, multiplier(primes, g, r), steps.forward(h.reshape(-1, r))[..., None])
+    values = multiply_residues(
+        primes, multiplication_matrices(primes, g, r), steps.forward(h.reshape(-1, r))[..., None]
+    )
     found = steps.back(values)[..., 0].reshape(len(primes), DEGREE)
     whole = Transform(primes, DEGREE)
     exact = whole.back(primes.reduce(whole.forward(g[..., None]) * whole.forward(h[:, None])))[..., 0]
@@ -313,7 +315,7 @@ def test_each_l_has_its_primes():
 
 
 def test_this_blas_serves():
-    assert blas_check.blas_fault() == ""
+    assert blas_check.find_blas_problem() == ""
 
 
 def singles(left, right, out):
@@ -343,16 +345,16 @@ def strassen(left, right, out):
 @pytest.mark.parametrize("blas", [singles, emulated, strassen])
 def test_a_blas_that_is_not_exact_is_refused_with_what_to_do(blas, monkeypatch):
     monkeypatch.setattr(blas_check, "matmul", blas)
-    assert "exactly" in blas_check.blas_fault()
-    assert "install" in blas_check.blas_fault()
+    assert "exactly" in blas_check.find_blas_problem()
+    assert "install" in blas_check.find_blas_problem()
 
 
 def test_a_blas_that_skips_zeros_is_refused(monkeypatch):
     monkeypatch.setattr(blas_check, "matmul", skipping)
-    assert "zeros" in blas_check.blas_fault()
+    assert "zeros" in blas_check.find_blas_problem()
 
 
 def test_an_engine_is_not_made_on_such_a_machine(monkeypatch):
-    monkeypatch.setattr(blas_check, "fault", lambda: "the BLAS here is odd; install another")
+    monkeypatch.setattr(blas_check, "blas_problem", lambda: "the BLAS here is odd; install another")
     with pytest.raises(ConfigError, match="install another"):
         KernelShares(48)

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import tenseal.sealapi as seal
 
-from securevfl.crypto.kernel.ntt import multiplier, transform
+from securevfl.crypto.kernel.ntt import multiplication_matrices, transform
 from securevfl.crypto.kernel.residue_bytes import pack, packed_size, unpack
-from securevfl.crypto.kernel.residue_products import multiplied
+from securevfl.crypto.kernel.residue_products import multiply_residues
 from securevfl.crypto.kernel.residues import DEGREE
 from securevfl.crypto.kernel.ring_layout import RingLayout
 from securevfl.crypto.kernel.ring_sampling import NOISE_STD, uniform
-from securevfl.crypto.kernel.share_protocol import REPLY, SEALED
+from securevfl.crypto.kernel.share_protocol import QUERY_HEADER, REPLY_HEADER
 from securevfl.crypto.kernel.shares import SECONDS, KernelShares, ShareParameters
 from securevfl.crypto.lattice.seal_io import SealIO
 from securevfl.crypto.prg import Prg
@@ -82,12 +82,12 @@ def words(bits, *shape):
 
 def query(parameters, sealed):
     """The ciphertexts (blocks, 2, P, N) of a query of as many outputs as its layout has, as coefficients in x."""
-    _, _, n, c, r, s = SEALED.unpack_from(sealed)
+    _, _, n, c, r, s = QUERY_HEADER.unpack_from(sealed)
     layout, primes = RingLayout(n, c, r, s), parameters.primes
     assert c == r
     shape = layout.points, r, layout.sample_blocks
-    first = unpack(primes, memoryview(sealed)[SEALED.size + 32 :], shape)
-    second = uniform(Prg(sealed[SEALED.size :][:32], SECONDS), primes, shape)
+    first = unpack(primes, memoryview(sealed)[QUERY_HEADER.size + 32 :], shape)
+    second = uniform(Prg(sealed[QUERY_HEADER.size :][:32], SECONDS), primes, shape)
     back = [transform(primes, layout.points).back(each) for each in (first, second)]
     return layout, np.stack(back).transpose(4, 0, 1, 2, 3).reshape(layout.sample_blocks, 2, len(primes), DEGREE)
 
@@ -112,8 +112,10 @@ def test_the_noise_of_a_query_is_that_of_seal(reference):
     holder = KernelShares(bits).keygen(coin())
     layout, (polynomials,) = query(reference.parameters, holder.encrypt(V := words(bits, 3, 1), columns=1))
     steps = transform(primes, DEGREE)
-    values = multiplied(
-        primes, multiplier(primes, holder._opener.secret, 1), steps.forward(polynomials[1][..., None])[..., None]
+    values = multiply_residues(
+        primes,
+        multiplication_matrices(primes, holder._opener.secret, 1),
+        steps.forward(polynomials[1][..., None])[..., None],
     )
     total = polynomials[0] + steps.back(values)[..., 0, 0]
     message = layout.messages(primes.scaled(V, bits), slice(0, 1))[:, :, 0, 0]
@@ -131,12 +133,12 @@ def test_seal_decrypts_answers_of_the_kernel_to_the_same_share(reference):
     W = np.random.default_rng(0).integers(-99, 99, (40, 7))
     sealed = holder.encrypt(words(bits, 40, 4), columns=7)
     reply, _ = evaluator.product(evaluator.prepare(W), sealed)
-    _, _, c, r, s, d = REPLY.unpack_from(reply)
+    _, _, c, r, s, d = REPLY_HEADER.unpack_from(reply)
     layout = RingLayout(s, c, r, s)
     assert c == r
     F = layout.column_blocks(d)
-    second = unpack(primes, memoryview(reply)[REPLY.size :], (layout.points, r, F))
-    first = unpack(primes, memoryview(reply)[REPLY.size + packed_size(primes, F * DEGREE) :], (d, c))
+    second = unpack(primes, memoryview(reply)[REPLY_HEADER.size :], (layout.points, r, F))
+    first = unpack(primes, memoryview(reply)[REPLY_HEADER.size + packed_size(primes, F * DEGREE) :], (d, c))
     decryptor, found = reference.decryptor(holder._opener.secret), np.empty((d, c), np.uint64)
     for block in range(F):
         polynomials = np.zeros((2, len(primes), layout.points, r))
@@ -160,7 +162,7 @@ def test_the_kernel_decrypts_what_seal_encrypts(reference):
     c0, c1 = reference.io.residues(cipher, (2, len(primes), DEGREE)).astype(float)
     holder = ternary_holder(reference, secret)
     second = transform(primes, DEGREE).forward(primes.reduce(c1.copy())[..., None])
-    head = REPLY.pack(b"SKR2", holder._key, 1, 1, 1, DEGREE)
+    head = REPLY_HEADER.pack(b"SKR2", holder._key, 1, 1, 1, DEGREE)
     reply = head + pack(primes, second) + pack(primes, primes.reduce(c0.copy())[..., None])
     assert (holder.open(reply)[:, 0] == m).all()
 
@@ -180,4 +182,4 @@ def ternary_holder(reference, secret):
 
 def test_headers_have_the_size_of_those_of_seal():
     """So that both engines' messages are told apart by their first four bytes alone."""
-    assert SEALED.size == REPLY.size == struct.calcsize("<4s16sIIII")
+    assert QUERY_HEADER.size == REPLY_HEADER.size == struct.calcsize("<4s16sIIII")

@@ -7,12 +7,12 @@ import pytest
 
 from securevfl.base.arrays import Floats
 from securevfl.crypto.kernel import gradient, row_plaintexts
-from securevfl.crypto.kernel.ciphertexts import Answering, Opener
+from securevfl.crypto.kernel.ciphertexts import KernelSecretKey, ProductHider
 from securevfl.crypto.kernel.gradient import KernelGradient, KernelGradientHolder
-from securevfl.crypto.kernel.opening_checks import LEAST
-from securevfl.crypto.kernel.ring_layout import choose
+from securevfl.crypto.kernel.opening_checks import MIN_CHECKS
+from securevfl.crypto.kernel.ring_layout import choose_layout
 from securevfl.crypto.kernel.shares import KernelShares
-from securevfl.crypto.scheme import Shape
+from securevfl.crypto.scheme import OpeningShape
 
 N, C, D = 120, 70, 8
 RNG = np.random.default_rng(5)
@@ -21,7 +21,7 @@ RNG = np.random.default_rng(5)
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A message of several pieces."""
-    monkeypatch.setattr(row_plaintexts, "PIECE", 2)
+    monkeypatch.setattr(row_plaintexts, "BLOCKS_PER_PIECE", 2)
 
 
 def gradient_messages() -> None:
@@ -32,7 +32,7 @@ def gradient_messages() -> None:
         evaluator = KernelGradient().evaluator(holder.public)
         assert len([piece for piece, _ in holder.encrypt_pieces(g, bound=1.0)]) > 1
         product = evaluator.transpose_product(evaluator.prepare(J), holder.encrypt(g, bound=1.0))
-        holder.open(evaluator.blind(product)[0], Shape(N, C, D))
+        holder.open(evaluator.blind(product)[0], OpeningShape(N, C, D))
 
 
 def share_messages() -> None:
@@ -52,15 +52,15 @@ MESSAGES = [gradient_messages, share_messages]
 @pytest.mark.parametrize("messages", MESSAGES)
 def test_no_second_polynomial_serves_twice(messages: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """Two ciphertexts c0 = m - a s with one a differ by their messages alone, and by errors of some bits."""
-    found, blocks, real = set[bytes](), [0], Opener.seal
+    found, blocks, real = set[bytes](), [0], KernelSecretKey.seal
 
-    def seal(self: Opener, layout: object, message: Floats, second: Floats, prg: object) -> bytes:
+    def seal(self: KernelSecretKey, layout: object, message: Floats, second: Floats, prg: object) -> bytes:
         for block in range(second.shape[3]):
             found.add(np.ascontiguousarray(second[:2, :8, :, block]).tobytes())
         blocks[0] += second.shape[3]
         return real(self, layout, message, second, prg)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Opener, "seal", seal)
+    monkeypatch.setattr(KernelSecretKey, "seal", seal)
     messages()
     assert blocks[0] > 8
     assert len(found) == blocks[0]
@@ -71,14 +71,14 @@ def test_no_value_of_an_answer_has_the_mask_of_another(
     messages: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of as many residues of 72 bits and more no two are equal, but once in 2^40."""
-    masks, real = list[Floats](), Answering._hidden
+    masks, real = list[Floats](), ProductHider._hidden
 
-    def hidden(self: Answering, *of: object) -> tuple[bytes, Floats]:
+    def hidden(self: ProductHider, *of: object) -> tuple[bytes, Floats]:
         answer, mask = real(self, *of)  # type: ignore[arg-type]
         masks.append(mask.reshape(len(mask), -1).T)
         return answer, mask
 
-    monkeypatch.setattr(Answering, "_hidden", hidden)
+    monkeypatch.setattr(ProductHider, "_hidden", hidden)
     messages()
     whole = np.concatenate(masks)
     assert len(whole) >= 2 * C * D
@@ -110,5 +110,5 @@ def test_no_value_of_an_opening_has_the_dither_of_another(monkeypatch: pytest.Mo
 
 def test_several_blocks_of_outputs_are_what_is_tried() -> None:
     """What blocks of outputs share shows where there are several, and so in the layouts of these sizes."""
-    assert choose(N, C, D).output_blocks > 1
-    assert choose(N, C, D + LEAST, 8, 1).output_blocks > 1
+    assert choose_layout(N, C, D).output_blocks > 1
+    assert choose_layout(N, C, D + MIN_CHECKS, 8, 1).output_blocks > 1

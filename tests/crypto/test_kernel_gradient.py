@@ -9,21 +9,21 @@ import numpy as np
 import pytest
 import tenseal.sealapi as seal
 
-from securevfl.base.chunked_matrix import Here, Sparse, Tall
+from securevfl.base.chunked_matrix import ChunkedMatrix, LocalPart, SparseRows
 from securevfl.crypto.kernel import gradient, row_plaintexts
 from securevfl.crypto.kernel.gradient import GradientParameters, KernelGradient
 from securevfl.crypto.kernel.ntt import transform
 from securevfl.crypto.kernel.residue_bytes import unpack
-from securevfl.crypto.kernel.residue_products import multiplied, summed
+from securevfl.crypto.kernel.residue_products import add_product, multiply_residues
 from securevfl.crypto.kernel.residues import DEGREE
-from securevfl.crypto.kernel.ring_layout import choose, named
+from securevfl.crypto.kernel.ring_layout import checked_layout, choose_layout
 from securevfl.crypto.kernel.ring_sampling import dither, uniform
 from securevfl.crypto.kernel.row_encoding import g_scale
-from securevfl.crypto.kernel.row_parameters import BLINDED, SEALED
-from securevfl.crypto.lattice.lattice_gradient import LatticeScheme
+from securevfl.crypto.kernel.row_parameters import BLINDED_HEADER, SEALED_HEADER
+from securevfl.crypto.lattice.lattice_gradient import LatticeGradient
 from securevfl.crypto.lattice.seal_io import SealIO
 from securevfl.crypto.prg import Prg
-from securevfl.crypto.scheme import Shape
+from securevfl.crypto.scheme import OpeningShape
 from securevfl.errors import ConfigError, CryptoError, KeyMismatch, RangeError, ShapeMismatch
 
 SCHEME, PARAMETERS = KernelGradient(), GradientParameters()
@@ -39,18 +39,18 @@ EVALUATOR = SCHEME.evaluator(HOLDER.public)
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_plaintexts, "PIECE", 2)
-    monkeypatch.setattr(row_plaintexts, "TILE", 1 << 14)
+    monkeypatch.setattr(row_plaintexts, "BLOCKS_PER_PIECE", 2)
+    monkeypatch.setattr(row_plaintexts, "TILE_COEFFICIENTS", 1 << 14)
 
 
 def through(matrix, g, pieces, *, room=1 << 30, encode=True, holder=HOLDER, evaluator=EVALUATOR):
-    prepared, product = evaluator.prepare(matrix, room=room), None
+    prepared, product = evaluator.prepare(matrix, max_bytes=room), None
     for piece in pieces:
         if encode:
             evaluator.encode(prepared, piece, product)
         product = evaluator.transpose_product(prepared, piece, product)
     blinded, mask = evaluator.blind(product)
-    return evaluator.unblind(holder.open(blinded, Shape(*g.shape, matrix.shape[1])), mask)
+    return evaluator.unblind(holder.open(blinded, OpeningShape(*g.shape, matrix.shape[1])), mask)
 
 
 def residual(c):
@@ -61,7 +61,7 @@ def residual(c):
 @pytest.mark.parametrize("edges", [None, (), (137, 138, 2999)], ids=["array", "one part", "four parts"])
 def test_pieces_and_parts_give_the_product(c, edges) -> None:
     g = residual(c)
-    matrix = J if edges is None else Tall([Here(a, J[a:b]) for a, b in pairwise([0, *edges, N])], D)
+    matrix = J if edges is None else ChunkedMatrix([LocalPart(a, J[a:b]) for a, b in pairwise([0, *edges, N])], D)
     pieces = [piece for piece, _ in HOLDER.encrypt_pieces(g, bound=1.0)]
     assert len(pieces) > 1
     assert np.abs(through(matrix, g, pieces) - J.T @ g).max() < 5e-3
@@ -72,7 +72,7 @@ def test_pieces_and_parts_give_the_product(c, edges) -> None:
 def test_it_is_no_less_precise_than_seal() -> None:
     """About half the deviation, of 192 errors each: they would change places by ten standard errors."""
     g, errors = residual(8), []
-    for scheme in (SCHEME, LatticeScheme()):
+    for scheme in (SCHEME, LatticeGradient()):
         holder = scheme.keygen(columns=D)
         sealed = [holder.encrypt(g, bound=1.0)]
         found = through(J, g, sealed, holder=holder, evaluator=scheme.evaluator(holder.public))
@@ -81,14 +81,14 @@ def test_it_is_no_less_precise_than_seal() -> None:
 
 
 def test_plaintexts_are_kept_as_far_as_there_is_room() -> None:
-    matrix, g = Tall.here(J), residual(2)
+    matrix, g = ChunkedMatrix.local(J), residual(2)
     room = J.nbytes + 3_000_000
-    prepared, sealed = EVALUATOR.prepare(matrix, room=room), HOLDER.encrypt(g, bound=1.0)
+    prepared, sealed = EVALUATOR.prepare(matrix, max_bytes=room), HOLDER.encrypt(g, bound=1.0)
     EVALUATOR.encode(prepared, sealed)
     assert J.nbytes < prepared.nbytes <= room
 
 
-class Bands(Sparse):
+class Bands(SparseRows):
     """Rows of which everyone knows that every five hundred have entries in thirty columns alone."""
 
     shape = (N, 180)
@@ -113,10 +113,10 @@ def test_known_zeros_are_not_multiplied(monkeypatch) -> None:
 
     def counting(primes, total, terms, left, right):
         counts[-1] += right.size
-        return summed(primes, total, terms, left, right)
+        return add_product(primes, total, terms, left, right)
 
-    monkeypatch.setattr(gradient, "summed", counting)
-    for matrix in (Tall.here(bands), bands.dense):
+    monkeypatch.setattr(gradient, "add_product", counting)
+    for matrix in (ChunkedMatrix.local(bands), bands.dense):
         counts.append(0)
         sealed = [piece for piece, _ in holder.encrypt_pieces(g, bound=1.0)]
         found = through(matrix, g, sealed, encode=False, holder=holder, evaluator=evaluator)
@@ -139,7 +139,7 @@ def test_sums_stay_exact_however_many_are_added() -> None:
     for stretch in (100, 27, 1, 126, 128, 300, 3):
         one = np.broadcast_to(largest, (len(PRIMES), 1, 2, stretch)).astype(np.float32)
         other = np.broadcast_to(largest, (len(PRIMES), 1, stretch, 2)).astype(np.float32)
-        total, terms = summed(PRIMES, total, terms, one, other)
+        total, terms = add_product(PRIMES, total, terms, one, other)
         count += stretch
         assert np.abs(total).max() < 2**53
     for row, p in zip(total, PRIMES.values, strict=True):
@@ -172,15 +172,15 @@ def test_messages_that_are_not_what_they_should_be_are_refused() -> None:
     g = residual(2)
     prepared, sealed = EVALUATOR.prepare(J), HOLDER.encrypt(g, bound=1.0)
     blinded, mask = EVALUATOR.blind(EVALUATOR.transpose_product(prepared, sealed))
-    shape = Shape(N, 2, D)
-    for wrong in (sealed[:-1], sealed + b"\0", sealed[: SEALED.size], b"SLG3" + sealed[4:], sealed[:40]):
+    shape = OpeningShape(N, 2, D)
+    for wrong in (sealed[:-1], sealed + b"\0", sealed[: SEALED_HEADER.size], b"SLG3" + sealed[4:], sealed[:40]):
         with pytest.raises(CryptoError):
             EVALUATOR.transpose_product(prepared, wrong)
-    for wrong in (blinded[:-1], blinded + b"\0", blinded[: BLINDED.size], blinded[:-3] + b"\xff" * 3):
+    for wrong in (blinded[:-1], blinded + b"\0", blinded[: BLINDED_HEADER.size], blinded[:-3] + b"\xff" * 3):
         with pytest.raises(CryptoError):
             HOLDER.open(wrong, shape)
     with pytest.raises(ShapeMismatch):
-        HOLDER.open(blinded, Shape(N, 2, D - 1))
+        HOLDER.open(blinded, OpeningShape(N, 2, D - 1))
     other = SCHEME.keygen()
     with pytest.raises(KeyMismatch):
         other.open(blinded, shape)
@@ -191,7 +191,9 @@ def test_messages_that_are_not_what_they_should_be_are_refused() -> None:
     for n, c, r, s in ((N, 2, 3, 1), (N, 2, 128, 1), (N, 2, 2, 0), (N, 2, 2, N + 1)):
         key = sealed[4:20]
         with pytest.raises(CryptoError):
-            EVALUATOR.transpose_product(prepared, SEALED.pack(b"SGG2", key, n, c, r, s, 1.0) + sealed[SEALED.size :])
+            EVALUATOR.transpose_product(
+                prepared, SEALED_HEADER.pack(b"SGG2", key, n, c, r, s, 1.0) + sealed[SEALED_HEADER.size :]
+            )
     for public in (HOLDER.public[:-1], b"SLK3" + HOLDER.public[4:], b""):
         with pytest.raises(CryptoError):
             SCHEME.evaluator(public)
@@ -216,7 +218,7 @@ def test_a_key_goes_with_its_holder_and_evaluator() -> None:
 
 
 def test_layouts_count_openings() -> None:
-    once, often = choose(4096, 1, 100, 8), choose(4096, 1, 100, 8, 20)
+    once, often = choose_layout(4096, 1, 100, 8), choose_layout(4096, 1, 100, 8, 20)
     assert often.column_blocks(100) < once.column_blocks(100)
 
 
@@ -267,10 +269,10 @@ def test_seal_decrypts_what_the_kernel_encrypts_and_multiplies(c) -> None:
     holder = SCHEME.keygen(columns=7)
     evaluator, secret = SCHEME.evaluator(holder.public), holder._opener.secret
     sealed = holder.encrypt(g, bound=1.0)
-    *_, r, s, _ = SEALED.unpack_from(sealed)
-    layout = named("", 40, c, r, s)
+    *_, r, s, _ = SEALED_HEADER.unpack_from(sealed)
+    layout = checked_layout("", 40, c, r, s)
     assert (r, layout.sample_blocks) == (c, 1)
-    seed, body = sealed[SEALED.size :][:32], memoryview(sealed)[SEALED.size + 32 :]
+    seed, body = sealed[SEALED_HEADER.size :][:32], memoryview(sealed)[SEALED_HEADER.size + 32 :]
     first = unpack(PRIMES, body, (layout.points, c, 1))[..., 0]
     second = uniform(Prg(seed, gradient.SECONDS), PRIMES, (layout.points, r, 1))[..., 0]
     found = Reference().decrypted(secret, *(coefficients(layout, values) for values in (first, second)))
@@ -293,7 +295,7 @@ def test_seal_decrypts_what_the_kernel_encrypts_and_multiplies(c) -> None:
         *(coefficients(layout, np.ascontiguousarray(values[:, :, part])) for part in (slice(0, c), slice(c, None))),
     )
     own = holder._opener._by_secret(r)
-    plain = values[:, :, :c, None] + multiplied(PRIMES, own, values[:, :, c:, None])
+    plain = values[:, :, :c, None] + multiply_residues(PRIMES, own, values[:, :, c:, None])
     exact = coefficients(layout, PRIMES.reduce(np.ascontiguousarray(plain[..., 0])))
     assert (np.mod(exact, column).astype(np.int64) == found).all()
     wanted = (layout.wanted[:7, None] * r + np.arange(c)).ravel()

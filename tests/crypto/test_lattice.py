@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securevfl.crypto.kernel.row_parameters import BLINDED, OPENED, SEALED
-from securevfl.crypto.kernel.row_products import Mask
-from securevfl.crypto.lattice.lattice_gradient import PROFILE, LatticeScheme, Parameters
-from securevfl.crypto.scheme import Shape
+from securevfl.crypto.kernel.row_parameters import BLINDED_HEADER, OPENED_HEADER, SEALED_HEADER
+from securevfl.crypto.kernel.row_products import RowMask
+from securevfl.crypto.lattice.lattice_gradient import LATTICE_PROFILE, LatticeGradient, LatticeGradientParameters
+from securevfl.crypto.scheme import OpeningShape
 from securevfl.errors import ConfigError, CryptoError, KeyMismatch, RangeError
 
-SCHEME = LatticeScheme()
+SCHEME = LatticeGradient()
 HOLDER = SCHEME.keygen()
 EVALUATOR = SCHEME.evaluator(HOLDER.public)
 
@@ -45,7 +45,7 @@ def run(holder, evaluator, J, g, bound):
     """J^T g through the engine, and f of the layout it took."""
     product = evaluator.transpose_product(evaluator.prepare(J), holder.encrypt(g, bound=bound))
     blinded, mask = evaluator.blind(product)
-    result = evaluator.unblind(holder.open(blinded, Shape(*g.shape, J.shape[1])), mask)
+    result = evaluator.unblind(holder.open(blinded, OpeningShape(*g.shape, J.shape[1])), mask)
     return result, product.scale.layout.columns
 
 
@@ -115,7 +115,7 @@ def test_holder_tunes_its_layout_to_the_width_it_opened(scheme):
         sealed = holder.encrypt(g, bound=1.0)
         sizes.append(len(sealed))
         blinded, mask = evaluator.blind(evaluator.transpose_product(prepared, sealed))
-        opened = holder.open(blinded, Shape(256, 1, 400))
+        opened = holder.open(blinded, OpeningShape(256, 1, 400))
         off = evaluator.unblind(opened, mask) - J.T @ g  # of a standard deviation of 2.6e-4; the bounds are 6 of theirs
         assert np.sqrt(np.mean(off**2)) < 3.2e-4
         assert np.abs(off).max() < 1.6e-3
@@ -130,13 +130,15 @@ def test_prepared_outlives_the_key(scheme, evaluator):
         holder = scheme.keygen()
         fresh = scheme.evaluator(holder.public)
         blinded, mask = fresh.blind(fresh.transpose_product(prepared, holder.encrypt(g, bound=1.0)))
-        opened = holder.open(blinded, Shape(30, 1, 4))
+        opened = holder.open(blinded, OpeningShape(30, 1, 4))
         assert np.abs(fresh.unblind(opened, mask) - J.T @ g).max() < 1e-4
 
 
 def test_scale_of_g_depends_on_public_numbers_alone(scheme, holder):
     rng = np.random.default_rng(4)
-    headers = {holder.encrypt(g, bound=2.0)[: SEALED.size] for g in (np.zeros((50, 1)), rng.uniform(-2, 2, (50, 1)))}
+    headers = {
+        holder.encrypt(g, bound=2.0)[: SEALED_HEADER.size] for g in (np.zeros((50, 1)), rng.uniform(-2, 2, (50, 1)))
+    }
     assert len(headers) == 1
 
 
@@ -184,8 +186,8 @@ def test_wrong_key_is_named(scheme, holder, evaluator):
         evaluator.transpose_product(prepared, other.encrypt(g, bound=1.0))
     blinded, mask = evaluator.blind(evaluator.transpose_product(prepared, holder.encrypt(g, bound=1.0)))
     with pytest.raises(KeyMismatch):
-        other.open(blinded, Shape(4, 1, 2))
-    opened = holder.open(blinded, Shape(4, 1, 2))
+        other.open(blinded, OpeningShape(4, 1, 2))
+    opened = holder.open(blinded, OpeningShape(4, 1, 2))
     with pytest.raises(KeyMismatch):
         scheme.evaluator(other.public).unblind(opened, mask)
 
@@ -196,18 +198,18 @@ def test_other_batch_and_mask_used_twice(holder, evaluator):
         evaluator.transpose_product(prepared, holder.encrypt(np.ones((5, 1)), bound=1.0))
     product = evaluator.transpose_product(prepared, holder.encrypt(np.ones((4, 1)), bound=1.0))
     (first, mask), (second, other) = evaluator.blind(product), evaluator.blind(product)
-    opened = holder.open(first, Shape(4, 1, 2))
+    opened = holder.open(first, OpeningShape(4, 1, 2))
     assert np.abs(evaluator.unblind(opened, mask) - 4).max() < 1e-4
     with pytest.raises(CryptoError, match="used"):
         evaluator.unblind(opened, mask)
-    assert np.abs(evaluator.unblind(holder.open(second, Shape(4, 1, 2)), other) - 4).max() < 1e-4
+    assert np.abs(evaluator.unblind(holder.open(second, OpeningShape(4, 1, 2)), other) - 4).max() < 1e-4
 
 
 def test_impossible_width_and_weak_ring():
     with pytest.raises(ConfigError):
-        LatticeScheme(columns=0)
+        LatticeGradient(columns=0)
     with pytest.raises(ConfigError):
-        Parameters(dataclasses.replace(PROFILE, bits=(47, 47, 16)))
+        LatticeGradientParameters(dataclasses.replace(LATTICE_PROFILE, bits=(47, 47, 16)))
 
 
 def test_strength_names_ring_level_and_assumption(scheme):
@@ -258,17 +260,17 @@ def test_altered_messages_raise_and_nothing_crashes(scheme, holder, evaluator):
     prepared = evaluator.prepare(rng.normal(size=(40, 3)))
     sealed = holder.encrypt(rng.uniform(-1, 1, (40, 1)), bound=1.0)
     blinded, mask = evaluator.blind(evaluator.transpose_product(prepared, sealed))
-    shape = Shape(40, 1, 3)
+    shape = OpeningShape(40, 1, 3)
     opened = holder.open(blinded, shape)
 
     def unblind(message):
-        evaluator.unblind(message, Mask(mask.scale, mask.masks))
+        evaluator.unblind(message, RowMask(mask.scale, mask.masks))
 
     targets = [
         (scheme.evaluator, holder.public, 4, 200),
-        (lambda m: evaluator.transpose_product(prepared, m), sealed, SEALED.size, 500),
-        (lambda m: holder.open(m, shape), blinded, BLINDED.size, 500),
-        (unblind, opened, OPENED.size, 300),
+        (lambda m: evaluator.transpose_product(prepared, m), sealed, SEALED_HEADER.size, 500),
+        (lambda m: holder.open(m, shape), blinded, BLINDED_HEADER.size, 500),
+        (unblind, opened, OPENED_HEADER.size, 300),
     ]
     refused = 0
     for call, message, header, count in targets:
@@ -296,7 +298,7 @@ def test_memory_and_descriptors_stay_flat():
     def rounds(count):
         for _ in range(count):
             blinded, mask = evaluator.blind(evaluator.transpose_product(prepared, holder.encrypt(g, bound=1.0)))
-            evaluator.unblind(holder.open(blinded, Shape(128, 1, 20)), mask)
+            evaluator.unblind(holder.open(blinded, OpeningShape(128, 1, 20)), mask)
 
     def grown(count):
         memory = resident()

@@ -11,31 +11,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from securevfl.crypto.kernel.ring_layout import RingLayout
-from securevfl.crypto.lattice.lattice_gradient import Parameters, dither
-from securevfl.crypto.lattice.polynomial_ring import Ring, RingKey, uniform
+from securevfl.crypto.lattice.lattice_gradient import LatticeGradientParameters, dither
+from securevfl.crypto.lattice.polynomial_ring import SealRing, SealSecretKey, uniform
 from securevfl.crypto.prg import Prg, random_words
 from securevfl.errors import ConfigError
 
-RING = Ring((46, 46, 17), 40)
+RING = SealRing((46, 46, 17), 40)
 WHOLE = RingLayout(1, 1, 1, 1)  # every coefficient is a column's
 
 
 @pytest.mark.parametrize("sizes", [(46, 46, 18), (55, 38, 17), (60, 50)])
 def test_parameters_below_128_bits_are_refused(sizes):
     with pytest.raises(ConfigError):
-        Ring(sizes, 40)
+        SealRing(sizes, 40)
 
 
 def test_a_plaintext_modulus_that_seal_does_not_take_is_refused():
     with pytest.raises(ConfigError, match="SEAL refuses"):
-        Ring((46, 46, 17), 60)
+        SealRing((46, 46, 17), 60)
 
 
 def answered(product, columns=4096):
     """What a fresh key decrypts of `product(up)`, made of a given message, through an answer under a mask of zeros."""
     second = RING.second(Prg(os.urandom(32), "a"))
     secret, first = RING.keypair(second)
-    key, encryptor = RingKey(RING, secret), RING.encryptor(first, second)
+    key, encryptor = SealSecretKey(RING, secret), RING.encryptor(first, second)
     mask = np.zeros((2, columns, 1), np.uint64)
     reply = RING.answer(WHOLE, product(key), RING.zero(encryptor), mask)
     return key.reveal(WHOLE, (columns, 1), memoryview(reply))[:, 0]
@@ -61,7 +61,7 @@ def test_an_encryption_of_zero_alone_opens_to_zero():
 def test_outputs_lie_side_by_side_and_those_that_are_not_there_are_not_sent():
     layout, message = RingLayout(1, 3, 4, 1), np.arange(1024 * 3, dtype=np.uint64).reshape(1024, 3)
     secret, _ = RING.keypair(RING.second(Prg(os.urandom(32), "a")))
-    key = RingKey(RING, secret)
+    key = SealSecretKey(RING, secret)
     sealed = key.seal(layout, message)
     assert len(sealed) == RING.sealed_size(layout, 3) < RING.sealed_size(layout, 4)
     cipher = RING.unsealed(layout, 3, sealed)
@@ -107,7 +107,7 @@ def test_more_openings_make_for_fewer_replies(n, d):
     def ciphertexts(layout, openings):
         return layout.sample_blocks + openings * layout.column_blocks(d)
 
-    parameters = Parameters()
+    parameters = LatticeGradientParameters()
     once, often = parameters.choose(n, 1, d, 1), parameters.choose(n, 1, d, 10)
     assert often.column_blocks(d) < once.column_blocks(d)
     assert ciphertexts(often, 10) < 0.95 * ciphertexts(once, 10)

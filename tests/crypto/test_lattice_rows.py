@@ -6,16 +6,16 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from securevfl.base.chunked_matrix import Here, Sparse, Tall
+from securevfl.base.chunked_matrix import ChunkedMatrix, LocalPart, SparseRows
 from securevfl.crypto.kernel import row_plaintexts
-from securevfl.crypto.kernel.row_parameters import SEALED
-from securevfl.crypto.kernel.row_plaintexts import kept_bytes
-from securevfl.crypto.lattice.lattice_gradient import LatticeScheme, Parameters, Sums
-from securevfl.crypto.lattice.polynomial_ring import Ring
-from securevfl.crypto.scheme import Shape
+from securevfl.crypto.kernel.row_parameters import SEALED_HEADER
+from securevfl.crypto.kernel.row_plaintexts import cached_bytes
+from securevfl.crypto.lattice.lattice_gradient import CiphertextSums, LatticeGradient, LatticeGradientParameters
+from securevfl.crypto.lattice.polynomial_ring import SealRing
+from securevfl.crypto.scheme import OpeningShape
 from securevfl.errors import CryptoError, RangeError
 
-SCHEME = LatticeScheme()
+SCHEME = LatticeGradient()
 HOLDER = SCHEME.keygen(columns=20)
 EVALUATOR = SCHEME.evaluator(HOLDER.public)
 N, D = 5000, 20
@@ -25,8 +25,8 @@ J[:, 3] = 0
 J[1000:3000, 4] = 0
 
 
-def parts(*edges: int) -> Tall:
-    return Tall([Here(start, J[start:stop]) for start, stop in pairwise([0, *edges, N])], D)
+def parts(*edges: int) -> ChunkedMatrix:
+    return ChunkedMatrix([LocalPart(start, J[start:stop]) for start, stop in pairwise([0, *edges, N])], D)
 
 
 def through(prepared: object, pieces: list[bytes], *, encode: bool = True) -> np.ndarray:
@@ -37,13 +37,13 @@ def through(prepared: object, pieces: list[bytes], *, encode: bool = True) -> np
             EVALUATOR.encode(prepared, piece, product)
         product = EVALUATOR.transpose_product(prepared, piece, product)
     blinded, mask = EVALUATOR.blind(product)
-    return EVALUATOR.unblind(HOLDER.open(blinded, Shape(*G.shape, D)), mask)
+    return EVALUATOR.unblind(HOLDER.open(blinded, OpeningShape(*G.shape, D)), mask)
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_plaintexts, "PIECE", 2)
-    monkeypatch.setattr(row_plaintexts, "TILE", 1 << 15)
+    monkeypatch.setattr(row_plaintexts, "BLOCKS_PER_PIECE", 2)
+    monkeypatch.setattr(row_plaintexts, "TILE_COEFFICIENTS", 1 << 15)
 
 
 def pieces() -> list[bytes]:
@@ -54,7 +54,7 @@ def pieces() -> list[bytes]:
 
 @pytest.mark.parametrize("encode", [True, False])
 @pytest.mark.parametrize("matrix", [J, parts(), parts(1, 2500), parts(137, 138, 4999)], ids=["array", "1", "3", "4"])
-def test_pieces_and_parts_give_the_product(matrix: np.ndarray | Tall, encode: bool) -> None:
+def test_pieces_and_parts_give_the_product(matrix: np.ndarray | ChunkedMatrix, encode: bool) -> None:
     sent = pieces()
     assert len(sent) > 2
     prepared = EVALUATOR.prepare(matrix)
@@ -69,11 +69,11 @@ def test_one_message_is_one_piece() -> None:
 @pytest.mark.parametrize("room", [0, 2_000_000])
 def test_plaintexts_are_kept_as_far_as_there_is_room(room: int) -> None:
     matrix = parts()
-    prepared = EVALUATOR.prepare(matrix, room=room + J.nbytes)
+    prepared = EVALUATOR.prepare(matrix, max_bytes=room + J.nbytes)
     sent = pieces()
     for _ in range(2):
         assert np.abs(through(prepared, sent) - J.T @ G).max() < 2e-2
-        kept = kept_bytes(matrix.parts[0].stretch)  # type: ignore[attr-defined]
+        kept = cached_bytes(matrix.parts[0].chunk)  # type: ignore[attr-defined]
         assert room / 2 <= kept <= room
         assert prepared.nbytes == kept + J.nbytes
 
@@ -97,20 +97,20 @@ def test_pieces_of_different_residuals_do_not_mix() -> None:
     with pytest.raises(CryptoError, match="different headers"):
         EVALUATOR.transpose_product(prepared, other, product)
     with pytest.raises(CryptoError):
-        EVALUATOR.transpose_product(prepared, sent[1][: SEALED.size + 100], product)
+        EVALUATOR.transpose_product(prepared, sent[1][: SEALED_HEADER.size + 100], product)
 
 
 def test_values_that_are_not_finite_are_found_in_every_part() -> None:
     wrong = J.copy()
     wrong[-1, 2] = np.nan
     with pytest.raises(RangeError, match="not finite"):
-        EVALUATOR.prepare(Tall([Here(0, wrong[:10]), Here(10, wrong[10:])], D))
+        EVALUATOR.prepare(ChunkedMatrix([LocalPart(0, wrong[:10]), LocalPart(10, wrong[10:])], D))
 
 
 def test_sums_and_parameters_travel_between_processes() -> None:
     prepared = EVALUATOR.prepare(J)
     product = EVALUATOR.transpose_product(prepared, HOLDER.encrypt(G, bound=1.0))
-    parameters = Parameters()
+    parameters = LatticeGradientParameters()
     there = pickle.loads(pickle.dumps(product.sums()))
     ring = parameters.ring
     for row, came in zip(product.sums().reduced(), there.reduced(), strict=True):
@@ -126,7 +126,7 @@ WIDE_HOLDER = SCHEME.keygen(columns=WIDE)
 WIDE_EVALUATOR = SCHEME.evaluator(WIDE_HOLDER.public)
 
 
-class Bands(Sparse):
+class Bands(SparseRows):
     """Rows from `start` on, of which it is known that every thousand has entries in seventy columns alone."""
 
     def __init__(self, start: int, stop: int) -> None:
@@ -153,34 +153,37 @@ class Bands(Sparse):
 def test_known_zeros_are_not_multiplied_and_change_nothing(
     edges: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encoded, encode = [], Ring.plaintext
-    monkeypatch.setattr(Ring, "plaintext", lambda *given: encoded.append(1) or encode(*given))
+    encoded, encode = [], SealRing.plaintext
+    monkeypatch.setattr(SealRing, "plaintext", lambda *given: encoded.append(1) or encode(*given))
     bands = [Bands(start, stop) for start, stop in pairwise([0, *edges, ROWS])]
     dense, g = np.vstack([band.dense for band in bands]), G[:ROWS]
-    matrix = Tall([Here(band.start, band) for band in bands], WIDE)
+    matrix = ChunkedMatrix([LocalPart(band.start, band) for band in bands], WIDE)
     np.testing.assert_allclose(matrix.T @ g, dense.T @ g, atol=1e-12)
     sent = [piece for piece, _ in WIDE_HOLDER.encrypt_pieces(g, bound=1.0)]
     assert len(sent) > 2
     made = []
     for J_or_bands in (matrix, dense):
         encoded.clear()
-        product, prepared = None, WIDE_EVALUATOR.prepare(J_or_bands, room=0)
+        product, prepared = None, WIDE_EVALUATOR.prepare(J_or_bands, max_bytes=0)
         for piece in sent:
             product = WIDE_EVALUATOR.transpose_product(prepared, piece, product)
         blinded, mask = WIDE_EVALUATOR.blind(product)
-        found = WIDE_EVALUATOR.unblind(WIDE_HOLDER.open(blinded, Shape(ROWS, 1, WIDE)), mask)
+        found = WIDE_EVALUATOR.unblind(WIDE_HOLDER.open(blinded, OpeningShape(ROWS, 1, WIDE)), mask)
         np.testing.assert_allclose(found, dense.T @ g, atol=5e-3)
         made.append(sum(encoded))
     assert made[0] < 0.7 * made[1]
 
 
 def test_sums_with_gaps_travel_and_add_up() -> None:
-    parameters, (piece, *_) = Parameters(), (piece for piece, _ in WIDE_HOLDER.encrypt_pieces(G[:900], bound=1.0))
-    prepared = WIDE_EVALUATOR.prepare(BROAD[:900], room=0)
+    parameters, (piece, *_) = (
+        LatticeGradientParameters(),
+        (piece for piece, _ in WIDE_HOLDER.encrypt_pieces(G[:900], bound=1.0)),
+    )
+    prepared = WIDE_EVALUATOR.prepare(BROAD[:900], max_bytes=0)
     (row,) = WIDE_EVALUATOR.transpose_product(prepared, piece)._coming[0].result().reduced()
     assert len(row) > 2
-    one = pickle.loads(pickle.dumps(Sums(parameters, [{k: term for k, term in row.items() if k}])))
+    one = pickle.loads(pickle.dumps(CiphertextSums(parameters, [{k: term for k, term in row.items() if k}])))
     assert 0 not in one.reduced()[0]
-    one.add(Sums(parameters, [{0: row[0]}]))
+    one.add(CiphertextSums(parameters, [{0: row[0]}]))
     assert one.reduced()[0][0] is row[0]
     assert set(one.reduced()[0]) == set(row)

@@ -11,22 +11,28 @@ import numpy as np
 import pytest
 import tenseal.sealapi as seal
 
-from securevfl.crypto.kernel.opening_checks import MOST
-from securevfl.crypto.kernel.ring_layout import named
-from securevfl.crypto.kernel.row_parameters import BLINDED, FISHER, OPENED, OPENINGS, SEALED
-from securevfl.crypto.kernel.row_plaintexts import SLOT
+from securevfl.crypto.kernel.opening_checks import MAX_CHECKS
+from securevfl.crypto.kernel.ring_layout import checked_layout
+from securevfl.crypto.kernel.row_parameters import (
+    BLINDED_HEADER,
+    FISHER_FACTOR,
+    MAX_RUN_OPENINGS,
+    OPENED_HEADER,
+    SEALED_HEADER,
+)
+from securevfl.crypto.kernel.row_plaintexts import PLAINTEXT_CACHE_KEY
 from securevfl.crypto.lattice import residue_bytes, seal_io
 from securevfl.crypto.lattice.lattice_gradient import (
-    PROFILE,
+    LATTICE_PROFILE,
     LatticeEvaluator,
+    LatticeGradient,
+    LatticeGradientParameters,
     LatticeHolder,
-    LatticeScheme,
-    Parameters,
 )
 from securevfl.crypto.prg import random_words
-from securevfl.crypto.scheme import Shape
+from securevfl.crypto.scheme import OpeningShape
 
-PARAMETERS = Parameters()
+PARAMETERS = LatticeGradientParameters()
 
 
 @pytest.fixture
@@ -54,7 +60,7 @@ def transformed(ring, rows, ntt):
 
 def reply(parameters, blinded, count):
     """c1 and the wanted coefficients of c0 of the only ciphertext in a reply."""
-    primes, view = parameters.ring.primes, memoryview(blinded)[BLINDED.size :]
+    primes, view = parameters.ring.primes, memoryview(blinded)[BLINDED_HEADER.size :]
     size = residue_bytes.packed_size(primes, 4096)
     return residue_bytes.unpack(view, primes, 4096), residue_bytes.unpack(view[size:], primes, count)
 
@@ -112,8 +118,8 @@ def quotient(parameters, evaluator_type):
     sealed = holder.encrypt(np.full((16, 1), 0.5), bound=1.0)
     prepared = evaluator.prepare(J)
     blinded, _ = evaluator.blind(evaluator.transpose_product(prepared, sealed))
-    layout = named("", *SEALED.unpack_from(sealed)[2:-1])
-    own = ring.unsealed(layout, 1, sealed[SEALED.size :])
+    layout = checked_layout("", *SEALED_HEADER.unpack_from(sealed)[2:-1])
+    own = ring.unsealed(layout, 1, sealed[SEALED_HEADER.size :])
     c1 = ring.io.residues(own, ring.shape)[1][0]
     second = reply(parameters, blinded, 4)[0].copy()
     if evaluator_type is NoZero:
@@ -123,7 +129,7 @@ def quotient(parameters, evaluator_type):
     rows = np.zeros(ring.shape[1:], np.uint64)
     rows[0] = np.array(ratio, np.uint64)
     got = small(transformed(ring, rows, False)[0], p)
-    ((plain, _),) = prepared.J.parts[0].stretch.kept[SLOT].groups[0][0]
+    ((plain, _),) = prepared.J.parts[0].chunk.cache[PLAINTEXT_CACHE_KEY].groups[0][0]
     truth = small(transformed(ring, ring.io.plain_residues(plain, (len(ring.primes), 4096)), False)[0], p)
     return got, truth
 
@@ -202,12 +208,12 @@ def test_cross_terms_never_leave(parameters):
         evaluator.prepare(np.ones((9, 5))), holder.encrypt(np.ones((9, 1)), bound=1.0)
     )
     blinded, _ = evaluator.blind(product)
-    primes, width = parameters.ring.primes, 5 + MOST
+    primes, width = parameters.ring.primes, 5 + MAX_CHECKS
     assert product.scale.width == width
-    assert len(blinded) == BLINDED.size + residue_bytes.packed_size(primes, 4096) + residue_bytes.packed_size(
+    assert len(blinded) == BLINDED_HEADER.size + residue_bytes.packed_size(primes, 4096) + residue_bytes.packed_size(
         primes, width
     )
-    assert len(holder.open(blinded, Shape(9, 1, 5))) == OPENED.size + 4 * width
+    assert len(holder.open(blinded, OpeningShape(9, 1, 5))) == OPENED_HEADER.size + 4 * width
 
 
 class NoDither(LatticeHolder):
@@ -253,7 +259,7 @@ def signs_of_noise(holder_type, columns=2048):
 
 def opened_values(holder, blinded, columns):
     """What the evaluator gets of a product of one row, checks included."""
-    return np.frombuffer(holder.open(blinded, Shape(1, 1, columns)), "<i4", offset=OPENED.size)
+    return np.frombuffer(holder.open(blinded, OpeningShape(1, 1, columns)), "<i4", offset=OPENED_HEADER.size)
 
 
 def test_openings_tell_nothing_of_the_noise_unless_the_dither_is_missing():
@@ -310,8 +316,8 @@ def test_the_distance_of_a_moved_dither_is_within_the_bound():
         dither = np.convolve(np.convolve(one, one), one)
         for e in (1, 2, 5, size // 64, size // 4, size):
             there, here = np.r_[np.zeros(e), dither], np.r_[dither, np.zeros(e)]
-            assert 1 - np.sqrt(there * here).sum() <= FISHER * (e / size) ** 2
-            assert np.abs(there - here).sum() / 2 <= math.sqrt(2 * FISHER) * e / size
+            assert 1 - np.sqrt(there * here).sum() <= FISHER_FACTOR * (e / size) ** 2
+            assert np.abs(there - here).sum() / 2 <= math.sqrt(2 * FISHER_FACTOR) * e / size
 
 
 def test_the_distance_of_many_openings_is_within_the_bound():
@@ -322,13 +328,15 @@ def test_the_distance_of_many_openings_is_within_the_bound():
     moved = [np.roll(dither, e) for e in (-1, 1)]
     ideal = np.einsum("i,j,k->ijk", dither, dither, dither)
     real = sum(np.einsum("i,j,k->ijk", m, m, m) for m in moved) / 2
-    assert np.abs(real - ideal).sum() / 2 <= math.sqrt(2 * 3 * FISHER) / size
+    assert np.abs(real - ideal).sum() / 2 <= math.sqrt(2 * 3 * FISHER_FACTOR) / size
 
 
 def test_a_run_is_as_close_to_one_without_noise_as_stated():
-    assert PROFILE.distance_bits(OPENINGS) >= 40
-    assert PROFILE.distance_bits(1) >= 49
-    assert PROFILE.distance_bits(4 * OPENINGS) == pytest.approx(PROFILE.distance_bits(OPENINGS) - 1)
+    assert LATTICE_PROFILE.distance_bits(MAX_RUN_OPENINGS) >= 40
+    assert LATTICE_PROFILE.distance_bits(1) >= 49
+    assert LATTICE_PROFILE.distance_bits(4 * MAX_RUN_OPENINGS) == pytest.approx(
+        LATTICE_PROFILE.distance_bits(MAX_RUN_OPENINGS) - 1
+    )
 
 
 def test_noise_of_a_reply_is_within_the_bound_that_the_dither_is_sized_for():
@@ -369,7 +377,7 @@ def test_zeros_in_j_change_no_step(parameters, monkeypatch):
             blinded, mask = evaluator.blind(evaluator.transpose_product(prepared, sealed))
         heavy = [name for name in counting.calls if name != "add_inplace"]
         steps.append((heavy.count("multiply_plain"), len(blinded)))
-        result = evaluator.unblind(holder.open(blinded, Shape(5000, 1, 6)), mask)
+        result = evaluator.unblind(holder.open(blinded, OpeningShape(5000, 1, 6)), mask)
     assert steps[0] == steps[1] == steps[2]
     assert not result.any()
 
@@ -378,7 +386,7 @@ def test_seal_itself_stumbles_over_a_zero_block():
     parameters = PARAMETERS
     holder, _ = pair(parameters)
     ring, sealed = parameters.ring, holder.encrypt(np.ones((4, 1)), bound=1.0)
-    own = ring.unsealed(named("", *SEALED.unpack_from(sealed)[2:-1]), 1, sealed[SEALED.size :])
+    own = ring.unsealed(checked_layout("", *SEALED_HEADER.unpack_from(sealed)[2:-1]), 1, sealed[SEALED_HEADER.size :])
     nothing = ring.io.plaintext(np.zeros(4096, np.uint64))
     ring.evaluator.transform_to_ntt_inplace(nothing, ring.level)
     with pytest.raises(RuntimeError, match="transparent"):
@@ -387,11 +395,11 @@ def test_seal_itself_stumbles_over_a_zero_block():
 
 def test_every_encryption_is_fresh(parameters):
     holder, _ = pair(parameters)
-    first, second = (holder.encrypt(np.ones((3, 1)), bound=1.0)[SEALED.size :] for _ in range(2))
-    assert first[-seal_io.SEED_BYTES :] != second[-seal_io.SEED_BYTES :]
+    first, second = (holder.encrypt(np.ones((3, 1)), bound=1.0)[SEALED_HEADER.size :] for _ in range(2))
+    assert first[-seal_io.SEAL_SEED_BYTES :] != second[-seal_io.SEAL_SEED_BYTES :]
     same = np.frombuffer(first, np.uint8) == np.frombuffer(second, np.uint8)
     assert same.mean() < 0.2
-    assert LatticeScheme().keygen().public != LatticeScheme().keygen().public
+    assert LatticeGradient().keygen().public != LatticeGradient().keygen().public
 
 
 def test_every_blinding_draws_its_own_mask(parameters):

@@ -15,7 +15,7 @@ import pytest
 
 from securevfl.crypto.kernel import share_protocol
 from securevfl.crypto.kernel.ring_sampling import NOISE_STD
-from securevfl.crypto.kernel.share_protocol import REPLY, SEALED
+from securevfl.crypto.kernel.share_protocol import QUERY_HEADER, REPLY_HEADER
 from securevfl.crypto.lattice import residue_bytes
 from securevfl.crypto.lattice.lattice_shares import (
     BfvParameters,
@@ -87,20 +87,20 @@ class KnowingHolder(LatticeShareHolder):
 
 
 def layout_of(sealed):
-    return PARAMETERS.layout(*SEALED.unpack_from(sealed)[2:])
+    return PARAMETERS.layout(*QUERY_HEADER.unpack_from(sealed)[2:])
 
 
 def query(sealed):
     """The first ciphertext of a query, residues (2, primes, N) in coefficients."""
     layout = layout_of(sealed)
-    up = BFV.unsealed(layout, layout.c, sealed[SEALED.size :][: BFV.sealed_size(layout, layout.c)])
+    up = BFV.unsealed(layout, layout.c, sealed[QUERY_HEADER.size :][: BFV.sealed_size(layout, layout.c)])
     BFV.evaluator.transform_from_ntt_inplace(up)
     return BFV.io.residues(up, (2, 2, N))
 
 
 def answer(reply, wanted):
     """c1 (primes, N) and the wanted coefficients of c0 (primes, wanted) of the only ciphertext of a reply."""
-    view = memoryview(reply)[REPLY.size :]
+    view = memoryview(reply)[REPLY_HEADER.size :]
     return residue_bytes.unpack(view, BFV.primes, N), residue_bytes.unpack(view[POLYNOMIAL:], BFV.primes, wanted)
 
 
@@ -310,7 +310,7 @@ def test_zeros_in_w_change_no_step_but_a_sum(monkeypatch):
 def test_cross_terms_never_leave():
     holder, evaluator = pair()
     reply, _ = evaluator.product(evaluator.prepare(np.ones((9, 5), int)), holder.encrypt(words(9, 1), columns=5))
-    assert len(reply) == REPLY.size + residue_bytes.packed_size(BFV.primes, N + 5)
+    assert len(reply) == REPLY_HEADER.size + residue_bytes.packed_size(BFV.primes, N + 5)
 
 
 def test_a_crafted_reply_gives_the_holder_a_share_and_its_sender_nothing():
@@ -318,7 +318,7 @@ def test_a_crafted_reply_gives_the_holder_a_share_and_its_sender_nothing():
     holder, evaluator = pair()
     sealed = holder.encrypt(words(4, 1), columns=4)
     reply, _ = evaluator.product(evaluator.prepare(np.ones((4, 4), int)), sealed)
-    head, size = REPLY.size, POLYNOMIAL
+    head, size = REPLY_HEADER.size, POLYNOMIAL
     for value in (0, Q // 8):
         residues = np.full((2, N), 0, np.uint64)
         residues[:, 0] = [value % p for p in BFV.primes]

@@ -83,7 +83,7 @@ def test_every_schedule_agrees(inverses, bases, outputs):
 
 
 def test_tables_stay_bounded(monkeypatch):
-    monkeypatch.setattr(multiexp, "MAX_TABLE", 64)
+    monkeypatch.setattr(multiexp, "MAX_TABLE_ENTRIES", 64)
     rng = np.random.default_rng(6)
     terms = random_terms(rng, 200, 3, 20, 900)
     units = [int(x) + 2 for x in rng.integers(0, 2**60, 200)]

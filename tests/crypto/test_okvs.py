@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from securevfl.crypto.share_ring import Words
 from securevfl.crypto.transfers import okvs
-from securevfl.crypto.transfers.okvs import decode, encode, slots
+from securevfl.crypto.transfers.okvs import decode, encode, table_rows
 from securevfl.errors import CryptoError
 
 
@@ -40,7 +40,7 @@ def slow_decode(seed: bytes, table: Words, key: bytes) -> int:
 def test_every_key_gets_its_value(n: int) -> None:
     keys, values = fresh(n)
     seed, table = encode(keys, values)
-    assert table.shape == (slots(n), 2)
+    assert table.shape == (table_rows(n), 2)
     np.testing.assert_array_equal(decode(seed, keys, table)[0], values)
     for number in range(min(n, 5)):
         expected = int(values[number, 0]) | int(values[number, 1]) << 64
@@ -116,7 +116,7 @@ def test_a_table_is_uniform() -> None:
 
 def test_that_check_catches_unused_slots_left_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.urandom
-    monkeypatch.setattr(okvs.os, "urandom", lambda size: real(size) if size == okvs.SEED_BYTES else bytes(size))
+    monkeypatch.setattr(okvs.os, "urandom", lambda size: real(size) if size == okvs.OKVS_SEED_BYTES else bytes(size))
     keys, values = np.frombuffer(real(32_000), np.uint64).reshape(2, -1, 2)
     _, table = encode(keys, values)
     assert (~table.any(axis=1)).sum() > 100

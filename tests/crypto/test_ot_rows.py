@@ -15,16 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from securevfl.crypto.transfers import base_transfers, bit_matrices, ot_extension, row_hash
-from securevfl.crypto.transfers.bit_matrices import transposed
-from securevfl.crypto.transfers.ot_extension import COLUMNS, Chooser, RowOfferer, fresh_secret, message_bytes
+from securevfl.crypto.transfers.bit_matrices import transpose_bits
+from securevfl.crypto.transfers.ot_extension import BASE_TRANSFERS, OtReceiver, OtSender, fresh_secret, message_bytes
 from securevfl.crypto.transfers.row_hash import RowHash, tweaks
 from securevfl.errors import ConfigError, CryptoError
 
 
-def meet(bits=6, chooser=Chooser, offerer=RowOfferer):
+def meet(bits=6, chooser=OtReceiver, offerer=OtSender):
     secret, choices = fresh_secret()
-    base = base_transfers.Offerer()
-    points, seeds = base_transfers.choose(base.offer, choices)
+    base = base_transfers.BaseSender()
+    points, seeds = base_transfers.receive_keys(base.offer, choices)
     coin = os.urandom(32)
     return chooser(base.pairs(points), coin, bits), offerer(secret, seeds, coin, bits)
 
@@ -68,7 +68,7 @@ def test_columns_become_rows(octets, count, at_once):
     """However many words are swapped at a time."""
     columns = np.frombuffer(os.urandom(count * octets), np.uint8).reshape(count, octets)
     with mock.patch.object(bit_matrices, "_WORDS_AT_ONCE", at_once):
-        rows = transposed(columns)
+        rows = transpose_bits(columns)
     slow = np.packbits(np.unpackbits(columns, axis=1, bitorder="little").T, axis=1, bitorder="little")
     np.testing.assert_array_equal(rows.view(np.uint8).reshape(slow.shape), slow)
 
@@ -151,7 +151,7 @@ def test_wrong_sizes_and_altered_messages_are_refused():
     flipped = bytes([message[0] ^ 1]) + message[1:]  # the check then hashes with another key
     with pytest.raises(CryptoError, match="cheating"):
         offerer.extend(100, flipped)
-    for rows in (0, ot_extension.MOST_ROWS + 1):
+    for rows in (0, ot_extension.MAX_BLOCK_ROWS + 1):
         with pytest.raises(ConfigError):
             meet()[0].extend(rows)
     for bits in (0, 9):
@@ -195,14 +195,14 @@ class _Unhashed:
 def opened(chooser, offerer, rows=60):
     """How many pads beside its own the chooser opens: s falls out of an XOR of an even number of unknown keys."""
     streams = []
-    original = ot_extension.transposed
-    ot_extension.transposed = lambda columns: streams.append(original(columns)) or streams[-1]
+    original = ot_extension.transpose_bits
+    ot_extension.transpose_bits = lambda columns: streams.append(original(columns)) or streams[-1]
     try:
         message, chosen = chooser.extend(rows)
         t = streams[0][: rows * 6].reshape(rows, 6, 2)
         pads = offerer.extend(rows, message).pads(0, rows)
     finally:
-        ot_extension.transposed = original
+        ot_extension.transpose_bits = original
     hashed = chooser._hash
     keys = hashed(t.reshape(-1, 2), tweaks(0, rows * 6, ot_extension._KEYS))
     total = np.bitwise_xor.reduce(keys.reshape(rows, 6, 2), axis=1)
@@ -217,7 +217,7 @@ def opened(chooser, offerer, rows=60):
 
 
 def test_pads_of_unhashed_keys_open_and_ours_do_not():
-    assert opened(*meet(chooser=unhashed(Chooser), offerer=unhashed(RowOfferer))) > 0.45  # all with an even difference
+    assert opened(*meet(chooser=unhashed(OtReceiver), offerer=unhashed(OtSender))) > 0.45  # all with an even difference
     assert opened(*meet()) == 0
 
 
@@ -237,21 +237,21 @@ def test_one_call_of_the_permutation_lets_tweaks_shift_into_one_another():
 # --- a chooser with odd columns reads s ----------------------------------------------------------------------------
 
 
-class OddColumns(Chooser):
+class OddColumns(OtReceiver):
     """Flips transfer j b of column j alone, for every j in `odd`, and keeps the rest as it should be."""
 
-    odd = range(COLUMNS)
+    odd = range(BASE_TRANSFERS)
 
     def extend(self, rows):
         message, chosen = super().extend(rows)
-        octets = (len(message) - ot_extension._TAG * (COLUMNS + 1)) // COLUMNS
-        columns = np.frombuffer(message[: COLUMNS * octets], np.uint8).reshape(COLUMNS, octets).copy()
+        octets = (len(message) - ot_extension._TAG * (BASE_TRANSFERS + 1)) // BASE_TRANSFERS
+        columns = np.frombuffer(message[: BASE_TRANSFERS * octets], np.uint8).reshape(BASE_TRANSFERS, octets).copy()
         for j in self.odd:
             columns[j, j * self._bits // 8] ^= 1 << j * self._bits % 8
-        return columns.tobytes() + message[COLUMNS * octets :], chosen
+        return columns.tobytes() + message[BASE_TRANSFERS * octets :], chosen
 
 
-class Unchecked(RowOfferer):
+class Unchecked(OtSender):
     def _check(self, *arguments):
         pass
 
@@ -259,16 +259,16 @@ class Unchecked(RowOfferer):
 def secret_read(offerer_type):
     """The bits of s that the cheating chooser reads: its pad of row j is right if and only if s_j = 0."""
     chooser, offerer = meet(6, OddColumns, offerer_type)
-    message, chosen = chooser.extend(COLUMNS)
-    pads = offerer.extend(COLUMNS, message).pads(0, COLUMNS)
-    read = (pads[chosen.choices, np.arange(COLUMNS)] != chosen.pads).astype(np.uint8)
+    message, chosen = chooser.extend(BASE_TRANSFERS)
+    pads = offerer.extend(BASE_TRANSFERS, message).pads(0, BASE_TRANSFERS)
+    read = (pads[chosen.choices, np.arange(BASE_TRANSFERS)] != chosen.pads).astype(np.uint8)
     return (np.packbits(read, bitorder="little") == offerer._secret).all()
 
 
 def test_odd_columns_read_the_offerers_secret_unless_they_are_checked():
     assert secret_read(Unchecked)
     with pytest.raises(CryptoError, match="cheating"):
-        secret_read(RowOfferer)
+        secret_read(OtSender)
 
 
 @pytest.mark.parametrize("column", [0, 1, 63, 64, 127])
@@ -280,24 +280,24 @@ def test_each_column_is_compared(column):
 
         def _tags(self, number, corrections, columns):
             altered = np.frombuffer(corrections, np.uint8).copy()
-            octets = len(altered) // COLUMNS
+            octets = len(altered) // BASE_TRANSFERS
             altered[column * octets + column * self._bits // 8] ^= 1 << column * self._bits % 8
             return super()._tags(number, altered.data, columns)
 
     for _ in range(40):  # none of 40 such columns is used with probability 1e-12
         chooser, offerer = meet(6, One)
-        message, _ = chooser.extend(COLUMNS)
+        message, _ = chooser.extend(BASE_TRANSFERS)
         if offerer._secret[column // 8] >> column % 8 & 1:  # else what came is not used
             break
-        offerer.extend(COLUMNS, message)
+        offerer.extend(BASE_TRANSFERS, message)
     with pytest.raises(CryptoError, match="cheating"):
-        offerer.extend(COLUMNS, message)
+        offerer.extend(BASE_TRANSFERS, message)
 
 
 def test_the_check_says_nothing_of_the_choices():
     """h(r) of equal choices differs: a block of random transfers follows them."""
 
-    class Fixed(Chooser):
+    class Fixed(OtReceiver):
         def _tags(self, number, corrections, columns):
             tags.append(super()._tags(number, bytes(8), columns))  # one key for all, to compare
             return super()._tags(number, corrections, columns)
@@ -308,7 +308,7 @@ def test_the_check_says_nothing_of_the_choices():
     assert all(a[:16] != b[:16] for a, b in pairwise(tags))
 
 
-class NoBlock(Chooser):
+class NoBlock(OtReceiver):
     """A mutant that leaves the random block out of what is hashed."""
 
     def _tags(self, number, corrections, columns):
@@ -318,8 +318,8 @@ class NoBlock(Chooser):
 def fitting(chooser, choices=64):
     """The choices of one row that an offerer finds to fit h(r), all transfers but the row's being zero."""
     message, chosen = chooser.extend(1)
-    octets = (len(message) - ot_extension._TAG * (COLUMNS + 1)) // COLUMNS
-    corrections, check = message[: COLUMNS * octets], message[COLUMNS * octets :]
+    octets = (len(message) - ot_extension._TAG * (BASE_TRANSFERS + 1)) // BASE_TRANSFERS
+    corrections, check = message[: BASE_TRANSFERS * octets], message[BASE_TRANSFERS * octets :]
     columns = np.zeros((choices, octets), np.uint8)
     columns[:, 0] = np.arange(choices)
     tags = chooser._tags(0, corrections, columns)

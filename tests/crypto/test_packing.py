@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from securevfl.crypto.paillier import packing
-from securevfl.crypto.paillier.packing import GAP, HEADROOM, PackedLayout, layout, pack, unpack
+from securevfl.crypto.paillier.packing import GAP_BITS, HEADROOM_BITS, PackedLayout, choose_packing, pack, unpack
 from securevfl.errors import ConfigError
 
 
@@ -26,10 +26,10 @@ def test_unpack_undoes_pack(pitch, per, data):
 @pytest.mark.parametrize("bits", [2048, 3072, 4096])
 @pytest.mark.parametrize("n", [1, 2, 3, 15, 256, 4096, 100_000, 1 << 24])
 def test_layout_fits(bits, n):
-    slots = layout(bits, n)
+    slots = choose_packing(bits, n)
     assert 1 <= slots.samples <= n
     assert slots.columns >= 1
-    assert slots.slots * slots.pitch <= bits - HEADROOM
+    assert slots.slots * slots.pitch <= bits - HEADROOM_BITS
     for d in (1, 2, 7, 100, 1001):
         outputs, share = slots.opened_count(d), slots.share(d)
         assert share <= slots.columns
@@ -42,7 +42,7 @@ def test_layout_fits(bits, n):
 @pytest.mark.parametrize("n", [0, (1 << 24) + 1])
 def test_layout_refuses(n):
     with pytest.raises(ConfigError):
-        layout(2048, n)
+        choose_packing(2048, n)
 
 
 def outgoing(slots: PackedLayout, g, X):
@@ -82,9 +82,9 @@ def test_targets_stand_alone(n, d, K, values, data):
     half = 1 << (slots.width - 1)
     plaintexts = [m + slots.offset for m in outgoing(slots, g, X)]
     for m in plaintexts:
-        assert 0 <= m < 1 << (2048 - HEADROOM)
+        assert 0 <= m < 1 << (2048 - HEADROOM_BITS)
         for slot in range(slots.slots):
-            assert (m >> (slot * slots.pitch + slots.width)) & ((1 << GAP) - 1) == 0
+            assert (m >> (slot * slots.pitch + slots.width)) & ((1 << GAP_BITS) - 1) == 0
     got = [((plaintexts[j // slots.share(d)] >> slots.target(j, d)) & (2 * half - 1)) - half for j in range(d)]
     assert got == expected
 
@@ -113,5 +113,5 @@ def test_the_gap_swallows_carries():
 
 
 def test_carries_without_a_gap_are_caught(monkeypatch):
-    monkeypatch.setattr(packing, "GAP", 0)
+    monkeypatch.setattr(packing, "GAP_BITS", 0)
     assert carries(np.random.default_rng(9), 30) > 0

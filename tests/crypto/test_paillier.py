@@ -10,12 +10,18 @@ import numpy as np
 import pytest
 
 from securevfl.crypto.paillier import paillier_keys, paillier_product, paillier_workers
-from securevfl.crypto.paillier.packing import HEADROOM, layout
-from securevfl.crypto.paillier.paillier_checks import CHECKS, PaillierChecks
+from securevfl.crypto.paillier.packing import HEADROOM_BITS, choose_packing
+from securevfl.crypto.paillier.paillier_checks import PAILLIER_CHECKS, PaillierChecks
 from securevfl.crypto.paillier.paillier_keys import PublicKey, SecretKey
-from securevfl.crypto.paillier.paillier_messages import Header, MessageKind, numbers, read, write
+from securevfl.crypto.paillier.paillier_messages import (
+    MessageKind,
+    PaillierHeader,
+    read_message,
+    read_numbers,
+    write_message,
+)
 from securevfl.crypto.paillier.paillier_product import PaillierEvaluator, PaillierHolder, PaillierScheme
-from securevfl.crypto.scheme import Shape
+from securevfl.crypto.scheme import OpeningShape
 from securevfl.errors import CryptoError, KeyMismatch, OpeningMismatch, RangeError
 
 BITS = 2048
@@ -46,8 +52,8 @@ def data():
 
 
 def ciphertexts(message, kind, public):
-    _, body, count = read(message, kind, public.fingerprint)
-    return numbers(body, count, count, public.size)
+    _, body, count = read_message(message, kind, public.fingerprint)
+    return read_numbers(body, count, count, public.size)
 
 
 def test_nothing_secret_shows(key, holder, evaluator, data):
@@ -76,7 +82,7 @@ def test_private_data_does_not_show(holder, evaluator, data):
 def exchange(holder, evaluator, J, g, bound=1.0):
     product = evaluator.transpose_product(evaluator.prepare(J), holder.encrypt(g, bound=bound))
     blinded, mask = evaluator.blind(product)
-    return evaluator.unblind(holder.open(blinded, Shape(*g.shape, J.shape[1])), mask)
+    return evaluator.unblind(holder.open(blinded, OpeningShape(*g.shape, J.shape[1])), mask)
 
 
 @pytest.mark.parametrize(("n", "d", "c"), [(1, 1, 1), (2, 3, 1), (21, 13, 2), (64, 30, 1), (300, 4, 3)])
@@ -112,7 +118,7 @@ def test_flags_are_exact_up_to_g(holder, evaluator, monkeypatch):
     J = (rng.uniform(size=(90, 6)) < 0.3).astype(float)
     g = rng.integers(-8, 9, size=(90, 1)) / 8
     assert np.array_equal(exchange(holder, evaluator, J, g), J.T @ g)
-    monkeypatch.setattr(PaillierChecks, "columns", lambda self, ints: np.zeros((len(ints), CHECKS), np.int64))
+    monkeypatch.setattr(PaillierChecks, "columns", lambda self, ints: np.zeros((len(ints), PAILLIER_CHECKS), np.int64))
     prepared = evaluator.prepare(J)
     chains = [chain for block in prepared.blocks for chain in block.plus + block.minus]
     assert sum(chain.entries.size for chain in chains) == int(J.sum())
@@ -149,7 +155,7 @@ def test_sizes_tell_nothing_of_the_values(holder, evaluator):
         J, g = np.full((9, 4), size), np.full((9, 1), size)
         sealed = holder.encrypt(g, bound=1.0)
         blinded, _ = evaluator.blind(evaluator.transpose_product(evaluator.prepare(J), sealed))
-        opened = holder.open(blinded, Shape(9, 1, 4))
+        opened = holder.open(blinded, OpeningShape(9, 1, 4))
         heads.append([(len(m), m[:46]) for m in (sealed, blinded, opened)])
     assert heads[0] == heads[1]
 
@@ -172,7 +178,7 @@ def test_encryption_without_randomness_is_caught(key, holder, monkeypatch):
 def sees_a_mask(key, evaluator, product):
     """The holder's view of two blindings of one product: unrelated plaintexts that use the whole of Z_n."""
     views = [key.decrypt(ciphertexts(evaluator.blind(product)[0], MessageKind.BLINDED, key.public)) for _ in range(2)]
-    top = BITS - HEADROOM
+    top = BITS - HEADROOM_BITS
     return all(x != y and x >> top != y >> top for x, y in zip(*views, strict=True))
 
 
@@ -225,7 +231,7 @@ def test_masks_and_randomness_are_uniform(evaluator, holder, data, monkeypatch):
     blinded = ciphertexts(evaluator.blind(product)[0], MessageKind.BLINDED, evaluator._public)
     n, square = int(evaluator._public.n), int(evaluator._public.square)
     assert asked == drawn == [n] * len(product.ciphertexts)
-    offset = layout(BITS, len(J)).offset
+    offset = choose_packing(BITS, len(J)).offset
     for c, sent in zip(product.ciphertexts, blinded, strict=True):
         assert sent == c * int(evaluator._public.shift(n - 2 + offset)) * pow(n - 2, n, square) % square
 
@@ -234,13 +240,13 @@ def test_only_target_windows_come_back(holder, evaluator):
     """Cross terms of packed samples are equations in g: the holder's answer has no room for them."""
     rng = np.random.default_rng(4)
     n, d = 256, 9
-    slots = layout(BITS, n)
+    slots = choose_packing(BITS, n)
     assert slots.samples > 1
     product = evaluator.transpose_product(
         evaluator.prepare(rng.normal(size=(n, d))), holder.encrypt(rng.uniform(-1, 1, size=(n, 1)), bound=1.0)
     )
-    opened = holder.open(evaluator.blind(product)[0], Shape(n, 1, d))
-    assert len(opened) == 46 + (d + CHECKS) * -(-slots.width // 8)
+    opened = holder.open(evaluator.blind(product)[0], OpeningShape(n, 1, d))
+    assert len(opened) == 46 + (d + PAILLIER_CHECKS) * -(-slots.width // 8)
 
 
 def test_masks_do_not_mix(holder, evaluator, data):
@@ -249,10 +255,10 @@ def test_masks_do_not_mix(holder, evaluator, data):
     product = evaluator.transpose_product(evaluator.prepare(J), sealed)
     (first, _), (_, other) = evaluator.blind(product), evaluator.blind(product)
     with pytest.raises(OpeningMismatch):
-        evaluator.unblind(holder.open(first, Shape(21, 2, 13)), other)
+        evaluator.unblind(holder.open(first, OpeningShape(21, 2, 13)), other)
     _, smaller = evaluator.blind(evaluator.transpose_product(evaluator.prepare(J[:, :5]), sealed))
     with pytest.raises(CryptoError):
-        evaluator.unblind(holder.open(first, Shape(21, 2, 13)), smaller)
+        evaluator.unblind(holder.open(first, OpeningShape(21, 2, 13)), smaller)
 
 
 def test_another_key_does_not_open(holder, evaluator, data):
@@ -264,10 +270,10 @@ def test_another_key_does_not_open(holder, evaluator, data):
         other.transpose_product(other.prepare(J), sealed)
     blinded, mask = evaluator.blind(evaluator.transpose_product(evaluator.prepare(J), sealed))
     with pytest.raises(KeyMismatch):
-        stranger.open(blinded, Shape(21, 2, 13))
+        stranger.open(blinded, OpeningShape(21, 2, 13))
     relabelled = blinded[:6] + stranger._key.public.fingerprint + blinded[22:]
     try:
-        answer = stranger.open(relabelled, Shape(21, 2, 13))
+        answer = stranger.open(relabelled, OpeningShape(21, 2, 13))
     except CryptoError:
         return  # an element is too large for the smaller modulus
     back = answer[:6] + evaluator._public.fingerprint + answer[22:]
@@ -285,7 +291,7 @@ def test_bad_elements(key, holder, evaluator, data, element):
     blinded, _ = evaluator.blind(evaluator.transpose_product(evaluator.prepare(J), sealed))
     for message, use in (
         (sealed, lambda m: evaluator.transpose_product(evaluator.prepare(J), m)),
-        (blinded, lambda m: holder.open(m, Shape(21, 2, 13))),
+        (blinded, lambda m: holder.open(m, OpeningShape(21, 2, 13))),
     ):
         for place in (46, len(message) - public.size):
             altered = message[:place] + bad.to_bytes(public.size, "big") + message[place + public.size :]
@@ -298,10 +304,10 @@ def test_malformed_messages(key, holder, evaluator, data):
     prepared = evaluator.prepare(J)
     sealed = holder.encrypt(g, bound=1.0)
     blinded, mask = evaluator.blind(evaluator.transpose_product(prepared, sealed))
-    opened = holder.open(blinded, Shape(21, 2, 13))
+    opened = holder.open(blinded, OpeningShape(21, 2, 13))
     uses = (
         (sealed, lambda m: evaluator.transpose_product(prepared, m)),
-        (blinded, lambda m: holder.open(m, Shape(21, 2, 13))),
+        (blinded, lambda m: holder.open(m, OpeningShape(21, 2, 13))),
         (opened, lambda m: evaluator.unblind(m, mask)),
     )
     for message, use in uses:
@@ -317,8 +323,10 @@ def test_malformed_messages(key, holder, evaluator, data):
             evaluator.transpose_product(prepared, wrong)
     with pytest.raises(CryptoError):
         evaluator.transpose_product(evaluator.prepare(J[:5]), sealed)
-    none = write(Header(MessageKind.BLINDED, key.public.fingerprint, (21, 2, 0), 1.0), [], key.public.size)
-    for shape in (Shape(21, 2, 13), Shape(21, 2, 0)):
+    none = write_message(
+        PaillierHeader(MessageKind.BLINDED, key.public.fingerprint, (21, 2, 0), 1.0), [], key.public.size
+    )
+    for shape in (OpeningShape(21, 2, 13), OpeningShape(21, 2, 0)):
         with pytest.raises(CryptoError):
             holder.open(none, shape)
 

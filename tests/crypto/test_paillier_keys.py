@@ -110,13 +110,13 @@ def test_unfit_public_keys(key):
 
 def test_the_proof_is_that_of_this_modulus_alone(key):
     p, q = (mpz(x) for x in key.parts_for_workers()[:2])
-    roots = modulus_proof.prove(p, q)
-    assert roots == modulus_proof.prove(q, p) == roots_of(key.public.data)
-    assert modulus_proof.holds(p * q, roots)
-    assert not modulus_proof.holds(p * q, roots[:-1])
-    assert not modulus_proof.holds(p * gmpy2.next_prime(q), roots)
+    roots = modulus_proof.prove_modulus(p, q)
+    assert roots == modulus_proof.prove_modulus(q, p) == roots_of(key.public.data)
+    assert modulus_proof.verify_modulus(p * q, roots)
+    assert not modulus_proof.verify_modulus(p * q, roots[:-1])
+    assert not modulus_proof.verify_modulus(p * gmpy2.next_prime(q), roots)
     elements = modulus_proof._elements(p * q)
-    assert len({*elements}) == modulus_proof.ROOTS
+    assert len({*elements}) == modulus_proof.PROOF_ROOTS
     assert [pow(z, int(p * q), int(p * q)) for z in roots] == elements
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from securevfl.crypto.paillier.paillier_keys import PublicKey, SecretKey
-from securevfl.crypto.paillier.paillier_messages import MessageKind, numbers, read
+from securevfl.crypto.paillier.paillier_messages import MessageKind, read_message, read_numbers
 from securevfl.crypto.paillier.paillier_sum import PaillierAdder, PaillierSum, PaillierSumHolder
 from securevfl.errors import ConfigError, CryptoError, KeyMismatch, RangeError
 
@@ -32,8 +32,8 @@ def adder(key):
 
 
 def elements(message, public):
-    _, body, count = read(message, MessageKind.SUM, public.fingerprint)
-    return numbers(body, count, count, public.size)
+    _, body, count = read_message(message, MessageKind.SUM, public.fingerprint)
+    return read_numbers(body, count, count, public.size)
 
 
 @pytest.mark.parametrize(("m", "terms"), [(1, 1), (59, 3), (61, 3), (200, 7), (5, 65536)])

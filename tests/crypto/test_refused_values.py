@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from securevfl.crypto.kernel.gradient import KernelGradient
-from securevfl.crypto.kernel.share_protocol import KEY_BYTES
+from securevfl.crypto.kernel.share_protocol import FINGERPRINT_BYTES
 from securevfl.crypto.kernel.shares import KernelShares
-from securevfl.crypto.lattice.lattice_gradient import LatticeScheme
+from securevfl.crypto.lattice.lattice_gradient import LatticeGradient
 from securevfl.crypto.lattice.lattice_shares import LatticeShares
 from securevfl.crypto.paillier.paillier_product import PaillierScheme
 from securevfl.errors import CryptoError, RangeError
 
 LINEAR: dict[str, Callable[[], Any]] = {
     "paillier": lambda: PaillierScheme(bits=2048),
-    "lattice": LatticeScheme,
+    "lattice": LatticeGradient,
     "kernel": KernelGradient,
 }
 SHARES: dict[str, Callable[[], Any]] = {"lattice": lambda: LatticeShares(41), "kernel": lambda: KernelShares(41)}
@@ -67,4 +67,4 @@ def test_a_key_that_is_not_ternary(place: int, value: int) -> None:
     with pytest.raises(CryptoError, match="exported key"):
         scheme.holder(secret.tobytes())
     with pytest.raises(CryptoError, match="exported key"):
-        scheme.holder(exported[:KEY_BYTES] + b"SKK1" + exported[KEY_BYTES + 4 :])
+        scheme.holder(exported[:FINGERPRINT_BYTES] + b"SKK1" + exported[FINGERPRINT_BYTES + 4 :])

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securevfl.crypto.fixed_point_ring import COS_ERROR, MAX_TERMS, cos_circle, from_ring, scale_bits, to_ring
+from securevfl.crypto.fixed_point_ring import COSINE_ERROR, MAX_RING_TERMS, cos_circle, from_ring, scale_bits, to_ring
 from securevfl.crypto.prg import Prg
 from securevfl.errors import ConfigError, RangeError
 
 bounds = st.floats(1e-300, 1e300)
-terms = st.integers(1, MAX_TERMS)
+terms = st.integers(1, MAX_RING_TERMS)
 
 
 @given(bounds, terms)
@@ -75,6 +75,6 @@ def test_cosines_of_the_circle():
         [Prg.fresh("phases").array(200_000, np.uint32), edge, edge + np.uint32(2**30), edge + np.uint32(2**31)]
     )
     off = np.abs(cos_circle(sampled) - np.cos(sampled * (2 * math.pi / 2**32))).max()
-    assert 0.95 * COS_ERROR < off <= COS_ERROR
+    assert 0.95 * COSINE_ERROR < off <= COSINE_ERROR
     assert cos_circle(sampled.reshape(2, -1)).shape == (2, sampled.size // 2)
     assert cos_circle(sampled).dtype == np.float32

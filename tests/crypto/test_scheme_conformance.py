@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from securevfl.crypto.kernel.gradient import KernelGradient
-from securevfl.crypto.kernel.row_parameters import OPENINGS
-from securevfl.crypto.lattice.lattice_gradient import LatticeScheme
+from securevfl.crypto.kernel.row_parameters import MAX_RUN_OPENINGS
+from securevfl.crypto.lattice.lattice_gradient import LatticeGradient
 from securevfl.crypto.lattice.lattice_sum import LatticeSum
 from securevfl.crypto.paillier.paillier_product import PaillierScheme
 from securevfl.crypto.paillier.paillier_sum import PaillierSum
-from securevfl.crypto.scheme import Shape
+from securevfl.crypto.scheme import OpeningShape
 from securevfl.errors import CryptoError, KeyMismatch, OpeningMismatch, RangeError, ShapeMismatch
 
 LINEAR = {  # engine, and its largest error in J^T g for unit-scale data of 256 samples
     "paillier": (lambda: PaillierScheme(bits=2048), 1e-3),
-    "lattice": (lambda: LatticeScheme(), 1e-2),
+    "lattice": (lambda: LatticeGradient(), 1e-2),
     "kernel": (lambda: KernelGradient(), 1e-2),
 }
 ADDITIVE = {  # engine, and its largest error in a sum of values within 1
@@ -51,7 +51,7 @@ class Linear:
 
     def gradient(self, J, g, bound=1.0):
         blinded, mask = self.evaluator.blind(self.product(J, g, bound))
-        return self.evaluator.unblind(self.holder.open(blinded, Shape(*g.shape, J.shape[1])), mask)
+        return self.evaluator.unblind(self.holder.open(blinded, OpeningShape(*g.shape, J.shape[1])), mask)
 
 
 @pytest.fixture(scope="module", params=LINEAR)
@@ -96,7 +96,7 @@ class TestLinearScheme:
             holder = linear.scheme.keygen()
             evaluator = linear.scheme.evaluator(holder.public)
             blinded, mask = evaluator.blind(evaluator.transpose_product(prepared, holder.encrypt(g, bound=1.0)))
-            opened = holder.open(blinded, Shape(12, 1, 3))
+            opened = holder.open(blinded, OpeningShape(12, 1, 3))
             assert np.abs(evaluator.unblind(opened, mask) - J.T @ g).max() <= linear.tolerance
 
     def test_masks_belong_to_their_blinding(self, linear):
@@ -105,11 +105,11 @@ class TestLinearScheme:
         product = linear.product(J, g)
         (first, mask), (second, other) = linear.evaluator.blind(product), linear.evaluator.blind(product)
         assert first != second
-        opened = linear.holder.open(first, Shape(12, 1, 12))
+        opened = linear.holder.open(first, OpeningShape(12, 1, 12))
         assert np.abs(linear.evaluator.unblind(opened, mask) - J.T @ g).max() <= linear.tolerance
         with pytest.raises(OpeningMismatch):
             linear.evaluator.unblind(opened, other)
-        assert linear.holder.open(second, Shape(12, 1, 12)) != opened
+        assert linear.holder.open(second, OpeningShape(12, 1, 12)) != opened
 
     def test_encryption_is_fresh_and_of_one_length(self, linear):
         g = np.zeros((30, 1))
@@ -138,7 +138,7 @@ class TestLinearScheme:
             other.transpose_product(other.prepare(J), linear.holder.encrypt(g, bound=1.0))
         blinded, _ = linear.evaluator.blind(linear.product(J, g))
         with pytest.raises(KeyMismatch):
-            stranger.open(blinded, Shape(8, 1, 2))
+            stranger.open(blinded, OpeningShape(8, 1, 2))
 
     def test_other_batch(self, linear):
         sealed = linear.holder.encrypt(np.ones((8, 1)), bound=1.0)
@@ -150,11 +150,11 @@ class TestLinearScheme:
         prepared = linear.evaluator.prepare(J)
         sealed = linear.holder.encrypt(g, bound=1.0)
         blinded, mask = linear.evaluator.blind(linear.evaluator.transpose_product(prepared, sealed))
-        opened = linear.holder.open(blinded, Shape(8, 1, 2))
+        opened = linear.holder.open(blinded, OpeningShape(8, 1, 2))
         for message, use in (
             (linear.holder.public, linear.scheme.evaluator),
             (sealed, lambda m: linear.evaluator.transpose_product(prepared, m)),
-            (blinded, lambda m: linear.holder.open(m, Shape(8, 1, 2))),
+            (blinded, lambda m: linear.holder.open(m, OpeningShape(8, 1, 2))),
             (opened, lambda m: linear.evaluator.unblind(m, mask)),
         ):
             for altered in (b"", message[:10], message[: len(message) // 2], message[:-1], b"\0" * len(message)):
@@ -165,10 +165,10 @@ class TestLinearScheme:
     def test_only_the_agreed_shape_is_opened(self, linear, agreed):
         blinded, _ = linear.evaluator.blind(linear.product(np.ones((8, 2)), np.ones((8, 1))))
         with pytest.raises(ShapeMismatch, match="8 rows, 1 outputs and 2 columns are asked for; nothing is opened"):
-            linear.holder.open(blinded, Shape(*agreed))
+            linear.holder.open(blinded, OpeningShape(*agreed))
 
     def test_distance_grows_with_the_values_opened(self, linear):
-        bits = [linear.scheme.distance_bits(values) for values in (1, 1000, OPENINGS)]
+        bits = [linear.scheme.distance_bits(values) for values in (1, 1000, MAX_RUN_OPENINGS)]
         assert bits[0] > bits[1] > bits[2] >= 40
 
     def test_secrets_stay(self, linear):

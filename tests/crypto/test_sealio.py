@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from securevfl.crypto.lattice import residue_bytes
-from securevfl.crypto.lattice.polynomial_ring import Ring, uniform
+from securevfl.crypto.lattice.polynomial_ring import SealRing, uniform
 from securevfl.crypto.prg import Prg
 from securevfl.errors import CryptoError
 
 
 @pytest.fixture(scope="module")
 def ring():
-    return Ring((46, 46, 17), 40)
+    return SealRing((46, 46, 17), 40)
 
 
 def uniform_residues(primes, count):

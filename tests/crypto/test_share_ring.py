@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from securevfl.crypto.prg import Prg
-from securevfl.crypto.share_ring import Factor, Packing, ShareRing
+from securevfl.crypto.share_ring import IncrementalPacking, IntegerFactor, ShareRing
 from securevfl.errors import ConfigError, RangeError
 
 
@@ -24,7 +24,7 @@ def test_products_are_those_of_integers(bits, n, d, c, largest):
     ring = ShareRing(bits)
     A = np.random.default_rng(n * d).integers(-largest, largest, (n, d), endpoint=True)
     A[0, 0] = largest
-    factor = Factor(ring, A)
+    factor = IntegerFactor(ring, A)
     for left, right, got in (
         (A, V := words(ring, (d, c)), factor.times(V)),
         (A.T, U := words(ring, (n, c)), factor.transpose_times(U)),
@@ -42,15 +42,15 @@ def test_products_of_the_largest_words_and_entries_are_exact():
     for n in (4095, 4096, 100_000):
         A = np.full((n, 1), -2047)
         top = np.full((n, 1), 2**64 - 1, np.uint64)
-        assert int(Factor(ring, A).transpose_times(top)[0, 0]) == n * 2047 % 2**64
+        assert int(IntegerFactor(ring, A).transpose_times(top)[0, 0]) == n * 2047 % 2**64
 
 
 def test_entries_too_large_for_their_size_are_refused():
     with pytest.raises(RangeError):
-        Factor(ShareRing(56), np.full((1000, 2), 2**40))
+        IntegerFactor(ShareRing(56), np.full((1000, 2), 2**40))
     for A in (np.zeros((2, 2)), np.zeros(3, int), np.zeros((0, 2), int)):
         with pytest.raises(RangeError):
-            Factor(ShareRing(56), A)
+            IntegerFactor(ShareRing(56), A)
 
 
 @given(st.integers(1, 64), st.integers(0, 30))
@@ -63,7 +63,7 @@ def test_packing_is_lossless_and_short(bits, count):
     assert len(data) == (-(-2 * count * bits // 8) if short else 2 * count * -(-bits // 8))
     np.testing.assert_array_equal(ring.unpack(data, (count, 2)), values)
     if not short:
-        packing = Packing(ring, (count, 2))
+        packing = IncrementalPacking(ring, (count, 2))
         for column in (1, 0):
             packing.put((slice(None), slice(column, column + 1)), values[:, column : column + 1])
         assert packing.packed() == data

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from securevfl.base import chunked_matrix
-from securevfl.base.chunked_matrix import Here, Tall, TallPart
+from securevfl.base.chunked_matrix import ChunkedMatrix, LocalPart, MatrixPart
 from securevfl.protocols.residuals.base import Batch
 
 
@@ -27,11 +27,11 @@ class Counted:
         return self.X[rows]
 
 
-class Away(TallPart):
+class Away(MatrixPart):
     """A part of another process, by name, that has spent a second on each call."""
 
     def __init__(self, start: int, X: np.ndarray, place: str) -> None:
-        self._here = Here(start, X)
+        self._here = LocalPart(start, X)
         self.start, self.stop = self._here.start, self._here.stop
         self._place = place
         self._seconds = 0.0
@@ -49,15 +49,15 @@ class Away(TallPart):
         return seconds
 
 
-def cut(X: np.ndarray, *edges: int) -> Tall:
+def cut(X: np.ndarray, *edges: int) -> ChunkedMatrix:
     bounds = [0, *edges, len(X)]
-    parts = [Here(start, X[start:stop]) for start, stop in pairwise(bounds)]
-    return Tall(parts, X.shape[1])
+    parts = [LocalPart(start, X[start:stop]) for start, stop in pairwise(bounds)]
+    return ChunkedMatrix(parts, X.shape[1])
 
 
 @pytest.mark.parametrize("edges", [(), (400,), (1, 2, 999)])
 def test_products_are_those_of_the_array(edges: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunked_matrix, "BLOCK", 64 * 7)
+    monkeypatch.setattr(chunked_matrix, "BLOCK_NUMBERS", 64 * 7)
     generator = np.random.default_rng(0)
     X, theta, g = generator.normal(size=(1000, 7)), generator.normal(size=(7, 2)), generator.normal(size=(1000, 2))
     matrix = cut(X, *edges)
@@ -69,9 +69,9 @@ def test_products_are_those_of_the_array(edges: tuple[int, ...], monkeypatch: py
 
 
 def test_no_more_than_a_block_of_rows_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunked_matrix, "BLOCK", 64 * 7)
+    monkeypatch.setattr(chunked_matrix, "BLOCK_NUMBERS", 64 * 7)
     rows = Counted(np.ones((1000, 7)))
-    matrix = Tall.here(rows)
+    matrix = ChunkedMatrix.local(rows)
     assert (matrix @ np.ones((7, 1))).shape == (1000, 1)
     assert (matrix.T @ matrix)[0, 0] == 1000
     assert rows.most == 64
@@ -80,13 +80,13 @@ def test_no_more_than_a_block_of_rows_is_asked_for(monkeypatch: pytest.MonkeyPat
 def test_only_the_gram_of_itself_is_a_product_of_two() -> None:
     X = np.ones((4, 2))
     with pytest.raises(TypeError, match="the same tall matrix"):
-        Tall.here(X).T @ Tall.here(X)
+        ChunkedMatrix.local(X).T @ ChunkedMatrix.local(X)
 
 
 def test_processes_that_work_side_by_side_count_as_long_as_the_longest() -> None:
     X = np.ones((6, 2))
-    matrix = Tall([Away(0, X[:2], "one"), Away(2, X[2:4], "two"), Away(4, X[4:], "one")], 2)
+    matrix = ChunkedMatrix([Away(0, X[:2], "one"), Away(2, X[2:4], "two"), Away(4, X[4:], "one")], 2)
     matrix @ np.ones((2, 1))
-    assert Batch(0, 0, matrix).elsewhere == 2.0
-    assert Batch(0, 0, matrix).elsewhere == 0.0
-    assert Batch(0, 0, Tall.here(X)).elsewhere == Batch(0, 0, X).elsewhere == 0.0
+    assert Batch(0, 0, matrix).worker_seconds == 2.0
+    assert Batch(0, 0, matrix).worker_seconds == 0.0
+    assert Batch(0, 0, ChunkedMatrix.local(X)).worker_seconds == Batch(0, 0, X).worker_seconds == 0.0

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.sum_trees import (
     SumTree,
-    balanced,
+    are_totally_different,
+    balanced_tree,
     build_trees,
-    chain,
+    chain_tree,
     learned_sums,
     smallest_coalition,
-    star,
-    totally_different,
+    star_tree,
 )
 from securevfl.errors import ConfigError
 
@@ -92,7 +92,7 @@ def pairs(q):
     yield trees.T1, trees.T2
     yield trees.T1, trees.T1
     yield random_tree(q, rng), random_tree(q, rng)
-    yield chain([*range(1, q), 0]), star(range(q), 0)
+    yield chain_tree([*range(1, q), 0]), star_tree(range(q), 0)
 
 
 @pytest.mark.parametrize("q", [3, 4, 5, 6, 7])
@@ -168,7 +168,7 @@ def test_no_single_party_learns_a_part_and_one_tree_twice_shows_it(q, seed):
 def test_definition_2_alone_does_not_protect():
     """Totally different, and yet party 0 receives party 2 in both trees."""
     t1, t2 = SumTree((((1, 0),), ((2, 0),)), 0), SumTree((((2, 0),), ((1, 0),)), 0)
-    assert totally_different(t1, t2)
+    assert are_totally_different(t1, t2)
     assert learned_sums(t1, t2, {0}) == [{1}, {2}]
     assert lone_parties_learn(t1, t2)
 
@@ -183,7 +183,7 @@ def test_built_trees_are_balanced_and_totally_different(q, seed, data):
         assert tree.root == root
         assert tree.depth == math.ceil(math.log2(q))
         assert all(len({p for send in level for p in send}) == 2 * len(level) for level in tree.levels)
-    assert totally_different(trees.T1, trees.T2)
+    assert are_totally_different(trees.T1, trees.T2)
     common = [S for S in trees.T1.subtrees() for U in trees.T2.subtrees() if S == U]
     assert all(len(S) == q for S in common)
     for c in range(q):
@@ -199,13 +199,13 @@ def test_labels_are_shuffled_by_the_seed():
 
 
 def test_total_difference_by_leaf_sets():
-    a, b, c = balanced([0, 1, 2, 3], 0), balanced([0, 2, 1, 3], 0), balanced([0, 2, 3, 1], 0)
+    a, b, c = balanced_tree([0, 1, 2, 3], 0), balanced_tree([0, 2, 1, 3], 0), balanced_tree([0, 2, 3, 1], 0)
     assert a.subtrees() == {frozenset({0, 1}), frozenset({2, 3}), frozenset(range(4))}
-    assert totally_different(a, b)
-    assert not totally_different(a, a)
-    assert totally_different(a, c)
-    assert star(range(4), 0).subtrees() == {frozenset(range(4))}
-    assert chain([2, 1, 0]).subtrees() == {frozenset({1, 2}), frozenset({0, 1, 2})}
+    assert are_totally_different(a, b)
+    assert not are_totally_different(a, a)
+    assert are_totally_different(a, c)
+    assert star_tree(range(4), 0).subtrees() == {frozenset(range(4))}
+    assert chain_tree([2, 1, 0]).subtrees() == {frozenset({1, 2}), frozenset({0, 1, 2})}
 
 
 @given(st.integers(1, 20), st.integers(0, 2**32), st.sampled_from(["balanced", "star", "chain", "random"]))
@@ -213,9 +213,9 @@ def test_every_topology_walks_to_the_plain_sum(q, seed, kind):
     rng = random.Random(seed)
     order = rng.sample(range(q), q)
     tree = {
-        "balanced": lambda: balanced(order, order[0]),
-        "star": lambda: star(order, order[0]),
-        "chain": lambda: chain(order),
+        "balanced": lambda: balanced_tree(order, order[0]),
+        "star": lambda: star_tree(order, order[0]),
+        "chain": lambda: chain_tree(order),
         "random": lambda: random_tree(q, rng),
     }[kind]()
     parts = {p: Prg.fresh("part").array(3, np.uint64) for p in range(q)}
@@ -257,11 +257,11 @@ def test_bad_requests_are_refused():
             build_trees(q, root, b"")
     for order, root in (([0, 1, 1], 0), ([1, 2], 0), ([], 0)):
         with pytest.raises(ConfigError):
-            balanced(order, root)
-    for t1, t2 in ((chain([1, 0]), chain([0, 1])), (chain([1, 0]), chain([2, 1, 0]))):
+            balanced_tree(order, root)
+    for t1, t2 in ((chain_tree([1, 0]), chain_tree([0, 1])), (chain_tree([1, 0]), chain_tree([2, 1, 0]))):
         with pytest.raises(ConfigError):
             learned_sums(t1, t2, {0})
         with pytest.raises(ConfigError):
             smallest_coalition(t1, t2, 1)
         with pytest.raises(ConfigError):
-            totally_different(t1, t2)
+            are_totally_different(t1, t2)

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.transfers import okvs, row_hash, vole_pieces, vole_prf, vole_public, vole_trees
-from securevfl.crypto.transfers.binary_field import Multiplier, ghash, packed, rows_of
+from securevfl.crypto.transfers.binary_field import Multiplier, combine_powers, ghash, take_rows
 from securevfl.crypto.transfers.ot_extension import fresh_secret
-from securevfl.crypto.transfers.vole import Giver, Taker
-from securevfl.crypto.transfers.vole_pieces import Size, choice_bytes, sizes
+from securevfl.crypto.transfers.vole import VoleReceiver, VoleSender
+from securevfl.crypto.transfers.vole_pieces import VoleSize, choice_bytes, split_outcomes
 from securevfl.crypto.transfers.vole_prf import PrfHash
 from securevfl.errors import CryptoError
 
@@ -53,7 +53,7 @@ def test_128_elements_are_packed_by_powers_of_x() -> None:
     total = np.zeros((1, 2), np.uint64)
     for part, power in zip(parts, powers, strict=True):
         total ^= Multiplier(part)(power)
-    np.testing.assert_array_equal(packed(words(*parts)[None]), total)
+    np.testing.assert_array_equal(combine_powers(words(*parts)[None]), total)
 
 
 @pytest.mark.parametrize("count", [1, 2, 7])
@@ -67,21 +67,21 @@ def test_ghash_is_that_of_its_standard(count: int) -> None:
     np.testing.assert_array_equal(ghash(challenge, words(*blocks)), times(total)[0])  # the length's block is taken off
 
 
-def ends(secret: bytes | None = None) -> tuple[Giver, Taker, bytes]:
+def ends(secret: bytes | None = None) -> tuple[VoleSender, VoleReceiver, bytes]:
     """A giver and a taker whose base transfers were made by nobody."""
     delta = fresh_secret()[0] if secret is None else secret
     chosen = np.unpackbits(np.frombuffer(delta, np.uint8), bitorder="little").tolist()
     pairs, coin = [(os.urandom(32), os.urandom(32)) for _ in range(128)], os.urandom(32)
-    giver = Giver(delta, [pair[bit] for pair, bit in zip(pairs, chosen, strict=True)], os.urandom(32), coin)
-    return giver, Taker(pairs, coin), delta
+    giver = VoleSender(delta, [pair[bit] for pair, bit in zip(pairs, chosen, strict=True)], os.urandom(32), coin)
+    return giver, VoleReceiver(pairs, coin), delta
 
 
 @pytest.mark.parametrize("outcomes", [1, 900, 5000])
 def test_both_ends_have_shares_of_products(outcomes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vole_pieces, "MOST", 3000)
+    monkeypatch.setattr(vole_pieces, "MAX_PIECE_OUTCOMES", 3000)
     giver, taker, delta = ends()
     found = []
-    for number, size in enumerate(sizes(outcomes)):
+    for number, size in enumerate(split_outcomes(outcomes)):
         answered, given_piece = giver.answer(number, size, taker.ask(number, size, os.urandom(choice_bytes(size))))
         taken = taker.take(number, size, answered)
         taken.check(given_piece.confirm(taken.said))
@@ -97,7 +97,7 @@ def test_both_ends_have_shares_of_products(outcomes: int, monkeypatch: pytest.Mo
 
 def test_no_number_of_a_row_serves_in_two_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Under one key of the hash a row of the transfers has a number of its own at either end, in whichever piece."""
-    monkeypatch.setattr(vole_pieces, "MOST", 300)
+    monkeypatch.setattr(vole_pieces, "MAX_PIECE_OUTCOMES", 300)
     numbered, before = list[tuple[int, int]](), set[tuple[int, int]]()
     make = row_hash.tweaks
 
@@ -107,7 +107,7 @@ def test_no_number_of_a_row_serves_in_two_pieces(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(vole_public, "tweaks", noting)
     giver, taker, _ = ends()
-    for number, size in enumerate(sizes(900)):
+    for number, size in enumerate(split_outcomes(900)):
         ends_of_piece = []
         for work in ("giver", "taker"):
             numbered.clear()
@@ -142,28 +142,28 @@ def test_no_other_confirmation_passes_however_long() -> None:
 
 @given(st.integers(1, 1 << 26))
 def test_sizes_hold_to_the_parameters(outcomes: int) -> None:
-    pieces = sizes(outcomes)
+    pieces = split_outcomes(outcomes)
     assert sum(piece.outcomes for piece in pieces) == outcomes
     for piece in pieces:
-        assert piece.trees >= vole_pieces.TREES
+        assert piece.trees >= vole_pieces.MIN_TREES
         assert piece.places >= vole_pieces.INVERSE_RATE * piece.outcomes
-        assert piece.outcomes <= vole_pieces.MOST
-        assert piece.places <= 1.25 * vole_pieces.INVERSE_RATE * piece.outcomes + 2 * vole_pieces.TREES
+        assert piece.outcomes <= vole_pieces.MAX_PIECE_OUTCOMES
+        assert piece.places <= 1.25 * vole_pieces.INVERSE_RATE * piece.outcomes + 2 * vole_pieces.MIN_TREES
 
 
 def test_the_least_number_of_trees_makes_linear_tests_as_rare_as_is_claimed() -> None:
-    assert (1 - 0.1) ** vole_pieces.TREES <= 2.0**-128
-    assert vole_pieces.TREES % vole_pieces.GROUP == 0
+    assert (1 - 0.1) ** vole_pieces.MIN_TREES <= 2.0**-128
+    assert vole_pieces.MIN_TREES % vole_pieces.GROUP == 0
 
 
-SMALL = Size(60, 16, 3)  # far below any security
+SMALL = VoleSize(60, 16, 3)  # far below any security
 
 
 def test_trees_and_their_map_are_those_of_the_docstring() -> None:
     """Slowly: node by node from the roots, and place by place."""
     public = ends()[0]._public
     roots = Prg(os.urandom(32), "roots").array((16, 2), np.uint64)
-    leaves, levels = vole_trees.grown(public, roots, 3)
+    leaves, levels = vole_trees.grow_trees(public, roots, 3)
     leaves = leaves.reshape(8, 16, 2)
 
     def child(node: bytes, side: int) -> bytes:
@@ -188,7 +188,9 @@ def test_trees_and_their_map_are_those_of_the_docstring() -> None:
         np.testing.assert_array_equal(mapped[row], total)
 
 
-def passes(ends: tuple[Giver, Taker, bytes], number: int, altered: int | None = None, *, heard: bool = True) -> bool:
+def passes(
+    ends: tuple[VoleSender, VoleReceiver, bytes], number: int, altered: int | None = None, *, heard: bool = True
+) -> bool:
     """Whether a giver that alters one octet of its answer, and knows what comes of it, passes the taker's check."""
     giver, taker, _ = ends
     asked = taker.ask(number, SMALL, os.urandom(choice_bytes(SMALL)))
@@ -246,8 +248,8 @@ def meet(keys: np.ndarray, asked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     a, b = words(os.urandom(16 * len(P))), words(os.urandom(16 * len(P)))
     c = b ^ Multiplier(delta)(a)
     return (
-        vole_prf.evaluated(hashing, seed, c, asked),
-        vole_prf.held(hashing, seed, b, P ^ a, Multiplier(delta), asked),
+        vole_prf.evaluate_stored(hashing, seed, c, asked),
+        vole_prf.evaluate_any(hashing, seed, b, P ^ a, Multiplier(delta), asked),
     )
 
 
@@ -261,8 +263,8 @@ def test_both_ends_agree_on_stored_keys_and_on_no_other() -> None:
 
 def test_rows_are_moved_whole() -> None:
     table, at = keys_of(50), np.array([3, 49, 0, 3])
-    np.testing.assert_array_equal(rows_of(table, at), table[at])
-    assert rows_of(table, at[:0]).shape == (0, 2)
+    np.testing.assert_array_equal(take_rows(table, at), table[at])
+    assert take_rows(table, at[:0]).shape == (0, 2)
 
 
 def test_nothing_of_either_end_shows() -> None:

@@ -16,7 +16,7 @@ from securevfl.data.partitions import partition_party
 from securevfl.data.scaling import Scaling
 from securevfl.data.store import open_table, store_table
 from securevfl.errors import ConfigError, TransportError
-from securevfl.runtime.placing import DaskPlacing
+from securevfl.runtime.dask_backend import DaskBackend
 
 pytestmark = pytest.mark.exact_outputs
 
@@ -80,16 +80,16 @@ WHO = lambda stretch: (os.getpid(), len(stretch))  # noqa: E731  # travels by va
 @pytest.mark.long
 def test_two_processes_learn_the_weights_of_one(client: Any, parties: Any, alone: Any) -> None:
     bank, table = parties
-    shop = partition_party("shop", table, DaskPlacing(client))
+    shop = partition_party("shop", table, DaskBackend(client))
     run = vfl.simulate(job(), [bank, shop])
     same(alone, run)
-    assert sum(tally.amount for (_, op), tally in run.parts["shop"].books.ops.items() if op == "elsewhere") > 0
+    assert sum(tally.amount for (_, op), tally in run.parts["shop"].counters.ops.items() if op == "elsewhere") > 0
 
 
 @pytest.mark.long
 def test_no_process_holds_all_rows(client: Any, parties: Any) -> None:
     _, table = parties
-    shop: Any = partition_party("shop", table, DaskPlacing(client)).X
+    shop: Any = partition_party("shop", table, DaskBackend(client)).X
     matrix = shop.tall(np.arange(ROWS), Scaling.none(12))
     held = dict(part.run(WHO).result() for part in matrix.parts)
     assert len(held) == 2
@@ -101,7 +101,7 @@ def test_no_process_holds_all_rows(client: Any, parties: Any) -> None:
 @pytest.mark.long
 def test_a_worker_that_is_killed_costs_time_alone(client: Any, parties: Any, alone: Any) -> None:
     bank, table = parties
-    shop = partition_party("shop", table, DaskPlacing(client))
+    shop = partition_party("shop", table, DaskBackend(client))
     victims = list(client.run(os.getpid).values())
 
     def on_round(done: int, of: int) -> None:
@@ -115,7 +115,7 @@ def test_a_worker_that_is_killed_costs_time_alone(client: Any, parties: Any, alo
 @pytest.mark.long
 def test_what_a_worker_raises_is_told_without_its_values(client: Any, parties: Any) -> None:
     _, table = parties
-    shop: Any = partition_party("shop", table, DaskPlacing(client)).X
+    shop: Any = partition_party("shop", table, DaskBackend(client)).X
     matrix = shop.tall(np.arange(ROWS), Scaling.none(12))
     with pytest.raises(TransportError, match=r"worker .* ValueError came"):
         matrix @ np.full((7, 1), 987654.321)
@@ -128,4 +128,4 @@ def test_a_cluster_without_workers_is_said() -> None:
             return {"workers": {}}
 
     with pytest.raises(ConfigError, match="it has none; start some"):
-        assert DaskPlacing(Empty()).workers
+        assert DaskBackend(Empty()).workers

@@ -8,8 +8,8 @@ import pytest
 
 import securevfl as vfl
 from securevfl.data.columns import columns_of
-from securevfl.data.preparation import Preparation, Prepared, fit
-from securevfl.data.woe import BinRows, Evidence, Woe, weighed
+from securevfl.data.preparation import FittedPreparation, Preparation, fit
+from securevfl.data.woe import BinIndicators, Woe, WoeTransform, weighed
 from securevfl.errors import ConfigError
 
 N = 600
@@ -23,16 +23,16 @@ TRAIN = GENERATOR.permutation(N)[:500]
 WOE = Woe(bins=4, rows=30)
 
 
-def bins_of(woe: Woe = WOE) -> tuple[Prepared, np.ndarray]:
+def bins_of(woe: Woe = WOE) -> tuple[FittedPreparation, np.ndarray]:
     own = columns_of("shop", TABLE)
     made = fit("shop", own, TRAIN, Preparation(woe=woe))
     return made, made.apply(own)
 
 
-def weights_of(woe: Woe = WOE) -> Prepared:
+def weights_of(woe: Woe = WOE) -> FittedPreparation:
     made, places = bins_of(woe)
-    rows = BinRows(places[TRAIN], woe.slots)
-    return Prepared(made.columns, weighed(made.steps, rows, rows.positives(LATER[TRAIN]), woe))
+    rows = BinIndicators(places[TRAIN], woe.slots)
+    return FittedPreparation(made.columns, weighed(made.steps, rows, rows.positives(LATER[TRAIN]), woe))
 
 
 def test_no_bin_has_fewer_rows_than_the_job_says() -> None:
@@ -40,7 +40,7 @@ def test_no_bin_has_fewer_rows_than_the_job_says() -> None:
         made, places = bins_of(woe)
         for column, step in zip(places[TRAIN].T, made.steps, strict=True):
             counts = np.bincount(column.astype(int))
-            assert isinstance(step, Evidence)
+            assert isinstance(step, WoeTransform)
             assert len(counts) == step.bins <= woe.slots
             assert step.bins == 1 or counts.min() >= woe.rows
 
@@ -63,7 +63,7 @@ def test_weights_are_those_of_the_pooled_table() -> None:
     made = weights_of()
     P, total, s = LATER[TRAIN].sum(), len(TRAIN), WOE.smoothing
     for j, step in enumerate(made.steps):
-        assert isinstance(step, Evidence)
+        assert isinstance(step, WoeTransform)
         iv = 0.0
         for place in range(step.bins):
             held = LATER[TRAIN][places[TRAIN, j] == place]
@@ -76,12 +76,12 @@ def test_weights_are_those_of_the_pooled_table() -> None:
 
 def test_new_rows_get_the_weights_of_their_bins() -> None:
     made, (_, places) = weights_of(), bins_of()
-    again = Prepared.read(made.columns, json.loads(json.dumps(made.plain())))
+    again = FittedPreparation.read(made.columns, json.loads(json.dumps(made.plain())))
     assert again == made
     np.testing.assert_array_equal(again.apply(columns_of("shop", TABLE)), made.weigh(places))
     new = pa.table({"age": [None, 1e9], "debt": [-1.0, None], "city": ["Xanadu", "Rome"]})
     found = again.apply(columns_of("shop", new, texts=["city"]))
-    age, debt, city = (step.weights for step in again.steps if isinstance(step, Evidence))
+    age, debt, city = (step.weights for step in again.steps if isinstance(step, WoeTransform))
     assert found[0].tolist() == [age[-1], debt[0], city[0]]
     assert found[1, 0] == age[-2]
 
@@ -90,7 +90,7 @@ def test_columns_that_say_too_little_say_nothing() -> None:
     information = weights_of().information
     least = sorted(information.values())[1]
     made = weights_of(Woe(bins=4, rows=30, iv=least))
-    kept = {step.column: any(step.weights) for step in made.steps if isinstance(step, Evidence)}
+    kept = {step.column: any(step.weights) for step in made.steps if isinstance(step, WoeTransform)}
     assert kept == {column: value >= least for column, value in information.items()}
     assert made.information == information
 

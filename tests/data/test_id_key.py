@@ -16,7 +16,7 @@ import securevfl as vfl
 from securevfl.data.composite_ids import _letters, composed, normal
 from securevfl.data.load import read_parties
 from securevfl.data.parquet_source import ParquetSource
-from securevfl.data.readers import id_rule, read_ids, read_party, read_table
+from securevfl.data.readers import id_rule_version, read_ids, read_party, read_table
 from securevfl.errors import IdError
 
 SPANS = (0, 0x33FF), (0xA640, 0xA7FF), (0xF900, 0xFB06), (0xFE00, 0xFE2F), (0xFF00, 0xFFEF)
@@ -134,7 +134,11 @@ def test_rows_that_are_written_alike_are_named(tmp_path: Path) -> None:
     path.write_text("who,day,b\nZoë,1,2\nANN,1,3\nzoe,1,4\n", encoding="utf-8")
     with pytest.raises(IdError, match="1 ids occur more than once, the first in rows 1 and 3"):
         read_party("shop", path, id_column="who,day")
-    assert (id_rule(path, "who,day"), id_rule(path, "who,"), id_rule(path, "who")) == (1, 1, None)
+    assert (id_rule_version(path, "who,day"), id_rule_version(path, "who,"), id_rule_version(path, "who")) == (
+        1,
+        1,
+        None,
+    )
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])

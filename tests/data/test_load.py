@@ -18,7 +18,7 @@ from securevfl.data.load import forget, read_aligned, read_parties
 from securevfl.data.party import Party
 from securevfl.data.readers import read_ids, read_party
 from securevfl.data.row_order import write_rows
-from securevfl.data.store import StoredParty, borrow_table, store_table, table_path
+from securevfl.data.store import StoredParty, copy_to_temporary_table, store_table, table_path
 from tests.forked import run_forked
 
 N = 240
@@ -53,7 +53,7 @@ def files(tmp_path: Path) -> dict[str, Path]:
 
 @pytest.fixture
 def everything_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load, "LARGE", 0)
+    monkeypatch.setattr(load, "MAX_IN_MEMORY_BYTES", 0)
 
 
 @pytest.mark.usefixtures("everything_is_large")
@@ -73,14 +73,14 @@ def test_the_model_is_the_one_of_tables_in_memory(files: dict[str, Path]) -> Non
 
 
 def test_only_what_is_large_is_copied(files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load, "LARGE", (N - 3) * 4 * 8)  # the bank's, with ids and labels
+    monkeypatch.setattr(load, "MAX_IN_MEMORY_BYTES", (N - 3) * 4 * 8)  # the bank's, with ids and labels
     bank, shop = read_parties(files, job=job())[0]
     assert (type(bank), type(shop)) == (Party, Party)
-    monkeypatch.setattr(load, "LARGE", (N - 3) * 4 * 8 - 1)
+    monkeypatch.setattr(load, "MAX_IN_MEMORY_BYTES", (N - 3) * 4 * 8 - 1)
     bank, shop = read_parties(files, job=job())[0]
     assert (type(bank), type(shop)) == (StoredParty, Party)
     csv.write_csv(parquet.read_table(files["shop"]), tmp_path / "shop.csv")
-    monkeypatch.setattr(load, "LARGE", 0)
+    monkeypatch.setattr(load, "MAX_IN_MEMORY_BYTES", 0)
     bank, shop = read_parties(files | {"shop": tmp_path / "shop.csv"}, job=job())[0]
     assert (type(bank), type(shop)) == (StoredParty, Party)
 
@@ -128,7 +128,7 @@ def test_what_is_not_ours_stays(files: dict[str, Path]) -> None:
 
 def test_a_borrowed_table_has_no_name(files: dict[str, Path]) -> None:
     told = []
-    party = borrow_table("shop", files["shop"], on_rows=lambda *counts: told.append(counts))
+    party = copy_to_temporary_table("shop", files["shop"], on_progress=lambda *counts: told.append(counts))
     assert sorted(os.listdir(files["shop"].parent)) == ["bank.parquet", "shop.parquet"]
     np.testing.assert_array_equal(party.X[:], read_party("shop", files["shop"]).X)
     assert told[-1] == (len(party), len(party))
@@ -147,7 +147,7 @@ KILLED = """
 import os, sys
 from securevfl.data import store
 store._Buckets.empty_into = lambda *_: os.kill(os.getpid(), 9)
-store.borrow_table("shop", sys.argv[1])
+store.copy_to_temporary_table("shop", sys.argv[1])
 """
 
 

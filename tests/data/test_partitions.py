@@ -12,7 +12,7 @@ import pytest
 from pyarrow import parquet
 
 import securevfl as vfl
-from securevfl.base.chunked_matrix import Tall
+from securevfl.base.chunked_matrix import ChunkedMatrix
 from securevfl.crypto.kernel import row_plaintexts
 from securevfl.data import store
 from securevfl.data.location_scale import moments
@@ -21,13 +21,13 @@ from securevfl.data.scaling import Scaling
 from securevfl.data.store import open_table, store_table
 from securevfl.errors import ConfigError, DataError, TableError
 from securevfl.protocols.engines import Engine
-from securevfl.runtime.executor import Piece
-from securevfl.runtime.placing import Placed, PlacedPart, Placing
+from securevfl.runtime.executor import Task
+from securevfl.runtime.worker_backend import RemoteObject, RemotePart, WorkerBackend
 
 ROWS = 1000
 
 
-class Room(Placed[Any]):
+class Room(RemoteObject[Any]):
     """Something in this process, at a worker by name only."""
 
     def __init__(self, worker: str, thing: Any) -> None:
@@ -37,21 +37,21 @@ class Room(Placed[Any]):
     def run(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         found: Future[Any] = Future()
         try:
-            found.set_result(Piece(work, *args, **kwargs).run(self.thing))
+            found.set_result(Task(work, *args, **kwargs).run(self.thing))
         except Exception as error:
             found.set_exception(error)
         return found
 
-    def derive(self, make: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Placed[Any]:
+    def derive(self, make: Callable[..., Any], /, *args: Any, **kwargs: Any) -> RemoteObject[Any]:
         return Room(self.worker, make(self.thing, *args, **kwargs))
 
 
-class Rooms(Placing):
+class Rooms(WorkerBackend):
     """Another engine than Dask: two workers that are no processes."""
 
     workers = ("one", "two")
 
-    def place(self, worker: str, make: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Placed[Any]:
+    def place(self, worker: str, make: Callable[..., Any], /, *args: Any, **kwargs: Any) -> RemoteObject[Any]:
         return Room(worker, make(*args, **kwargs))
 
 
@@ -72,7 +72,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_plaintexts, "PIECE", 2)
+    monkeypatch.setattr(row_plaintexts, "BLOCKS_PER_PIECE", 2)
 
 
 def job(residual: Engine | str, **keys: Any) -> vfl.Job:
@@ -128,9 +128,9 @@ def test_the_party_s_own_process_asks_for_few_rows(tables: Path, monkeypatch: py
         asked.append(len(found))
         return found
 
-    for place in ("training.session", "families.sizes"):
+    for place in ("training.session", "families.run_shape"):
         monkeypatch.setattr(f"securevfl.{place}.ROWS", 50)
-    monkeypatch.setattr("securevfl.families.rounds.rounds.SAMPLE", 50)
+    monkeypatch.setattr("securevfl.families.rounds.rounds_participant.SAMPLE", 50)
     monkeypatch.setattr("securevfl.data.baseline.OUTSIDE", 50)
     monkeypatch.setattr(PartitionedTable, "__getitem__", counted)
     parted = partition_party("shop", tables / "shop.table", Rooms())
@@ -152,7 +152,7 @@ def test_a_table_on_disk_is_never_whole_in_memory(tables: Path, monkeypatch: pyt
     parties = [open_table(name, tables / f"{name}.table") for name in ("bank", "shop")]
     whole = vfl.simulate(job("open"), parties)
     monkeypatch.setattr(store, "WHOLE", 0)
-    monkeypatch.setattr("securevfl.base.chunked_matrix.BLOCK", 8 * 100)
+    monkeypatch.setattr("securevfl.base.chunked_matrix.BLOCK_NUMBERS", 8 * 100)
     blocks = vfl.simulate(job("open"), parties)
     for name, part in whole.parts.items():
         np.testing.assert_allclose(part.theta, blocks.parts[name].theta, atol=1e-9)
@@ -170,9 +170,9 @@ def test_parts_lie_at_the_workers_in_turn(tables: Path) -> None:
     assert isinstance(parted, PartitionedParty)
     table: Any = parted.X
     matrix = table.tall(np.arange(ROWS), Scaling.none(8))
-    assert isinstance(matrix, Tall)
+    assert isinstance(matrix, ChunkedMatrix)
     assert [part.place for part in matrix.parts] == ["one", "two", "one"]
-    assert all(isinstance(part, PlacedPart) for part in matrix.parts)
+    assert all(isinstance(part, RemotePart) for part in matrix.parts)
     assert [(part.start, part.stop) for part in matrix.parts] == [*pairwise(table.edges)]
     assert matrix.makespan() == 0.0
     matrix @ np.ones((8, 1))

@@ -11,15 +11,16 @@ from sklearn.preprocessing import KBinsDiscretizer, OneHotEncoder, RobustScaler
 
 import securevfl as vfl
 from securevfl import errors
-from securevfl.base.config import plain
+from securevfl.base.config import to_plain
 from securevfl.data.bin_edges import DEVIATION, FEWEST, decimal, edges_of, rounded
-from securevfl.data.column_transforms import Bins
+from securevfl.data.column_transforms import BinTransform
 from securevfl.data.columns import columns_of
 from securevfl.data.location_scale import quartiles
-from securevfl.data.preparation import Preparation, Prepared, fit
+from securevfl.data.preparation import FittedPreparation, Preparation, fit
 from securevfl.data.woe import Woe, number_bins
-from securevfl.families.player import TrainingData
-from securevfl.families.sizes import as_prepared, known_run, prepare
+from securevfl.families.run_facts import known_run
+from securevfl.families.table_preparation import as_prepared, prepare
+from securevfl.families.training_data import TrainingData
 from securevfl.training.model_part import ModelPart
 
 N = 400
@@ -36,7 +37,7 @@ TRAIN = np.arange(300)
 SECRET = "Xanadu"
 
 
-def fitted(**options: object) -> Prepared:
+def fitted(**options: object) -> FittedPreparation:
     return fit("shop", columns_of("shop", TABLE), TRAIN, Preparation(**options))
 
 
@@ -75,7 +76,7 @@ def test_texts_become_codes_from_the_commonest_on_which_are_not_scaled() -> None
     np.testing.assert_array_equal(made.apply(columns_of("shop", TABLE))[:, 3], expected)
     new = pa.table({"age": [1.0], "income": [1.0], "city": [SECRET]})
     assert made.apply(columns_of("shop", new))[0, 3] == 0
-    assert Prepared.read(made.columns, json.loads(json.dumps(made.plain()))) == made
+    assert FittedPreparation.read(made.columns, json.loads(json.dumps(made.plain()))) == made
     shop = vfl.Party("shop", TABLE, aligned=True).prepared(made)
     for scale in ("standard", "robust", "none"):
         schedule = job(scale=scale).schedule(shop.register)
@@ -148,12 +149,12 @@ def test_rows_that_are_held_out_change_nothing() -> None:
     spoiled = TABLE.to_pydict()
     spoiled["age"][300:], spoiled["city"][300:] = [1e9] * 100, [SECRET] * 100
     found = fit("shop", columns_of("shop", pa.table(spoiled)), TRAIN, Preparation(clip=0.01))
-    assert [plain(step) for step in found.steps] == [plain(step) for step in fitted(clip=0.01).steps]
+    assert [to_plain(step) for step in found.steps] == [to_plain(step) for step in fitted(clip=0.01).steps]
 
 
 def test_a_preparation_comes_back_from_json() -> None:
     for made in (fitted(), fitted(bins=4, clip=0.02)):
-        again = Prepared.read(made.columns, json.loads(json.dumps(made.plain())))
+        again = FittedPreparation.read(made.columns, json.loads(json.dumps(made.plain())))
         assert again == made
         np.testing.assert_array_equal(again.apply(columns_of("s", TABLE)), made.apply(columns_of("s", TABLE)))
 
@@ -270,7 +271,7 @@ def test_edges_are_round_and_part_the_training_as_they_are_printed(size: float, 
     draw = np.random.default_rng(digits)
     values = np.array([float(f"{each:.{digits}e}") for each in draw.normal(size=3000) * size])
     for step in (
-        Bins(column="x", edges=tuple(edges_of(values, 20))),
+        BinTransform(column="x", edges=tuple(edges_of(values, 20))),
         number_bins("x", values, gaps=False, options=Woe(bins=20)),
     ):
         read = np.array([float(decimal(edge)) for edge in step.edges])

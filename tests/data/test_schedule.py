@@ -13,7 +13,14 @@ import securevfl as vfl
 from securevfl.data.id_keys import ID_DIGEST, id_keys, order_by_value, rising
 from securevfl.data.party import register_of
 from securevfl.data.register import Register
-from securevfl.data.schedule import GROWS, MOST, PART, QUARTER, Schedule, parts_of
+from securevfl.data.schedule import (
+    MAX_SUBSET_ROWS,
+    MIN_GROWING_ROWS,
+    MIN_SUBSET_ROWS,
+    SUBSET_FACTOR,
+    Schedule,
+    parts_of,
+)
 
 N = 400
 IDS = np.array([f"person-{i}" for i in range(N)])
@@ -48,12 +55,12 @@ def test_the_seed_orders_visits_and_nothing_else(rows: int | Register) -> None:
     one, other = schedule(rows, seed=1), schedule(rows, seed=2)
     assert by_id(one) == by_id(other)
     assert one.name == other.name
-    orders = [[visit.index for visit in own.visits()] for own in (one, other)]
+    orders = [[visit.index for visit in own.iterations()] for own in (one, other)]
     assert orders[0] != orders[1]
     assert sorted(orders[0]) == sorted(orders[1])
     for own in (one, other):
         parts = own.partition(0)
-        assert all(np.array_equal(visit.rows, parts[visit.index]) for visit in own.visits())
+        assert all(np.array_equal(visit.rows, parts[visit.index]) for visit in own.iterations())
 
 
 def test_batches_part_the_training_rows_evenly() -> None:
@@ -70,7 +77,7 @@ def test_all_is_one_batch_of_the_training_rows() -> None:
     own = Schedule(of(IDS), batch_size="all", epochs=2, seed=0, test_fraction=0.25, reshuffle=False)
     assert own.batches == 1
     assert len(own) == 2
-    assert [sorted(visit.rows) for visit in own.visits()] == [own.train.tolist()] * 2
+    assert [sorted(visit.rows) for visit in own.iterations()] == [own.train.tolist()] * 2
     assert own.name == schedule(of(IDS), batch=300).name
     for fits in ("all", 300):
         job = vfl.Job(
@@ -86,16 +93,16 @@ def test_all_is_one_batch_of_the_training_rows() -> None:
 @pytest.mark.parametrize("rows", [199_999, 200_000, 262_145, 900_000, 5_000_000])
 def test_parts_grow_fourfold_up_to_all_rows_or_the_most(rows: int) -> None:
     parts = parts_of(rows)
-    assert parts[-1] == min(rows, MOST)
-    assert all(PART <= one == other // QUARTER for one, other in pairwise(parts))
-    assert (len(parts) == 1) == (rows < GROWS)
-    assert len(parts) == 1 or parts[0] < QUARTER * PART
+    assert parts[-1] == min(rows, MAX_SUBSET_ROWS)
+    assert all(MIN_SUBSET_ROWS <= one == other // SUBSET_FACTOR for one, other in pairwise(parts))
+    assert (len(parts) == 1) == (rows < MIN_GROWING_ROWS)
+    assert len(parts) == 1 or parts[0] < SUBSET_FACTOR * MIN_SUBSET_ROWS
 
 
 def grown(rows: int | Register, *, epochs: int = 30, most: int = 200, split: int = 0) -> Schedule:
     """A schedule of parts of 12, 50 and at most 200 rows."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in (("GROWS", 100), ("PART", 10), ("MOST", most)):
+        for name, value in (("MIN_GROWING_ROWS", 100), ("MIN_SUBSET_ROWS", 10), ("MAX_SUBSET_ROWS", most)):
             patch.setattr(f"securevfl.data.schedule.{name}", value)
         return Schedule(
             rows, batch_size="growing", epochs=epochs, seed=0, test_fraction=0.25, reshuffle=False, split=split
@@ -109,7 +116,7 @@ def test_parts_lie_in_each_other_and_the_last_visits_go_to_the_largest(epochs: i
     assert [len(small), len(middle), len(large)] == [12, 50, 200]
     assert set(small) < set(middle) < set(large) < set(own.train)
     np.testing.assert_array_equal(np.sort(own.flow), own.train)
-    visits = list(own.visits())
+    visits = list(own.iterations())
     assert [visit.index for visit in visits] == ([0] * 20 + [1] * 6 + [2] * 4)[30 - epochs :]
     assert len(own) == len(visits) == epochs
     assert own.settled == sum(visit.index < 2 for visit in visits)
@@ -132,15 +139,15 @@ def test_parts_are_drawn_by_ids_alone() -> None:
 
 
 def test_rows_that_inputs_are_made_by_are_drawn_by_ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert np.array_equal(schedule(of(IDS)).looked_at, schedule(of(IDS)).train)
-    monkeypatch.setattr("securevfl.data.schedule.LOOKED_AT", 50)
+    assert np.array_equal(schedule(of(IDS)).fitting_rows, schedule(of(IDS)).train)
+    monkeypatch.setattr("securevfl.data.schedule.MAX_FITTING_ROWS", 50)
     order, own = GENERATOR.permutation(N), schedule(of(IDS))
     other = schedule(of(IDS[order]))
-    assert sorted(IDS[own.looked_at]) == sorted(IDS[order][other.looked_at])
+    assert sorted(IDS[own.fitting_rows]) == sorted(IDS[order][other.fitting_rows])
     for each in (own, other, schedule(N)):
-        assert len(np.unique(each.looked_at)) == 50
-        assert np.isin(each.looked_at, each.train).all()
-        assert (np.diff(each.looked_at) > 0).all()
+        assert len(np.unique(each.fitting_rows)) == 50
+        assert np.isin(each.fitting_rows, each.train).all()
+        assert (np.diff(each.fitting_rows) > 0).all()
 
 
 def test_a_table_of_few_rows_does_not_grow() -> None:
@@ -148,7 +155,9 @@ def test_a_table_of_few_rows_does_not_grow() -> None:
         Schedule(N, batch_size=b, epochs=3, seed=0, test_fraction=0.25, reshuffle=False) for b in ("all", "growing")
     ]
     assert small[0].name == small[1].name
-    assert [visit.rows.tolist() for visit in small[0].visits()] == [visit.rows.tolist() for visit in small[1].visits()]
+    assert [visit.rows.tolist() for visit in small[0].iterations()] == [
+        visit.rows.tolist() for visit in small[1].iterations()
+    ]
     assert not small[1].grows
     assert small[1].settled == 0
 
@@ -195,7 +204,7 @@ def test_reshuffled_batches_are_the_same_in_every_job_and_begin_with_the_fixed_o
             np.testing.assert_array_equal(mine, theirs)
     assert by_id(one) == by_id(schedule(of(IDS)))
     assert {tuple(sorted(part)) for part in one.partition(0)} != {tuple(sorted(part)) for part in one.partition(1)}
-    assert len({visit.index for visit in one.visits()}) == 18
+    assert len({visit.index for visit in one.iterations()}) == 18
 
 
 def test_the_draw_is_what_it_was() -> None:

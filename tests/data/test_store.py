@@ -278,7 +278,7 @@ def test_moments_are_numpy_s(rows: int, columns: int, chunk: int, scale: float, 
     X[:, 0] = 0.1
     order = generator.permutation(rows + 3)[:rows]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("securevfl.base.chunked_matrix.BLOCK", chunk)
+        patch.setattr("securevfl.base.chunked_matrix.BLOCK_NUMBERS", chunk)
         mean, deviation = moments(X, order)[:2]
     np.testing.assert_allclose(mean, X[order].mean(axis=0), rtol=1e-12, atol=1e-12 * scale)
     np.testing.assert_allclose(deviation[1:], X[order].std(axis=0)[1:], rtol=1e-12 if rows > 3 else 1e-9, atol=1e-12)

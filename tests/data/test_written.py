@@ -12,9 +12,9 @@ import securevfl as vfl
 from securevfl.data.columns import columns_of
 from securevfl.data.preparation import Preparation, fit
 from securevfl.data.readers import read_table
-from securevfl.data.text_values import days_written, meant, numbers_written
+from securevfl.data.text_values import meant, parse_dates, parse_numbers
 from securevfl.errors import TableError
-from securevfl.families.sizes import prepare
+from securevfl.families.table_preparation import prepare
 
 DAYS = ["2024-02-29", "1970-01-01", "2023-12-31"]
 EXPECTED = [19_782.0, 0.0, 19_722.0]
@@ -37,7 +37,7 @@ EXPECTED = [19_782.0, 0.0, 19_722.0]
     ],
 )
 def test_numbers_are_read_where_marks_leave_no_doubt(texts: list[str], numbers: list[float] | None) -> None:
-    assert numbers_written(texts) == numbers
+    assert parse_numbers(texts) == numbers
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_numbers_are_read_where_marks_leave_no_doubt(texts: list[str], numbers: 
     ],
 )
 def test_dates_are_days_since_1970(texts: list[str], days: list[float] | None) -> None:
-    assert days_written(texts) == days
+    assert parse_dates(texts) == days
 
 
 UNREAD = {

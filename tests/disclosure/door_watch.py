@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securevfl.protocols.residuals.sealed_residual import Opened
-from securevfl.runtime.channel import DisclosingMessage, DisclosureGate, DisclosurePermit, DisclosureRecord
+from securevfl.protocols.residuals.sealed_residual import OpenedProduct
 from securevfl.runtime.codec import Message
+from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureGate, DisclosurePermit, DisclosureRecord
 
 NUMBERS = {"labels", "columns", "scores", "phases", "losses"}
 MARK = 128  # bits of what says whose a stored payload is
@@ -30,7 +30,7 @@ class Said:
         """Whether the message has more bits than its entry, but for what fills up bytes. A product that is opened is
         blinded and brings its checks, so it has more by design; its numbers are counted elsewhere."""
         over = self.bits - self.entry.numbers * self.entry.bits
-        return over > (MARK if self.kind.__name__ == "Push" else 7) and self.kind is not Opened
+        return over > (MARK if self.kind.__name__ == "Push" else 7) and self.kind is not OpenedProduct
 
 
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[Said]:

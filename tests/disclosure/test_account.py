@@ -17,12 +17,14 @@ from securevfl.disclosure.ledger import DisclosureLedger, told_to
 from securevfl.disclosure.limits import Limit
 from securevfl.errors import ConfigError, LeakageError
 from securevfl.families import METHODS, leak_kinds
-from securevfl.families.fdml.pulls import Labels
-from securevfl.families.sizes import known_run, verdicts
+from securevfl.families.evaluations import verdicts
+from securevfl.families.fdml.label_sharing import Labels
+from securevfl.families.run_facts import known_run
+from securevfl.protocols.residuals.exchanges import Exchanges
 from securevfl.protocols.residuals.open_residual import Residual
-from securevfl.protocols.residuals.sealed_residual import Exchanges, Opened
-from securevfl.protocols.sums.base import Part
-from securevfl.runtime.channel import Event
+from securevfl.protocols.residuals.sealed_residual import OpenedProduct
+from securevfl.protocols.sums.direct_sum import Part
+from securevfl.runtime.observer import Event
 from securevfl.training.checkpoint import Checkpoints
 from tests.disclosure.door_watch import watched
 from tests.small_keys import SMALL
@@ -84,7 +86,7 @@ class Transcript:
                 self.numbers[event.me, event.peer, "labels"] += g.size
             case Labels(targets):
                 self.numbers[event.me, event.peer, "labels"] += targets.size
-            case Opened():
+            case OpenedProduct():
                 self.numbers[event.me, event.peer, "labels"] += self._parameters[event.peer]
 
 
@@ -131,7 +133,7 @@ def test_what_is_foreseen_is_debited_by_a_run_to_its_planned_end(
 @pytest.mark.parametrize("residual", ["open", "ckks", "paillier"])
 def test_numbers_in_the_transcript_are_those_in_the_ledgers(residual: str, outputs: int, tmp_path: Path) -> None:
     parties = tables(classes=2 if outputs == 1 else 3)
-    engine: Any = SMALL.quick if residual == "paillier" else residual
+    engine: Any = SMALL.with_smallest_keys if residual == "paillier" else residual
     model = vfl.Logistic() if outputs == 1 else vfl.Softmax()
     job = vfl.Job(
         model=model,
@@ -205,7 +207,7 @@ def test_a_party_that_comes_back_after_each_opening_is_refused_in_time(tmp_path:
     own, opened = kept(tmp_path, parties), []
 
     def observe(event: Event) -> None:
-        if event.me == "bank" and event.direction == "send" and isinstance(event.message, Opened):
+        if event.me == "bank" and event.direction == "send" and isinstance(event.message, OpenedProduct):
             opened.append(3)
 
     def cut(done: int, of: int) -> None:

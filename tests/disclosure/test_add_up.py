@@ -15,8 +15,8 @@ from securevfl.disclosure.counts import Disclosure, earlier
 from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry
 from securevfl.disclosure.limits import Limit, total
 from securevfl.errors import LeakageError
-from securevfl.families.sizes import known_run
-from securevfl.runtime.channel import DisclosureGate, DisclosureRecord
+from securevfl.families.run_facts import known_run
+from securevfl.runtime.disclosure_gate import DisclosureGate, DisclosureRecord
 from tests.disclosure.test_account import EXAMPLES, example
 
 
@@ -89,17 +89,17 @@ def test_threads_tell_of_rows_of_their_own() -> None:
     def other() -> None:
         assert inside.wait(60)
         gate.permit(DisclosureRecord("shop", "columns", 1, 64, about=("bank",)))
-        with gate.on("held out"):
+        with gate.about_rows("held out"):
             gate.permit(DisclosureRecord("shop", "columns", 1, 64, about=("bank",)))
         done.set()
 
     thread = threading.Thread(target=other)
     thread.start()
-    with gate.on("new"):
+    with gate.about_rows("new"):
         inside.set()
         assert done.wait(60)
         gate.permit(DisclosureRecord("shop", "columns", 1, 64, about=("bank",)))
-        with gate.on("bins"):
+        with gate.about_rows("bins"):
             gate.permit(DisclosureRecord("shop", "columns", 1, 64, about=("bank",)))
         gate.permit(DisclosureRecord("shop", "columns", 1, 64, about=("bank",)))
     thread.join(60)

@@ -19,7 +19,7 @@ from securevfl.errors import LabelError, LeakageError, SecureVFLError, Transport
 from securevfl.organisations import correlate, fairness_by_group
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.party_threads import run_threads
 from securevfl.training.session import take_part
 from tests.organisations.test_joint_statistics import tables
 

@@ -9,7 +9,7 @@ import pytest
 import securevfl as vfl
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.families import leak_kinds
-from securevfl.families.sizes import known_run
+from securevfl.families.run_facts import known_run
 from tests.disclosure.door_watch import watched
 
 ROWS, HELD_OUT = 120, 0.25
@@ -111,5 +111,5 @@ def test_entries_have_the_bits_of_all_outputs_where_shares_are_opened(
     vfl.simulate(job, [vfl.Party("bank", X[:, :2], y, aligned=True), vfl.Party("shop", X[:, 2:], aligned=True)])
     assert not [each for each in left if each.short]
     numbers = {each.kind.__name__: each.entry.numbers for each in left}
-    pairs = {"ShuffledWords": 30 * outputs} if metrics == "pairs" else {"MeasuredSum": 2}
-    assert numbers == {"OpenedWeights": 2 * outputs, "FarCount": 1} | pairs
+    pairs = {"ShuffledWords": 30 * outputs} if metrics == "pairs" else {"LossSum": 2}
+    assert numbers == {"OpenedWeights": 2 * outputs, "OutOfRangeCount": 1} | pairs

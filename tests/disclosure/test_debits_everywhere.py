@@ -17,10 +17,11 @@ from securevfl.audit.recording.party_view import fields
 from securevfl.consent import booking
 from securevfl.disclosure.ledger import DisclosureLedger, told_to
 from securevfl.disclosure.limits import KINDS
-from securevfl.protocols.shares.opened_scores import OpenedScores
+from securevfl.protocols.shares.opened_scores import RoundedScores
 from securevfl.protocols.shares.word_shuffle import ShuffledWords
-from securevfl.runtime.channel import DisclosureRecord, Event, Observer
 from securevfl.runtime.codec import Message
+from securevfl.runtime.disclosure_gate import DisclosureRecord
+from securevfl.runtime.observer import Event, Observer
 from securevfl.training.checkpoint import Checkpoints
 from tests.disclosure.test_account import EXAMPLES, WIDEST, Cut, entered, example, kept, sealed, tables
 from tests.forked import run_forked
@@ -68,7 +69,7 @@ class Plain(Observer):
 def _numbers(message: Message, value: object) -> int:
     if isinstance(value, np.ndarray) and value.dtype.kind == "f":
         return value.size
-    levels = isinstance(message, ShuffledWords | OpenedScores) and isinstance(value, bytes)
+    levels = isinstance(message, ShuffledWords | RoundedScores) and isinstance(value, bytes)
     return 8 * len(value) // WIDEST if levels and isinstance(value, bytes) else 0
 
 
@@ -113,7 +114,7 @@ job = vfl.Job(
     batch_size=60, accepts=["columns", "fresh_equations"],
 )
 def observe(event):
-    if event.me == "bank" and event.direction == "send" and type(event.message).__name__ == "Opened":
+    if event.me == "bank" and event.direction == "send" and type(event.message).__name__ == "OpenedProduct":
         with open(folder / "opened", "a") as file:
             file.write("x")
 def on_round(done, of):

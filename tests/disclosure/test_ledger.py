@@ -15,7 +15,8 @@ from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.disclosure.ledger import DisclosureLedger, told_to
 from securevfl.disclosure.limits import Limit, ToldTotal
 from securevfl.errors import ConsentError, LeakageError
-from securevfl.runtime.channel import DisclosureGate, Event
+from securevfl.runtime.disclosure_gate import DisclosureGate
+from securevfl.runtime.observer import Event
 from securevfl.training.checkpoint import Checkpoints
 
 EPOCHS = 4
@@ -211,7 +212,7 @@ def test_a_second_try_never_takes_back_what_the_first_has_told(tmp_path: Path) -
     def attempt(session: str, rounds: int, *, silent: bool = False) -> int:
         gate = DisclosureGate("shop")
         booking = Booking(ledger, "shop", REGISTER, job(), sizes, gate, Sitting("run", session))
-        gate.began(rounds)
+        gate.begin_iteration(rounds)
         booking.settle(silent=silent)
         return told(ledger, "columns", "bank").count
 

@@ -145,7 +145,7 @@ def test_a_write_that_fails_leaves_the_file_as_it_was(full: DisclosureLedger, mo
         raise StorageError(path, OSError(28, "No space left on device"))
 
     with monkeypatch.context() as patched:
-        patched.setattr(ledger_module, "write_whole", no_room)
+        patched.setattr(ledger_module, "write_atomic", no_room)
         with pytest.raises(StorageError, match="make room"):
             full.book(REGISTER, ("another", ""), [columns(1)])
     assert full.path.read_bytes() == whole

@@ -7,8 +7,8 @@ import pytest
 
 import securevfl as vfl
 from securevfl.disclosure.ledger import DisclosureLedger, told_to
-from securevfl.protocols.sums.base import Part
-from securevfl.runtime.channel import Event
+from securevfl.protocols.sums.direct_sum import Part
+from securevfl.runtime.observer import Event
 from securevfl.training.checkpoint import Checkpoints
 
 
@@ -33,7 +33,7 @@ def test_what_a_training_tells_anew_each_time_it_is_taken_up_counts(tmp_path: Pa
     _, shop = parties = vfl.datasets.breast_cancer()
     own = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in parties}
     schedule, sums = job().schedule(shop.register), list[np.ndarray]()
-    batch, visits = schedule.partition(0)[1], [visit.index for visit in schedule.visits()]
+    batch, visits = schedule.partition(0)[1], [visit.index for visit in schedule.iterations()]
     sent: list[int] = []
 
     def watch(event: Event) -> None:

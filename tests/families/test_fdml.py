@@ -9,10 +9,11 @@ import pytest
 
 import securevfl as vfl
 from securevfl.errors import ConfigError, PartiesError
-from securevfl.families.fdml.pulls import PullAnswered
-from securevfl.runtime.channel import Channel, Event, Observer
+from securevfl.families.fdml.pull_server import PullAnswered
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.observer import Event, Observer
+from securevfl.runtime.party_threads import run_threads
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.session import take_part
 

@@ -7,8 +7,8 @@ import pytest
 
 import securevfl as vfl
 from securevfl.models.losses import LOSSES
-from securevfl.protocols.notes import Pushed, ToldSum
-from securevfl.runtime.channel import Event, Observer
+from securevfl.protocols.observations import OthersSumLearned, OutputsPushed
+from securevfl.runtime.observer import Event, Observer
 from securevfl.training.simulate import simulate
 
 L2, LR = 1e-2, 0.4
@@ -19,13 +19,13 @@ class Told(Observer):
 
     def __init__(self, who: str) -> None:
         self.who = who
-        self.facts: list[Pushed | ToldSum] = []
+        self.facts: list[OutputsPushed | OthersSumLearned] = []
 
     def __call__(self, event: Event) -> None:
         """Messages are not kept."""
 
     def note(self, me: str, fact: object) -> None:
-        if me == self.who and isinstance(fact, Pushed | ToldSum):
+        if me == self.who and isinstance(fact, OutputsPushed | OthersSumLearned):
             self.facts.append(fact)
 
 
@@ -48,17 +48,17 @@ def test_steps_are_taken_at_the_weights_of_their_time(tau: int, decay: Any) -> N
     X = np.column_stack([(bank.X - bank.X.mean(axis=0)) / bank.X.std(axis=0), np.ones(len(bank))])
     assert bank.y is not None
     y = np.where(bank.y == 1, 1.0, -1.0)[:, None]
-    visits = {visit.index: visit.rows for visit in own.schedule(bank.register).visits()}
+    visits = {visit.index: visit.rows for visit in own.schedule(bank.register).iterations()}
     theta = np.zeros((X.shape[1], 1))
-    pushed = next(fact for fact in told.facts if isinstance(fact, Pushed))
+    pushed = next(fact for fact in told.facts if isinstance(fact, OutputsPushed))
     theta = np.linalg.lstsq(X[visits[pushed.index]], pushed.values)[0]  # where it started
     decays = np.full_like(theta, L2)
     decays[-1] = 0.0
     stale, t = 0, 0
-    waiting: list[Pushed] = []
+    waiting: list[OutputsPushed] = []
     for fact in told.facts:
         rows = X[visits[fact.index]]
-        if isinstance(fact, Pushed):
+        if isinstance(fact, OutputsPushed):
             np.testing.assert_allclose(fact.values, rows @ theta, atol=1e-9)
             waiting.append(fact)
             continue

@@ -6,9 +6,9 @@ import pytest
 import securevfl as vfl
 from securevfl.disclosure.counts import Disclosure
 from securevfl.errors import ConfigError, LeakageError
-from securevfl.families.sizes import known_run
-from securevfl.protocols.notes import ToldSum
-from securevfl.runtime.channel import Event, Observer
+from securevfl.families.run_facts import known_run
+from securevfl.protocols.observations import OthersSumLearned
+from securevfl.runtime.observer import Event, Observer
 
 SERVER = vfl.Helper("server", "server")
 NOISE = {"epsilon": 8, "delta": 1e-4, "clip": 2}
@@ -101,7 +101,7 @@ class Sums(Observer):
         """Messages are not kept."""
 
     def note(self, me: str, fact: object) -> None:
-        if isinstance(fact, ToldSum):
+        if isinstance(fact, OthersSumLearned):
             self.told.append((me, fact.index, fact.values))
 
 

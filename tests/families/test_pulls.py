@@ -12,26 +12,19 @@ import pytest
 import securevfl as vfl
 from securevfl.base.roles import Roles
 from securevfl.errors import ProtocolError, TransportError
-from securevfl.families.fdml.pulls import (
-    Latest,
-    PeerPulls,
-    Position,
-    PullAnswered,
-    Pulled,
-    Pulls,
-    PullServer,
-    Push,
-    Restored,
-    ServerPulls,
-    WorkerPace,
-)
-from securevfl.families.fdml.stored_sum import StoredOpen
-from securevfl.protocols.declared import permit_sizes
+from securevfl.families.fdml.open_store import StoredOpen
+from securevfl.families.fdml.peer_pulls import PeerPulls
+from securevfl.families.fdml.pull_server import Latest, PullAnswered, PullServer
+from securevfl.families.fdml.pulls import Position, Pulled, Pulls, Push, Restored, ServerPulls
+from securevfl.families.fdml.worker_pace import WorkerPace
 from securevfl.protocols.party_context import PartyContext
-from securevfl.runtime.channel import Channel, Event, Observer
-from securevfl.runtime.clock import Kind, VirtualClock, WallClock
-from securevfl.runtime.executor import Meter
-from securevfl.runtime.threads import run_threads
+from securevfl.protocols.permits import permit_sizes
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.clock import VirtualClock, WallClock
+from securevfl.runtime.costs import Kind
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.observer import Event, Observer
+from securevfl.runtime.party_threads import run_threads
 
 WORKERS = ("bank", "shop", "telco", "post")
 EPOCH = 10
@@ -70,7 +63,7 @@ def pace(iterations: int, tau: int, **options: int) -> WorkerPace:
 
 
 def seat_of(channel: Channel, lead: str) -> PartyContext:
-    return PartyContext(channel, Roles.sum(lead, WORKERS), Meter(channel.clock, channel.books), subchannel="stored")
+    return PartyContext(channel, Roles.sum(lead, WORKERS), Meter(channel.clock, channel.counters), subchannel="stored")
 
 
 def work(pulls: Pulls, pace: WorkerPace, idle: Callable[[int], None], start: int = 0) -> int:
@@ -289,7 +282,7 @@ def test_a_server_refuses_what_no_worker_pushes(crafted: Callable[[WorkerPace], 
 
     def serve(channel: Channel) -> None:
         context = PartyContext(
-            channel, Roles.sum("server", ("bank", "shop")), Meter(channel.clock, channel.books), subchannel="stored"
+            channel, Roles.sum("server", ("bank", "shop")), Meter(channel.clock, channel.counters), subchannel="stored"
         )
         server = PullServer(
             context, made, StoredOpen().server(context, WORKERS), lead="bank", told=("bank",), whole=False
@@ -335,7 +328,7 @@ def test_a_worker_refuses_what_no_server_answers(answer: Pulled, text: str) -> N
 
     def bank(channel: Channel) -> None:
         context = PartyContext(
-            channel, Roles.sum("server", ("bank", "shop")), Meter(channel.clock, channel.books), subchannel="stored"
+            channel, Roles.sum("server", ("bank", "shop")), Meter(channel.clock, channel.counters), subchannel="stored"
         )
         pulls = ServerPulls(context, made, StoredOpen().worker(context, WORKERS), told=WORKERS)
         pulls.begin(0, ())
@@ -351,7 +344,7 @@ def test_who_waits_for_a_worker_that_has_stopped_is_told() -> None:
 
     def serve(channel: Channel) -> None:
         context = PartyContext(
-            channel, Roles.sum("server", ("bank", "shop")), Meter(channel.clock, channel.books), subchannel="stored"
+            channel, Roles.sum("server", ("bank", "shop")), Meter(channel.clock, channel.counters), subchannel="stored"
         )
         list(
             PullServer(
@@ -361,7 +354,7 @@ def test_who_waits_for_a_worker_that_has_stopped_is_told() -> None:
 
     def bank(channel: Channel) -> None:
         context = PartyContext(
-            channel, Roles.sum("server", ("bank", "shop")), Meter(channel.clock, channel.books), subchannel="stored"
+            channel, Roles.sum("server", ("bank", "shop")), Meter(channel.clock, channel.counters), subchannel="stored"
         )
         began.set()
         with pytest.raises(TransportError, match="shop has stopped"):

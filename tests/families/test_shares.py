@@ -14,19 +14,19 @@ import pytest
 from selfcheck.whole_weights import whole_weights
 
 import securevfl as vfl
-from securevfl.crypto.transfers.ot_extension import COLUMNS, Chooser
+from securevfl.crypto.transfers.ot_extension import BASE_TRANSFERS, OtReceiver
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, PartiesError
-from securevfl.families.shares.shares import measures, weights_told
-from securevfl.families.sizes import known_run
+from securevfl.families.run_facts import known_run
+from securevfl.families.shares.shares_disclosures import measures, weights_told
 from securevfl.models import metrics
 from securevfl.optim.rules import Updater
-from securevfl.protocols.shares.opened_scores import OpenedScores
-from securevfl.protocols.shares.range_count import FarCount
+from securevfl.protocols.shares.opened_scores import RoundedScores
+from securevfl.protocols.shares.range_count import OutOfRangeCount
 from securevfl.protocols.shares.table_transfers import TransferOffer
 from securevfl.protocols.shares.word_shuffle import ShuffledWords
-from securevfl.runtime.channel import Event
-from securevfl.runtime.clock import Kind, Stage
+from securevfl.runtime.costs import Kind, Stage
+from securevfl.runtime.observer import Event
 
 STEPS = {
     "fedsgd": vfl.FedSGD(lr=0.3),
@@ -73,7 +73,7 @@ def in_floats(run: vfl.Run, own: list[vfl.Party]) -> Any:
     y = loss.targets(own[0].y, loss.classes(own[0].y))
     model = Pooled(X.shape[1], y.shape[1], options.model.l2, columns[0].shape[1])
     updater = Updater(options.optimizer.update, model)
-    for t, visit in enumerate(options.schedule(own[0].register).visits()):
+    for t, visit in enumerate(options.schedule(own[0].register).iterations()):
         rows = visit.rows
         gradient = X[rows].T @ loss.residual(X[rows] @ model.theta, y[rows]) / len(rows)
         updater.begin()
@@ -108,7 +108,7 @@ def test_other_losses_and_several_classes() -> None:
 @pytest.mark.parametrize("batch_size", ["all", "growing"])
 def test_steps_by_matrices_of_ones_own_take_few_visits(batch_size: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against the same in floats: each party's own block of the bound on the Hessian of all rows, Nesterov's points."""
-    for name, value in (("GROWS", 100), ("PART", 50)):
+    for name, value in (("MIN_GROWING_ROWS", 100), ("MIN_SUBSET_ROWS", 50)):
         monkeypatch.setattr(f"securevfl.data.schedule.{name}", value)
     own = parties(3)
     fine = vfl.Protocol(shares=vfl.Shares(table_bits=8, step=0.125))
@@ -121,7 +121,7 @@ def test_steps_by_matrices_of_ones_own_take_few_visits(batch_size: Any, monkeypa
     X, loss, y = np.hstack(columns), run.job.model.loss, np.where(own[0].y[rows] == own[0].y.max(), 1.0, -1.0)[:, None]
     at = np.cumsum([0, *(part.shape[1] for part in columns)])
     before = point = np.zeros((X.shape[1], 1))
-    for t, visit in enumerate(schedule.visits(), 1):
+    for t, visit in enumerate(schedule.iterations(), 1):
         n = len(visit.rows)  # the first of `rows`
         gradient = X[:n].T @ loss.residual(X[:n] @ point, y[:n]) / n
         moves = [P @ gradient[a:b] for P, a, b in zip(turns, at, at[1:], strict=False)]
@@ -129,7 +129,7 @@ def test_steps_by_matrices_of_ones_own_take_few_visits(batch_size: Any, monkeypa
         before, point = after, after + (t - 1) / (t + 2) * (after - before)
     np.testing.assert_allclose(np.concatenate(list(opened(run).values())), point, atol=0.02)
     assert run.costs.rounds == 12
-    assert len({visit.index for visit in schedule.visits()}) == (2 if batch_size == "growing" else 1)
+    assert len({visit.index for visit in schedule.iterations()}) == (2 if batch_size == "growing" else 1)
     assert run.metrics["auc"] > 0.99
 
 
@@ -138,8 +138,8 @@ def test_no_score_is_told_and_metrics_come_from_pairs_in_a_hidden_order() -> Non
     own, events = parties(), list[Event]()
     run = vfl.simulate(job(evaluate_every=4, epochs=4), own, observe=events.append)
     told = [type(event.message) for event in events if event.direction == "recv" and event.me == "bank"]
-    assert (told.count(ShuffledWords), told.count(FarCount)) == (-(-len(run.history) // 4), 2)
-    assert not told.count(OpenedScores)
+    assert (told.count(ShuffledWords), told.count(OutOfRangeCount)) == (-(-len(run.history) // 4), 2)
+    assert not told.count(RoundedScores)
     assert {"auc", "accuracy", "loss", "pr_auc"} <= set(run.history[3])
     assert set(run.metrics) == set(run.history[3]) - {"round", "epoch", "seconds"}
     assert len(run.calibration) == 10
@@ -312,7 +312,7 @@ def test_weights_are_opened_to_those_named_and_nobody_else() -> None:
 
 
 def test_one_set_of_base_transfers_serves_a_session_and_no_seed_serves_two_purposes(monkeypatch):
-    offers, seeds, make = list[bytes](), list[bytes](), Chooser.__init__
+    offers, seeds, make = list[bytes](), list[bytes](), OtReceiver.__init__
 
     def noting(self, pairs, coin, bits):
         seeds.extend(seed for pair in pairs for seed in pair)
@@ -322,8 +322,10 @@ def test_one_set_of_base_transfers_serves_a_session_and_no_seed_serves_two_purpo
         if event.direction == "send" and type(event.message) is TransferOffer:
             offers.append(event.message.public)
 
-    monkeypatch.setattr(Chooser, "__init__", noting)
+    monkeypatch.setattr(OtReceiver, "__init__", noting)
     vfl.simulate(job(evaluate_every=2), parties(3), observe=watch)
     assert len(offers) == 1
-    assert len(seeds) >= 3 * 2 * COLUMNS, "work ahead, measures and counts of far sums were expected to have transfers"
+    assert len(seeds) >= 3 * 2 * BASE_TRANSFERS, (
+        "work ahead, measures and counts of far sums were expected to have transfers"
+    )
     assert len(set(seeds)) == len(seeds)

@@ -24,23 +24,23 @@ from pyarrow import parquet
 from selfcheck.whole_weights import whole_weights
 
 import securevfl as vfl
-from securevfl.base.chunked_matrix import Stretch
+from securevfl.base.chunked_matrix import RowChunk
 from securevfl.crypto import key_agreement
 from securevfl.crypto.kernel.shares import KernelShares
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.crypto.share_scheme import common_coin
 from securevfl.data import schedule
-from securevfl.data.external_table import Outside
+from securevfl.data.external_table import ExternalTable
 from securevfl.data.partitions import partition_party
 from securevfl.data.scaling import Scaling
 from securevfl.data.store import open_table, store_table
 from securevfl.errors import ConfigError, TableError, TransportError
-from securevfl.families.shares import shares_player
-from securevfl.protocols.score_ledger.ledger import Ledger
+from securevfl.families.shares import shares_measures, shares_participant
+from securevfl.protocols.score_ledger.ledger import ScoreLedger
 from securevfl.protocols.shares import offline_phase, product_work
-from securevfl.protocols.shares.shares_params import Terms
-from securevfl.runtime import placing
-from securevfl.runtime.placing import DaskPlaced, DaskPlacing
+from securevfl.protocols.shares.shares_params import SharesParams
+from securevfl.runtime import worker_backend
+from securevfl.runtime.dask_backend import DaskBackend, DaskObject
 from tests.data.test_partitions import Rooms
 from tests.runtime.test_dask import DASK, Cluster
 
@@ -48,7 +48,7 @@ distributed = pytest.importorskip("distributed")
 
 ROWS, BLOCK, HERE = 1500, 256, "securevfl"
 NAMES, COLUMNS = ("bank", "shop", "telco"), (slice(0, 4), slice(4, 12), slice(12, 16))
-KINDS = {"moments_of", "gram", "summed", "changed", "multiplied"}
+KINDS = {"chunk_moments", "gram", "summed", "changed", "multiplied"}
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +66,9 @@ def client() -> Iterator[Any]:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several blocks, some of which lie at two workers, in several groups, and nothing drawn by threads of a pool."""
-    monkeypatch.setattr(shares_player, "Terms", partial(Terms, block=BLOCK))
+    monkeypatch.setattr(shares_participant, "SharesParams", partial(SharesParams, block=BLOCK))
     monkeypatch.setattr(offline_phase, "_AT_ONCE", 10_000)
-    monkeypatch.setattr(product_work, "_WORTH_THREADS", np.inf)
+    monkeypatch.setattr(product_work, "_MIN_THREAD_SECONDS", np.inf)
 
 
 @pytest.fixture
@@ -89,7 +89,9 @@ def draws(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     X25519 = key_agreement.X25519PrivateKey
     monkeypatch.setattr(os, "urandom", urandom)
     monkeypatch.setattr(key_agreement, "X25519PrivateKey", Pair)
-    monkeypatch.setattr("securevfl.runtime.threads.secrets", type("drawn", (), {"token_bytes": staticmethod(urandom)}))
+    monkeypatch.setattr(
+        "securevfl.runtime.party_threads.secrets", type("drawn", (), {"token_bytes": staticmethod(urandom)})
+    )
     return drawn.clear
 
 
@@ -115,7 +117,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def stored(folder: Path, names: tuple[str, ...], of: vfl.Job, label: str = "y") -> dict[str, Path]:
     found = {}
     for name in names:
-        found[name] = folder / f"{name}.{label}.{of.batch_size}.{schedule.GROWS}.table"
+        found[name] = folder / f"{name}.{label}.{of.batch_size}.{schedule.MIN_GROWING_ROWS}.table"
         store_table(name, folder / f"{name}.{label}.parquet", found[name], job=of, label_column=label)
     return found
 
@@ -148,18 +150,18 @@ def both(paths: dict[str, Path], of: vfl.Job, engine: Any, placed: tuple[str, ..
 def test_the_weights_are_those_of_one_process_and_no_row_leaves(
     client: Any, tables: Path, names: Any, placed: Any, draws: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    came, run_placed = list[tuple[str, bytes]](), DaskPlaced.run
+    came, run_placed = list[tuple[str, bytes]](), DaskObject.run
 
     def noted(self: Any, work: Any, /, *args: Any, **keys: Any) -> Any:
         coming = run_placed(self, work, *args, **keys)
         coming.add_done_callback(lambda done: came.append((work.__name__, pickle.dumps(done.result()[0]))))
         return coming
 
-    monkeypatch.setattr(DaskPlaced, "run", noted)
+    monkeypatch.setattr(DaskObject, "run", noted)
     of = job()
     paths = stored(tables, names, of)
     before = left(client)
-    alone, run = both(paths, of, DaskPlacing(client), placed, draws)
+    alone, run = both(paths, of, DaskBackend(client), placed, draws)
     np.testing.assert_array_equal(weights(run), weights(alone))
     assert run.metrics == alone.metrics
     assert {kind for kind, _ in came} == KINDS
@@ -195,8 +197,8 @@ def test_all_that_trains_on_shares_trains_at_workers(
     tables: Path, keys: Any, label: str, draws: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if label == "growing":
-        monkeypatch.setattr(schedule, "GROWS", 500)
-        monkeypatch.setattr(schedule, "PART", 200)
+        monkeypatch.setattr(schedule, "MIN_GROWING_ROWS", 500)
+        monkeypatch.setattr(schedule, "MIN_SUBSET_ROWS", 200)
         label = "y"
     of = job(**keys)
     names = NAMES if label == "four" else NAMES[:2]
@@ -219,7 +221,7 @@ def test_a_worker_that_is_killed_changes_nothing(
             killed.append(next(iter(client.run(os.getpid).values())))
             os.kill(killed[0], signal.SIGKILL)
 
-    run_placed, pairs = DaskPlaced.run, shares_player.pairs
+    run_placed, pairs = DaskObject.run, shares_measures.pairs
 
     def run(self: Any, work: Any, /, *args: Any, **keys: Any) -> Any:
         if work.__name__ == where:
@@ -233,9 +235,9 @@ def test_a_worker_that_is_killed_changes_nothing(
 
     draws()
     alone = vfl.simulate(of, [open_table(name, path) for name, path in paths.items()])
-    parties = [open_table("bank", paths["bank"]), partition_party("shop", paths["shop"], DaskPlacing(client))]
-    monkeypatch.setattr(DaskPlaced, "run", run)
-    monkeypatch.setattr(shares_player, "pairs", measured)
+    parties = [open_table("bank", paths["bank"]), partition_party("shop", paths["shop"], DaskBackend(client))]
+    monkeypatch.setattr(DaskObject, "run", run)
+    monkeypatch.setattr(shares_measures, "pairs", measured)
     draws()
     found = vfl.simulate(of, parties)
     assert killed
@@ -252,8 +254,8 @@ def test_a_cluster_that_is_gone_ends_the_run_with_what_to_do(
     of = job()
     paths, cluster = stored(tables, NAMES[:2], of), Cluster(tmp_path, nanny=False)
     try:
-        monkeypatch.setattr(placing, "PATIENCE", 20.0)
-        shop = partition_party("shop", paths["shop"], DaskPlacing(cluster.client))
+        monkeypatch.setattr(worker_backend, "PATIENCE", 20.0)
+        shop = partition_party("shop", paths["shop"], DaskBackend(cluster.client))
         victims = cluster._started[:1] if lost == "scheduler" else cluster._started[1:]
 
         def on_round(done: int, of: int) -> None:
@@ -297,8 +299,8 @@ def test_a_partition_travels_without_its_rows(tables: Path) -> None:
         data = pickle.dumps(room.thing)
         assert len(data) < 1000
         np.testing.assert_array_equal(pickle.loads(data)[:], room.thing[:])
-    kept = Stretch(shop._placed[0].thing)
-    kept.kept["rows"] = room.thing[:]
+    kept = RowChunk(shop._placed[0].thing)
+    kept.cache["rows"] = room.thing[:]
     assert len(pickle.dumps(kept)) < 1000
     store_table("shop", tables / "shop.y.parquet", path, job=job(test_fraction=0.5))
     with pytest.raises(TableError, match="stored anew; run again"):
@@ -322,9 +324,9 @@ def test_what_cannot_be_is_refused_before_anything_is_sent(tables: Path) -> None
 def test_a_ledger_notes_rows_at_workers_as_those_of_a_table(tables: Path, tmp_path: Path) -> None:
     path = stored(tables, ("shop",), job())["shop"]
     own, placed = open_table("shop", path), partition_party("shop", path, Rooms(), partitions=3)
-    rows, noted, outside = job().schedule(own.register).flow, list[Any](), cast(Outside, placed.X)
+    rows, noted, outside = job().schedule(own.register).flow, list[Any](), cast(ExternalTable, placed.X)
     for name, X in ((b"1" * 16, own.X[rows]), (b"2" * 16, outside.tall(rows, Scaling.none(8)))):
-        ledger = Ledger(tmp_path / "scores")
+        ledger = ScoreLedger(tmp_path / "scores")
         ledger.trained(name, 20, [b"%d" % row for row in rows], X)
         with ledger._file.reading() as tables_:
             select = "SELECT content, count FROM contents JOIN names ON number = model WHERE name = ? ORDER BY content"

@@ -11,10 +11,10 @@ import pytest
 from selfcheck.whole_weights import whole_weights
 
 import securevfl as vfl
-from securevfl.families.shares import shares_player
+from securevfl.families.shares import shares_participant
 from securevfl.protocols.shares import offline_phase
-from securevfl.protocols.shares.shares_params import Terms
-from securevfl.runtime.channel import Event
+from securevfl.protocols.shares.shares_params import SharesParams
+from securevfl.runtime.observer import Event
 
 ROWS, BLOCK, VISITS, STEP, RATE = 260, 48, 3, 2.0**-4, 0.3
 MODELS: dict[str, Any] = {
@@ -29,8 +29,8 @@ MODELS: dict[str, Any] = {
     "tweedie": vfl.Tweedie(),
     "negative_binomial": vfl.NegativeBinomial(),
     "trees": vfl.Trees(trees=3, depth=2),
-    "trees of classes": vfl.Trees(trees=3, depth=2, loss="one_vs_rest", own_score=False),
-    "trees of numbers": vfl.Trees(trees=3, depth=2, loss="square", own_score=False),
+    "trees of classes": vfl.Trees(trees=3, depth=2, loss="one_vs_rest", boosted_score=False),
+    "trees of numbers": vfl.Trees(trees=3, depth=2, loss="square", boosted_score=False),
 }
 RUNS = [*((name, 2) for name in MODELS), *((name, 3) for name in ("logistic", "one_vs_rest", "trees of classes"))]
 CLASSES = {"one_vs_rest": 4, "trees of classes": 4, "logistic": 2, "smooth_hinge": 2, "trees": 2}
@@ -70,7 +70,7 @@ def test_several_blocks_give_the_weights_of_one(name: str, count: int, monkeypat
     own = parties(name, count)
     whole, one = trained(MODELS[name], own)
     with monkeypatch.context() as patch:
-        patch.setattr(shares_player, "Terms", partial(Terms, block=BLOCK))
+        patch.setattr(shares_participant, "SharesParams", partial(SharesParams, block=BLOCK))
         patch.setattr(offline_phase, "_AT_ONCE", 150)  # so that blocks come in several groups
         parted, several = trained(MODELS[name], own)
     slope = 2.0 if name in ("poisson", "gamma", "tweedie", "negative_binomial") else 1.0

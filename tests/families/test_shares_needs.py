@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.families.sizes import known_run
-from securevfl.protocols.shares.preprocessing_store import InMemory
+from securevfl.families.run_facts import known_run
+from securevfl.protocols.shares.preprocessing_store import MemoryStore
 
 ROWS = 12_000
 
@@ -49,15 +49,15 @@ def said(sheet: str, what: str) -> float:
 def test_bytes_and_work_ahead_are_what_the_sheet_says(
     widths: tuple[int, ...], keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in (("GROWS", 10_000), ("PART", 2_000)):
+    for name, value in (("MIN_GROWING_ROWS", 10_000), ("MIN_SUBSET_ROWS", 2_000)):
         monkeypatch.setattr(f"securevfl.data.schedule.{name}", value)
-    stored, keep = [0], InMemory.keep
+    stored, keep = [0], MemoryStore.keep
 
-    def noted(self: InMemory, number: int, *rest: Any, **keys: Any) -> None:
+    def noted(self: MemoryStore, number: int, *rest: Any, **keys: Any) -> None:
         keep(self, number, *rest, **keys)
         stored.append(self.chunk(number).size)
 
-    monkeypatch.setattr(InMemory, "keep", noted)
+    monkeypatch.setattr(MemoryStore, "keep", noted)
     own, work = tables(widths, 3 if "model" in keys else 2), job(**keys)
     sheet = str(vfl.explain(work, own))
     run = vfl.simulate(work, own)
@@ -67,14 +67,14 @@ def test_bytes_and_work_ahead_are_what_the_sheet_says(
 
 @pytest.mark.parametrize(("limit", "chunks"), [(1 << 29, 1), (1 << 20, 2)])
 def test_all_epochs_are_one_chunk_where_there_is_room(limit: int, chunks: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("securevfl.families.shares.shares_plan.AHEAD", limit)
-    made, keep = set[int](), InMemory.keep
+    monkeypatch.setattr("securevfl.families.shares.chunk_pipeline.AHEAD", limit)
+    made, keep = set[int](), MemoryStore.keep
 
-    def noted(self: InMemory, number: int, *rest: Any, **keys: Any) -> None:
+    def noted(self: MemoryStore, number: int, *rest: Any, **keys: Any) -> None:
         made.add(number)
         keep(self, number, *rest, **keys)
 
-    monkeypatch.setattr(InMemory, "keep", noted)
+    monkeypatch.setattr(MemoryStore, "keep", noted)
     own, work = tables((2, 2), rows=600), job(epochs=20)
     sheet = str(vfl.explain(work, own))
     vfl.simulate(work, own)

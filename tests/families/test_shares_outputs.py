@@ -15,32 +15,32 @@ from securevfl.crypto.share_ring import ShareRing, Words
 from securevfl.data.id_keys import id_digest
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.families import leak_kinds
-from securevfl.protocols.score_ledger.ledger import Ledger
+from securevfl.protocols.score_ledger.ledger import ScoreLedger
 from securevfl.protocols.shares import table_transfers
-from securevfl.protocols.shares.iteration import Tables
-from securevfl.protocols.shares.offline_phase import Ahead, VisitAhead
-from securevfl.protocols.shares.opened_loss import MeasuredSum
+from securevfl.protocols.shares.iteration import MaskedTables
+from securevfl.protocols.shares.offline_phase import OfflinePhase, PreprocessedBlock
+from securevfl.protocols.shares.opened_loss import LossSum
 from securevfl.protocols.shares.table_lookup import MaskedEntries
 from securevfl.protocols.shares.word_shuffle import ShuffledWords
-from securevfl.runtime.channel import Event
+from securevfl.runtime.observer import Event
 
 ROWS, BATCH = 120, 45
-KINDS: tuple[Any, ...] = (Tables, MaskedEntries)
+KINDS: tuple[Any, ...] = (MaskedTables, MaskedEntries)
 Chosen = tuple[ShareRing, Any, Words]
 
 
-def trained(loss: str, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Chosen], list[Any], list[VisitAhead]]:
+def trained(loss: str, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Chosen], list[Any], list[PreprocessedBlock]]:
     """What the partner has chosen by, the tables that it got, and what holders had ready, of a training of three
     parties over two chunks."""
-    lock, chosen, visits, found = threading.Lock(), list[Chosen](), list[VisitAhead](), list[Any]()
-    real, take = table_transfers.chosen, Ahead.take
+    lock, chosen, visits, found = threading.Lock(), list[Chosen](), list[PreprocessedBlock](), list[Any]()
+    real, take = table_transfers.chosen, OfflinePhase.take
 
     def choose(stored: Any, ring: ShareRing) -> Any:
         made = real(stored, ring)
         chosen.append((ring, *made))
         return made
 
-    def taken(self: Ahead, *where: int) -> VisitAhead:
+    def taken(self: OfflinePhase, *where: int) -> PreprocessedBlock:
         made = take(self, *where)
         with lock:
             visits.append(made)
@@ -51,7 +51,7 @@ def trained(loss: str, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Chosen], l
             found.append(event.message)
 
     monkeypatch.setattr(table_transfers, "chosen", choose)
-    monkeypatch.setattr(Ahead, "take", taken)
+    monkeypatch.setattr(OfflinePhase, "take", taken)
     X = np.random.default_rng(0).normal(size=(ROWS, 6))
     y = np.arange(ROWS) % 3 if loss == "one_vs_rest" else 1 + np.arange(ROWS) % 2
     job = vfl.Job(
@@ -86,7 +86,7 @@ def test_what_is_read_from_tables_is_uniform_in_every_row_and_output(
         entries = ring.unpack(data, (8 * len(data) // ring.bits // len(chi), len(chi)))
         values = ring.reduce(entries[chi, np.arange(len(chi))] + pad)
         read.append((ring.bits, values))
-        if isinstance(message, Tables):
+        if isinstance(message, MaskedTables):
             assert len(values) == BATCH * outputs
     for bits, values in read:
         if bits < 16:
@@ -119,8 +119,8 @@ def test_each_measurement_is_noted_before_anything_of_it_is_told(loss: str, tmp_
     noted = list[int]()
 
     def watch(event: Event) -> None:
-        if event.direction == "send" and isinstance(event.message, ShuffledWords | MeasuredSum):
-            noted.append(Ledger(ledgers[event.me].scores).measured(held_out))
+        if event.direction == "send" and isinstance(event.message, ShuffledWords | LossSum):
+            noted.append(ScoreLedger(ledgers[event.me].scores).measured(held_out))
 
     vfl.simulate(job, parties, ledgers=ledgers, observe=watch)
     assert noted == [1, 2]

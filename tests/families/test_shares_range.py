@@ -12,12 +12,12 @@ from typer.testing import CliRunner
 import securevfl as vfl
 from securevfl.cli.main import app
 from securevfl.errors import DivergenceError
-from securevfl.families.shares.shares_player import Measures
+from securevfl.families.shares.shares_measures import Measures
 from securevfl.protocols.party_context import LocalResources
-from securevfl.protocols.score_ledger.ledger import Ledger
-from securevfl.protocols.shares.range_count import BITS, FarCount
+from securevfl.protocols.score_ledger.ledger import ScoreLedger
+from securevfl.protocols.shares.range_count import COUNT_BITS, OutOfRangeCount
 from securevfl.runtime import eventlog
-from securevfl.runtime.channel import Event
+from securevfl.runtime.observer import Event
 from securevfl.training import session
 
 
@@ -38,12 +38,12 @@ def sure(scale: float) -> list[vfl.Party]:
 
 def played(
     own: vfl.Job, tmp_path: Any, parties: int = 2, tables: list[vfl.Party] | None = None
-) -> tuple[list[str], list[FarCount]]:
+) -> tuple[list[str], list[OutOfRangeCount]]:
     """Events `far` as they were logged, and the sums that were opened."""
-    opened: list[FarCount] = []
+    opened: list[OutOfRangeCount] = []
 
     def watch(event: Event) -> None:
-        if event.direction == "recv" and isinstance(event.message, FarCount):
+        if event.direction == "recv" and isinstance(event.message, OutOfRangeCount):
             opened.append(event.message)
 
     handler = eventlog.write_to(tmp_path / "log")
@@ -62,7 +62,7 @@ def test_one_count_is_opened_a_chunk(tmp_path: Any, parties: int) -> None:
     assert not far
     assert len(opened) == 2
     counts = [int.from_bytes(each.total, "little") for each in opened]
-    assert all(count < 2**BITS for count in counts)  # shares of a sum, each under a mask of its own
+    assert all(count < 2**COUNT_BITS for count in counts)  # shares of a sum, each under a mask of its own
 
 
 def test_a_run_beyond_the_table_is_told_before_its_end(tmp_path: Any) -> None:
@@ -117,10 +117,10 @@ def test_rows_are_counted_as_often_as_the_partner_s_ledger_lets_them(
     """398 training rows are counted three times, of five chunks, and in no later run; the training goes on."""
     apart = lambda *given, simulated, **keys: LocalResources(*given, **keys)  # noqa: E731
     monkeypatch.setattr(session, "LocalResources", apart)  # as between organisations
-    ledger = Ledger(tmp_path / "scores")
+    ledger = ScoreLedger(tmp_path / "scores")
     monkeypatch.setattr(Measures, "check", lambda *_: None)
     monkeypatch.setattr(Measures, "_note_measure", lambda *_: None)
-    monkeypatch.setattr("securevfl.families.shares.shares_player.Ledger", lambda _: ledger)
+    monkeypatch.setattr("securevfl.families.shares.shares_participant.Ledger", lambda _: ledger)
     for told in (3, 0):
         _, opened = played(job(0.1, epochs=10, accepts=accepts), tmp_path)
         assert [bool(each.total) for each in opened] == [bool(accepts) or number < told for number in range(5)]

@@ -11,10 +11,11 @@ import pytest
 from selfcheck.whole_weights import whole_weights
 
 import securevfl as vfl
-from securevfl.families.shares.shares_plan import on_shares, plan
+from securevfl.families.shares.shares_job import on_shares
+from securevfl.families.shares.shares_plan import plan
 from securevfl.protocols.handshake import StopDecision
 from securevfl.protocols.shares.share_products import Products
-from securevfl.runtime.channel import Event
+from securevfl.runtime.observer import Event
 from securevfl.training.checkpoint import Checkpoints
 
 ROWS = 2000
@@ -62,8 +63,8 @@ def test_a_training_that_swings_begins_again_with_half_the_step(count: int, monk
     assert [part.state["sizes"]["turned"] for part in run.parts.values()] == [[[6, 0]]] * count
     received = [event for event in events if event.direction == "recv"]
     verdicts = [event.message for event in received if isinstance(event.message, StopDecision)]
-    assert [each.back for each in verdicts] == [True] * (count - 1) + [False] * (count - 1)
-    assert not verdicts[0].best
+    assert [each.roll_back for each in verdicts] == [True] * (count - 1) + [False] * (count - 1)
+    assert not verdicts[0].is_best
     assert len(set(made)) == len(made) >= 2 * 4
     safe = job(optimizer=vfl.BlockDescent(lr=1.0), epochs=6, evaluate_every=6)
     np.testing.assert_allclose(weights(run), weights(vfl.simulate(safe, own)), atol=0.05)

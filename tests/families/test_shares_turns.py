@@ -10,11 +10,12 @@ import pytest
 
 import securevfl as vfl
 from securevfl.errors import ProtocolError, SecureVFLError, TransportError
-from securevfl.families.shares.shares_plan import Turns
-from securevfl.protocols.shares.offline_phase import Ahead
-from securevfl.protocols.shares.preprocessing_store import NAME_BYTES, InMemory
-from securevfl.runtime.clock import Network, VirtualClock
-from securevfl.runtime.threads import run_threads
+from securevfl.families.shares.chunk_pipeline import Turns
+from securevfl.protocols.shares.offline_phase import OfflinePhase
+from securevfl.protocols.shares.preprocessing_store import NAME_BYTES, MemoryStore
+from securevfl.runtime.clock import VirtualClock
+from securevfl.runtime.network import Network
+from securevfl.runtime.party_threads import run_threads
 
 
 def alone(work):
@@ -122,14 +123,14 @@ JOB = vfl.Job(
 @pytest.mark.parametrize("parties", [2, 3])
 def test_a_training_goes_on_while_its_next_chunk_is_made(monkeypatch, parties):
     """The first visit waits for the next chunk to be begun at all parties, and measures its model meanwhile."""
-    begun, make = threading.Barrier(parties + 1, timeout=120), Ahead.make
+    begun, make = threading.Barrier(parties + 1, timeout=120), OfflinePhase.make
 
     def watched(self, chunk, visits):
         if chunk == 2:
             begun.wait()
         make(self, chunk, visits)
 
-    monkeypatch.setattr(Ahead, "make", watched)
+    monkeypatch.setattr(OfflinePhase, "make", watched)
     tables = vfl.datasets.breast_cancer(parties)
     run = vfl.simulate(JOB, tables, workers=1, on_round=lambda done, of: begun.wait() if done == 1 else None)
     assert not begun.broken
@@ -147,7 +148,7 @@ def test_a_training_that_stops_early_stops_well():
 
 
 def test_a_store_knows_its_room():
-    store = InMemory(limit=100)
+    store = MemoryStore(limit=100)
     store.put(0, bytes(NAME_BYTES), 0, [b"x" * 30] * 2)
     assert store.room == 40
     with pytest.raises(SecureVFLError, match=r"set protocol\.shares\.chunk lower"):

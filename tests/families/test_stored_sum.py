@@ -18,12 +18,13 @@ from securevfl.errors import (
     RangeError,
     SecureVFLError,
 )
-from securevfl.families.fdml.stored_sum import SPACE, STORED, StoredServer, StoredSum, StoredWorker
+from securevfl.families.fdml.stored_sum import SPACE, StoredServer, StoredSum, StoredWorker
+from securevfl.families.fdml.stored_sums import STORED
 from securevfl.protocols.party_context import PartyContext
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import VirtualClock
-from securevfl.runtime.executor import Meter
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.party_threads import run_threads
 
 SUMS: list[StoredSum] = [
     vfl.StoredOpen(),
@@ -39,7 +40,9 @@ Sides = tuple[StoredServer, dict[str, StoredWorker]]
 
 
 def context(channel: Channel, workers: tuple[str, ...]) -> PartyContext:
-    return PartyContext(channel, Roles.sum("server", workers), Meter(channel.clock, channel.books), subchannel="stored")
+    return PartyContext(
+        channel, Roles.sum("server", workers), Meter(channel.clock, channel.counters), subchannel="stored"
+    )
 
 
 def met(sums: StoredSum, workers: tuple[str, ...] = WORKERS, readers: tuple[str, ...] = ()) -> Sides:

@@ -12,9 +12,9 @@ import pytest
 
 from securevfl.data.columns import columns_of
 from securevfl.data.forest import Forest, _merged, asked
-from securevfl.data.linear_features import Lines
-from securevfl.data.preparation import Preparation, Prepared, fit
-from securevfl.families.player import State
+from securevfl.data.linear_features import LinearFeatures
+from securevfl.data.preparation import FittedPreparation, Preparation, fit
+from securevfl.families.state import State
 
 sys.path.insert(0, str(Path(__file__).parent))
 oracle = importlib.import_module("forest_oracle")
@@ -35,13 +35,13 @@ def mixed(rows: int, seed: int) -> Any:
     )
 
 
-def prepared(table: Any, train: Any) -> tuple[Prepared, Any]:
+def prepared(table: Any, train: Any) -> tuple[FittedPreparation, Any]:
     own = columns_of("bank", table)
     by = fit("bank", own, train, Preparation())
     return by, by.apply(own)
 
 
-def drawn(X: Any, by: Prepared, trees: int = 9, depth: int = 4, **keys: Any) -> Forest:
+def drawn(X: Any, by: FittedPreparation, trees: int = 9, depth: int = 4, **keys: Any) -> Forest:
     return Forest.draw(X, by.sources, keys.pop("key", KEY), trees=trees, depth=depth, bins=8, **keys)
 
 
@@ -62,7 +62,7 @@ def test_leaves_are_those_of_loops(seed: int) -> None:
 
 def test_lines_are_those_of_loops() -> None:
     by, X = prepared(mixed(300, 4), np.arange(200))
-    found = Lines.fit(X[:200], 0.3)(X)
+    found = LinearFeatures.fit(X[:200], 0.3)(X)
     np.testing.assert_allclose(found, oracle.lines(X, X[:200], 0.3), atol=1e-12)
     assert np.abs(found).max() <= 0.9 + 1e-12
     assert len(by.features) == X.shape[1]
@@ -71,14 +71,14 @@ def test_lines_are_those_of_loops() -> None:
 def test_held_out_rows_move_no_cut() -> None:
     table, train = mixed(300, 1), np.arange(200)
     by, X = prepared(table, train)
-    forest, lines = drawn(X[train], by), Lines.fit(X[train], 0.3)
+    forest, lines = drawn(X[train], by), LinearFeatures.fit(X[train], 0.3)
     other = table.copy()
     other[200:] = mixed(100, 77)
     again, Z = prepared(other, train)
     assert again == by
     same = drawn(Z[train], again)
     np.testing.assert_array_equal(same.cuts, forest.cuts)
-    np.testing.assert_array_equal(Lines.fit(Z[train], 0.3).mean, lines.mean)
+    np.testing.assert_array_equal(LinearFeatures.fit(Z[train], 0.3).mean, lines.mean)
 
 
 def test_the_draw_is_of_the_key_and_sizes_are_of_no_table() -> None:
@@ -87,25 +87,25 @@ def test_the_draw_is_of_the_key_and_sizes_are_of_no_table() -> None:
     np.testing.assert_array_equal(one.columns, same.columns)
     assert (one.columns != other.columns).any()
     for table in (np.zeros((50, 3)), np.ones((50, 3)) * np.arange(50)[:, None], np.eye(50)[:, :3]):
-        flat = Forest.draw(table, Prepared(["a", "b", "c"]).sources, KEY, trees=5, depth=3, bins=8)
+        flat = Forest.draw(table, FittedPreparation(["a", "b", "c"]).sources, KEY, trees=5, depth=3, bins=8)
         assert flat.merged.shape == (5, 8)
     assert set(drawn(X, by, depth=8).leaves(X)[:, 0].tolist()) <= set(range(256))
 
 
 def test_no_column_comes_twice_in_a_tree_while_there_are_others() -> None:
     X = np.random.default_rng(0).normal(size=(100, 4))
-    forest = Forest.draw(X, Prepared(list("abcd")).sources, KEY, trees=30, depth=4, bins=8)
+    forest = Forest.draw(X, FittedPreparation(list("abcd")).sources, KEY, trees=30, depth=4, bins=8)
     assert all(sorted(row) == [0, 1, 2, 3] for row in forest.columns.tolist())
-    alone = Forest.draw(X[:, :1], Prepared(["a"]).sources, KEY, trees=5, depth=4, bins=8)
+    alone = Forest.draw(X[:, :1], FittedPreparation(["a"]).sources, KEY, trees=5, depth=4, bins=8)
     assert not alone.columns.any()
     assert len(np.unique(alone.cuts)) > 1
 
 
 def test_constant_columns_are_never_asked_about() -> None:
     X = np.column_stack([np.full(100, 3.0), np.random.default_rng(0).normal(size=100)])
-    forest = Forest.draw(X, Prepared(["same", "x"]).sources, KEY, trees=20, depth=2, bins=8)
+    forest = Forest.draw(X, FittedPreparation(["same", "x"]).sources, KEY, trees=20, depth=2, bins=8)
     assert set(forest.columns.ravel().tolist()) == {1}
-    idle = Forest.draw(X[:, :1], Prepared(["same"]).sources, KEY, trees=3, depth=2, bins=8)
+    idle = Forest.draw(X[:, :1], FittedPreparation(["same"]).sources, KEY, trees=3, depth=2, bins=8)
     assert not idle.leaves(np.array([[9.0], [-9.0]])).any()
 
 
@@ -125,7 +125,7 @@ def test_no_leaf_holds_a_row_fewer_than_the_fewest() -> None:
 def test_every_question_of_a_tree_is_drawn_by_itself() -> None:
     """Columns of the same numbers have the same cuts, of which a tree takes one for each question."""
     X = np.tile(np.arange(500.0)[:, None], 4)
-    forest = Forest.draw(X, Prepared(list("abcd")).sources, KEY, trees=40, depth=4, bins=255)
+    forest = Forest.draw(X, FittedPreparation(list("abcd")).sources, KEY, trees=40, depth=4, bins=255)
     assert len(np.unique(forest.cuts)) > 90  # 120 of 254 on average, 40 if a tree had one place for all
     assert (forest.sides.sum(axis=0) % 40 > 0).all()
 
@@ -143,8 +143,8 @@ def test_small_leaves_count_as_a_neighbour() -> None:
 
 def test_it_comes_back_as_it_was_kept() -> None:
     by, X = prepared(mixed(200, 3), np.arange(200))
-    forest, lines = drawn(X, by), Lines.fit(X, 0.3)
+    forest, lines = drawn(X, by), LinearFeatures.fit(X, 0.3)
     kept = State.read(State(forest=forest.state(), lines=lines.state()).plain())
     np.testing.assert_array_equal(Forest.read(kept["forest"]).leaves(X), forest.leaves(X))
-    np.testing.assert_array_equal(Lines.read(kept["lines"])(X), lines(X))
+    np.testing.assert_array_equal(LinearFeatures.read(kept["lines"])(X), lines(X))
     assert "3" not in repr(forest).replace("9 trees", "")

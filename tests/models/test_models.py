@@ -17,7 +17,7 @@ def targets(loss: Loss, n: int, generator: np.random.Generator) -> np.ndarray:
     if loss.classifies:
         y = np.arange(n) % (3 if loss.name == "softmax" else 2)
     else:
-        y = loss.stand_in(0.5 + generator.normal(size=n) / 2)
+        y = loss.synthetic_labels(0.5 + generator.normal(size=n) / 2)
         y[0] = y.max() + 1
     return loss.targets(y, loss.classes(y))
 
@@ -48,18 +48,19 @@ def test_the_residual_stays_within_its_bound(loss: Loss, scale: float, seed: int
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=list(LOSSES))
 @given(seed=st.integers(0, 2**32 - 1))
 def test_a_residual_tells_what_its_loss_says(loss: Loss, seed: int) -> None:
-    """Targets and sums that `undo` reads off g are those that made it; most rows are told, and of each at least one."""
+    """Targets and sums that `invert_residual` reads off g are those that made it; most rows are told, and of each at
+    least one."""
     generator = np.random.default_rng(seed)
     y = targets(loss, 60, generator)
     f = generator.normal(size=y.shape).clip(-2.9, 2.9)  # where exp is not cut off
     f = y + f / 20 if loss.name == "quantile" else f  # elsewhere it tells but a side
-    undone = loss.undo(loss.residual(f, y))
-    expected = loss.shown(f) - (loss.kept(y) if loss.keeps_targets else 0)
+    undone = loss.invert_residual(loss.residual(f, y))
+    expected = loss.revealed_outputs(f) - (loss.target_term(y) if loss.retains_targets else 0)
     for found, truth in ((undone.targets, y), (undone.sums, expected)):
-        known = np.isfinite(found) & ((y == 0) if loss.guesses else True)
+        known = np.isfinite(found) & ((y == 0) if loss.assumes_zero_labels else True)
         np.testing.assert_allclose(found[known], truth[known], atol=1e-6)
     assert np.isfinite(undone.sums).mean() > 0.15
-    assert np.isfinite(undone.targets).mean() > (0.15 if loss.guesses else 0.5) or loss.keeps_targets
+    assert np.isfinite(undone.targets).mean() > (0.15 if loss.assumes_zero_labels else 0.5) or loss.retains_targets
 
 
 def test_a_loss_without_its_own_inverse_is_none() -> None:
@@ -67,7 +68,7 @@ def test_a_loss_without_its_own_inverse_is_none() -> None:
         name = "silent"
         value = residual = LOSSES["square"].value
 
-    with pytest.raises(TypeError, match=r"Silent.*undo"):
+    with pytest.raises(TypeError, match=r"Silent.*invert_residual"):
         Silent()  # type: ignore[abstract]
 
 
@@ -113,7 +114,7 @@ def test_least_is_the_sum_of_least_loss(loss):
     if isinstance(loss, LogLinkLoss):
         cases.append((OffsetLoss(loss), np.hstack([y, np.full_like(y, np.log(1.5))])))
     for each, targets in cases:
-        f = each.least(targets)
+        f = each.minimizer(targets)
         assert f.shape == (len(y), 1)
         f = f.clip(-20, 20)
         here = each.value(f, targets)

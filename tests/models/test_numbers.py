@@ -17,12 +17,12 @@ from sklearn.metrics import mean_pinball_loss, mean_tweedie_deviance
 import securevfl as vfl
 from securevfl import errors
 from securevfl.data.party import register_of
-from securevfl.families.shares.shares import table_error
 from securevfl.families.shares.shares_plan import plan
+from securevfl.families.shares.shares_statements import table_error
 from securevfl.models import metrics
 from securevfl.models.log_link_losses import CAP, LogLinkLoss
 from securevfl.models.losses import LOSSES
-from securevfl.protocols.shares.residual_tables import LookUp
+from securevfl.protocols.shares.residual_tables import ResidualTables
 
 N = 1500
 DRAW = np.random.default_rng(7)
@@ -225,7 +225,7 @@ def test_a_table_of_the_loss_reads_residuals_to_the_error_that_is_said(name: str
     loss, numbers = job.loss, plan(job, rows=N, batches=1, parties=2).numbers
     f = np.linspace(-1, 1, 401)[:, None]
     y = np.array([[1.0 if isinstance(loss, LogLinkLoss) else 0.0]])
-    table = LookUp(numbers, loss.residual, y)._tables / 2.0 ** (numbers.f_g + 16)
+    table = ResidualTables(numbers, loss.residual, y)._tables / 2.0 ** (numbers.f_g + 16)
     order = np.argsort(numbers.knots)
     read = np.interp(f[:, 0], numbers.knots[order], table[order])
     error = np.abs(read - loss.residual(f, np.broadcast_to(y, f.shape))[:, 0]).max()
@@ -256,7 +256,7 @@ def test_who_reads_an_open_residual_reads_the_others_sum_for_most_rows() -> None
         loss, y = MODELS[name].loss, LABELS[name]
         targets = loss.targets(y, loss.classes(y))
         own, others = SCALED[:, :1] * 0.3, SCALED[:, 1:2] * 0.4
-        told = loss.undo(loss.residual(own + others, targets)).sums - own
+        told = loss.invert_residual(loss.residual(own + others, targets)).sums - own
         zero = y == 0
         assert zero.mean() > 0.05
         np.testing.assert_allclose(told[zero], others[zero], atol=1e-6)

@@ -26,7 +26,7 @@ Figures = Callable[[Any, Any, Any], Any]
 FIGURES: dict[str, Figures] = {
     "metrics": lambda loss, y, classes: metrics.evaluate(loss, F, y, classes),
     "by group": lambda loss, y, classes: by_group(loss, F, y, classes, GROUPS),
-    "of levels": lambda loss, y, classes: pair_metrics.of_classes(loss, F, (y == classes[1])[:, None], classes),
+    "of levels": lambda loss, y, classes: pair_metrics.class_metrics(loss, F, (y == classes[1])[:, None], classes),
 }
 
 

@@ -108,7 +108,7 @@ def found(case: str, kind: str, y: Any) -> tuple[float, float, float]:
     job, parties, foreseen = job_of(case, kind), parties_of(case, y), [0.0]
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("ignore", DataNotice)
-        patch.setattr(session, "tell_apart", lambda who, apart, remedy: foreseen.append(apart))
+        patch.setattr(session, "report_coefficient_error", lambda who, apart, remedy: foreseen.append(apart))
         run = vfl.simulate(job, parties)
     states = {each: part.state for each, part in run.parts.items()}
     theta = {each: part.theta for each, part in run.parts.items()} if kind != "shares" else {}

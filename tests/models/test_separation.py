@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.models.separation import separating
+from securevfl.models.separation import separating_columns
 
 N = 240
 DRAW = np.random.default_rng(3)
@@ -72,4 +72,4 @@ def test_separating_columns_are_those_that_a_threshold_parts() -> None:
         for x in columns.T
     ]
     assert 0 < sum(expected) < 400
-    np.testing.assert_array_equal(separating(columns, marked), expected)
+    np.testing.assert_array_equal(separating_columns(columns, marked), expected)

@@ -11,12 +11,12 @@ import pytest
 
 import securevfl as vfl
 from securevfl.data.forest import Forest
-from securevfl.data.linear_features import Lines
-from securevfl.data.preparation import Prepared
+from securevfl.data.linear_features import LinearFeatures
+from securevfl.data.preparation import FittedPreparation
 from securevfl.errors import ConfigError, DataError, PartiesError
 from securevfl.models.boosted_score import Boosted, BoostedTree, ScoreColumn, out_of_fold
 from securevfl.models.forest_inputs import ForestInputs
-from securevfl.models.shapley import explained
+from securevfl.models.shapley import shapley_values
 
 
 def by_subsets(worth: Any, players: int) -> Any:
@@ -61,19 +61,19 @@ def inputs() -> tuple[ForestInputs, Any]:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, 3))
     X[:, 2] = rng.integers(0, 3, 300)
-    forest = Forest.draw(X, Prepared(["a", "b", "c"]).sources, bytes(32), trees=6, depth=4, bins=8)
+    forest = Forest.draw(X, FittedPreparation(["a", "b", "c"]).sources, bytes(32), trees=6, depth=4, bins=8)
     y = np.where(X[:, 0] * X[:, 1] + X[:, 2] > 1, 1.0, -1.0)[:, None]
     own, trees = out_of_fold(X, y, bytes(32), classifies=True)
     few = Boosted(trees.base, (trees.trees[0][:4],))
     score = ScoreColumn(few, own, own.mean(axis=0), own.std(axis=0))
-    return ForestInputs(forest, Lines.fit(X, 0.3), score, None, intercept=True), X
+    return ForestInputs(forest, LinearFeatures.fit(X, 0.3), score, None, intercept=True), X
 
 
 def test_values_are_those_of_all_orders(inputs: tuple[ForestInputs, Any]) -> None:
     made, X = inputs
     theta = np.random.default_rng(1).normal(size=(made(X).shape[1], 1))
     rows = X[:5]
-    found = explained(made, theta, rows)
+    found = shapley_values(made, theta, rows)
     np.testing.assert_allclose(found.total, made(rows) @ theta, atol=1e-9)
     numbers, lines, score = made.forest.numbers(rows), made.lines, made.score
     assert lines is not None

@@ -9,14 +9,14 @@ import pytest
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.base.chunked_matrix import Sparse
-from securevfl.families.transfer import taylor
-from securevfl.families.transfer.taylor import Quadratic
+from securevfl.base.chunked_matrix import SparseRows
+from securevfl.families.transfer import local_quadratic, taylor
+from securevfl.families.transfer.local_quadratic import Quadratic
 
 N, D, COLUMNS, GAMMA = 7, 3, 4, 0.3
 
 
-class Rows(Sparse):
+class Rows(SparseRows):
     """A matrix at hand, read as one that is made."""
 
     def __init__(self, matrix: Floats) -> None:
@@ -106,7 +106,7 @@ def test_local_steps_on_one_opening_are_those_of_a_linear_network(both: dict[str
     UB, phi = linear(XB, b), labels @ linear(rows, a) / len(labels)
     JA, JB = (Rows(by_steps(lambda t, X=X: linear(X, t).T, a)) for X in (XA, XB))
     mean = by_steps(lambda t: labels @ linear(rows, t) / len(labels), a)
-    S, M = (taylor.whole(taylor.upper(each), D) for each in (UB.T @ UB / N, np.outer(phi, phi)))
+    S, M = (local_quadratic.whole(taylor.upper(each), D) for each in (UB.T @ UB / N, np.outer(phi, phi)))
     cases: list[tuple[Quadratic, Callable[[Floats], Floats], Floats, Floats]] = []
     for X, own, objective, further in (
         (XA, a, lambda t: loss(t, b), {"moments": S, "mean": mean}),

@@ -10,11 +10,11 @@ torch = pytest.importorskip("torch")
 
 import securevfl as vfl  # noqa: E402
 from securevfl.base import chunked_matrix  # noqa: E402
-from securevfl.base.chunked_matrix import Tall  # noqa: E402
+from securevfl.base.chunked_matrix import ChunkedMatrix  # noqa: E402
 from securevfl.errors import ConfigError  # noqa: E402
 from securevfl.models import torch_block  # noqa: E402
 from securevfl.models.block import Place  # noqa: E402
-from securevfl.models.torch_block import TorchPart, TorchRows  # noqa: E402
+from securevfl.models.torch_block import LazyJacobian, TorchBlock  # noqa: E402
 from securevfl.models.torch_jacobian import by_layers, by_torch, is_layered  # noqa: E402
 
 D, C = 12, 3
@@ -34,8 +34,8 @@ def convolutional(outputs: int = C) -> torch.nn.Module:
 MODULES = {"dense": dense, "convolutional": convolutional}
 
 
-def part(make: Callable[[], torch.nn.Module] = dense, outputs: int = C) -> TorchPart:
-    return TorchPart("shop", vfl.TorchModel(lambda: make().double()), D, outputs, l2=0.0)
+def part(make: Callable[[], torch.nn.Module] = dense, outputs: int = C) -> TorchBlock:
+    return TorchBlock("shop", vfl.TorchModel(lambda: make().double()), D, outputs, l2=0.0)
 
 
 def drawn(n: int = 9) -> tuple[np.ndarray, np.ndarray]:
@@ -84,12 +84,12 @@ def model_size(module: torch.nn.Module) -> int:
 
 
 def test_a_large_jacobian_is_read_in_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunked_matrix, "HELD", 1)
+    monkeypatch.setattr(chunked_matrix, "MAX_MATERIALIZED_NUMBERS", 1)
     monkeypatch.setattr(torch_block, "AT_ONCE", 4)
     model, (X, g) = part(), drawn()
     J = model.jacobian(X)
-    assert isinstance(J.matrix, Tall)
-    matrix = TorchRows(model, X, C)
+    assert isinstance(J.matrix, ChunkedMatrix)
+    matrix = LazyJacobian(model, X, C)
     whole = matrix[:]
     pieces = np.concatenate([matrix[:7], matrix[7:20], matrix[20:]])
     np.testing.assert_allclose(J.dense, whole, rtol=1e-9, atol=1e-12)
@@ -110,7 +110,7 @@ def test_a_function_draws_from_the_seed_and_the_data() -> None:
     np.testing.assert_array_equal(starts[0], starts[1])
     assert len({tuple(theta) for theta in starts}) == 3
     module = dense()
-    own = TorchPart("shop", vfl.TorchModel(module), D, C, l2=0.0)
+    own = TorchBlock("shop", vfl.TorchModel(module), D, C, l2=0.0)
     own.start(X, X, None, 5)
     expected = torch.nn.utils.parameters_to_vector(module.parameters()).detach().numpy()
     np.testing.assert_array_equal(own.theta, expected.astype(np.float64))
@@ -130,7 +130,7 @@ def test_what_is_not_trained_is_kept() -> None:
     (X, g), one = drawn(), part(Projected)
     assert one.parameters == 4 * C + C
     np.testing.assert_allclose(one.jacobian(X).vjp(g), one.vjp(X, g), atol=1e-12)
-    other = TorchPart("shop", vfl.TorchModel(lambda: Projected().double()), D, C, l2=0.0)
+    other = TorchBlock("shop", vfl.TorchModel(lambda: Projected().double()), D, C, l2=0.0)
     other.start(X, X, None, 1)
     assert not np.allclose(other.forward(X), one.forward(X))
     other.restore(one.state())
@@ -167,7 +167,7 @@ REFUSED = {
 @pytest.mark.parametrize("why", REFUSED)
 def test_a_module_that_cannot_be_used_is_refused(why: str) -> None:
     with pytest.raises(ConfigError, match=f"^shop: .*{why}"):
-        TorchPart("shop", vfl.TorchModel(REFUSED[why]), D, C, l2=0.0)
+        TorchBlock("shop", vfl.TorchModel(REFUSED[why]), D, C, l2=0.0)
 
 
 def test_a_module_comes_from_a_file_of_its_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,9 +184,9 @@ def test_a_module_comes_from_a_file_of_its_owner(tmp_path: Path, monkeypatch: py
         with pytest.raises(ConfigError, match=why):
             vfl.TorchModel(name)
     model = vfl.Neural(modules={"shop": "net.py:shop"}, loss="softmax")
-    assert model.brought("shop", None) == (D + 1) * C
+    assert model.module_parameters("shop", None) == (D + 1) * C
     assert model.build(Place("shop", False, D, C)).parameters == (D + 1) * C
-    assert (model.brought("bank", None), model.build(Place("bank", True, 4, C)).parameters) == (0, 5 * C)
+    assert (model.module_parameters("bank", None), model.build(Place("bank", True, 4, C)).parameters) == (0, 5 * C)
 
 
 def test_a_module_where_there_is_no_place_for_one_is_refused() -> None:
@@ -232,7 +232,7 @@ class Fails(nn.Module):
 def test_a_module_that_fails_says_why_at_home(make: Callable[[], object], says: str, note: str | None) -> None:
     """The text that other parties may read has no word of the module's; a note for its owner has."""
     with pytest.raises(ConfigError, match=says) as told:
-        TorchPart("shop", vfl.TorchModel(make), D, C, l2=0.0)
+        TorchBlock("shop", vfl.TorchModel(make), D, C, l2=0.0)
     notes = getattr(told.value, "__notes__", [])
     assert any(note in each for each in notes) if note else not notes
     assert note is None or note not in str(told.value)

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 import securevfl as vfl  # noqa: E402
 from securevfl.errors import ConfigError  # noqa: E402
 from securevfl.models import torch_block  # noqa: E402
-from securevfl.models.torch_block import TorchPart  # noqa: E402
+from securevfl.models.torch_block import TorchBlock  # noqa: E402
 from securevfl.models.torch_top import TorchTop  # noqa: E402
 
 torch.set_num_threads(1)
@@ -33,7 +33,7 @@ TOPS = {
 
 @pytest.mark.parametrize("name", MODULES)
 def test_derivatives_are_those_of_differences(name: str) -> None:
-    part = TorchPart("shop", vfl.TorchModel(MODULES[name]), 4, 2, l2=0.0)
+    part = TorchBlock("shop", vfl.TorchModel(MODULES[name]), 4, 2, l2=0.0)
     part.theta = part.theta + 0.3 * np.random.default_rng(1).normal(size=part.parameters)
     J = part.jacobian(ROWS).matrix[:]
     theta, step = part.theta, 1e-6
@@ -50,7 +50,7 @@ def test_derivatives_are_those_of_differences(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODULES)
 def test_a_code_that_has_no_row_has_the_spare_one(name: str) -> None:
-    part = TorchPart("shop", vfl.TorchModel(MODULES[name]), 4, 2, l2=0.0)
+    part = TorchBlock("shop", vfl.TorchModel(MODULES[name]), 4, 2, l2=0.0)
     spare = ROWS.copy()
     spare[:, 1] = 0
     for strange in (4, 17, -1, 1e9):
@@ -68,9 +68,9 @@ def test_a_top_feeds_its_derivatives_down_and_makes_them_once_a_round(name: str,
     top = TorchTop("bank", vfl.TorchModel(lambda: TOPS[name](passives)), 4, 1, l2=0.0, fed=2 * passives, bound=9.0)
     fed = np.random.default_rng(3).normal(size=(9, 2 * passives))
     g = np.random.default_rng(4).normal(size=(9, 1))
-    down = top.down(ROWS, fed, g)
+    down = top.output_gradient(ROWS, fed, g)
     for k in range(fed.shape[1]):
-        moved = [(top.joined(ROWS, fed + sign * 1e-6 * np.eye(fed.shape[1])[k])) for sign in (1, -1)]
+        moved = [(top.combine(ROWS, fed + sign * 1e-6 * np.eye(fed.shape[1])[k])) for sign in (1, -1)]
         np.testing.assert_allclose(down[:, k, None], g * (moved[0] - moved[1]) / 2e-6, atol=1e-5)
     before = top.gradient(ROWS, fed, g)
     top.theta = top.theta + 0.1
@@ -89,13 +89,13 @@ def test_a_step_goes_through_a_module_once(name: str, monkeypatch: pytest.Monkey
         return vfl.TorchModel(module)
 
     def steps(rows: np.ndarray) -> tuple[list[np.ndarray], int]:
-        shop = TorchPart("shop", counted(MODULES[name]()), 4, 2, l2=0.0)
+        shop = TorchBlock("shop", counted(MODULES[name]()), 4, 2, l2=0.0)
         bank = TorchTop("bank", counted(TOPS[name](1)), 4, 1, l2=0.0, fed=2, bound=9.0)
         for part in (shop, bank):
             part.theta = 0.3 * np.random.default_rng(part.parameters).normal(size=part.parameters)
         ways.clear()
-        Z, f = shop.forward(rows), bank.joined(rows, fed)
-        found = [Z, f, shop.vjp(rows, fed), bank.down(rows, fed, g), bank.gradient(rows, fed, 2 * g)]
+        Z, f = shop.forward(rows), bank.combine(rows, fed)
+        found = [Z, f, shop.vjp(rows, fed), bank.output_gradient(rows, fed, g), bank.gradient(rows, fed, 2 * g)]
         return found, len(ways)
 
     fed = np.random.default_rng(3).normal(size=(9, 2))
@@ -122,7 +122,7 @@ def test_wide_alone_is_a_number_for_each_code_and_a_weight_for_each_number() -> 
 
 def test_a_module_of_other_columns_is_refused() -> None:
     with pytest.raises(ConfigError, match="rows of so many fail in it"):
-        TorchPart("shop", vfl.TorchModel(MODULES["dssm"]), 2, 2, l2=0.0)
+        TorchBlock("shop", vfl.TorchModel(MODULES["dssm"]), 2, 2, l2=0.0)
 
 
 def job(joint: str, **keys: object) -> vfl.Job:

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 from securevfl.base.arrays import Floats
-from securevfl.base.chunked_matrix import Tall
-from securevfl.crypto.lattice.lattice_gradient import LatticeScheme
-from securevfl.crypto.lattice.polynomial_ring import Ring
-from securevfl.crypto.scheme import Shape
+from securevfl.base.chunked_matrix import ChunkedMatrix
+from securevfl.crypto.lattice.lattice_gradient import LatticeGradient
+from securevfl.crypto.lattice.polynomial_ring import SealRing
+from securevfl.crypto.scheme import OpeningShape
 from securevfl.families.transfer import taylor
-from securevfl.families.transfer.taylor import pairs
-from securevfl.families.transfer.transfer_model import DenseNetwork, Transfer
+from securevfl.families.transfer.dense_network import DenseNetwork
+from securevfl.families.transfer.pair_rows import pairs
+from securevfl.families.transfer.transfer_model import Transfer
 
 N, COLUMNS = 9, 4
 
@@ -100,24 +101,24 @@ def test_rows_of_pairs_are_zero_where_neither_unit_is_moved(hidden: tuple[int, .
 
 
 def test_products_are_of_pieces_that_may_have_entries(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoded, encode = [], Ring.plaintext
-    monkeypatch.setattr(Ring, "plaintext", lambda *given: encoded.append(1) or encode(*given))
+    encoded, encode = [], SealRing.plaintext
+    monkeypatch.setattr(SealRing, "plaintext", lambda *given: encoded.append(1) or encode(*given))
     rows, d = np.random.default_rng(8).normal(size=(250, COLUMNS)), 24
     network = made(d, (), rows)
     U = network.forward(rows)
-    J, v, scheme = taylor.HostJacobian(network.derivatives(rows), U), taylor.from_host(U)[:, None], LatticeScheme()
+    J, v, scheme = taylor.HostJacobian(network.derivatives(rows), U), taylor.from_host(U)[:, None], LatticeGradient()
     holder = scheme.keygen(columns=network.parameters)
     evaluator = scheme.evaluator(holder.public)
     counts = []
-    for matrix in (Tall.here(J), J[:]):
+    for matrix in (ChunkedMatrix.local(J), J[:]):
         encoded.clear()
-        product, prepared = None, evaluator.prepare(matrix, room=0)
+        product, prepared = None, evaluator.prepare(matrix, max_bytes=0)
         pieces = [piece for piece, _ in holder.encrypt_pieces(v, bound=1.0)]
         sealed = sum(encoded)
         for piece in pieces:
             product = evaluator.transpose_product(prepared, piece, product)
         blinded, mask = evaluator.blind(product)
-        opened = holder.open(blinded, Shape(len(v), 1, network.parameters))
+        opened = holder.open(blinded, OpeningShape(len(v), 1, network.parameters))
         np.testing.assert_allclose(evaluator.unblind(opened, mask)[:, 0], J[:].T @ v[:, 0], atol=1e-3)
         counts.append(sum(encoded) - sealed - product.scale.layout.sample_blocks)  # those with the checks, in both
     assert counts[0] < counts[1] / 3

@@ -16,11 +16,11 @@ from sklearn.metrics import roc_auc_score
 
 import securevfl as vfl
 from securevfl.errors import ConfigError, DataError, DataNotice, LabelError, LeakageError
-from securevfl.families.player import State
+from securevfl.families.state import State
 from securevfl.models import boosted_score, trees
 from securevfl.models.boosted_score import Boosted, out_of_fold
 from securevfl.models.forest_inputs import ForestInputs
-from securevfl.models.inputs import Spread
+from securevfl.models.inputs import InputShape
 from securevfl.options import Patience
 from securevfl.training.checkpoint import Checkpoints
 
@@ -106,10 +106,10 @@ def test_of_many_rows_trees_and_the_own_score_are_made_by_some(monkeypatch: pyte
             asked.update(zip(rows.tolist(), X, strict=True))
         return trained(self, X, rows)
 
-    monkeypatch.setattr("securevfl.data.schedule.LOOKED_AT", 100)
+    monkeypatch.setattr("securevfl.data.schedule.MAX_FITTING_ROWS", 100)
     monkeypatch.setattr(ForestInputs, "trained", noted)
     run = vfl.simulate(job(), own)
-    part, seen = run.parts["bank"], run.job.schedule(own[0].register).looked_at
+    part, seen = run.parts["bank"], run.job.schedule(own[0].register).fitting_rows
     X = part.preparation.apply(own[0].table)[seen]
     assert sorted(asked) == list(range(100))
     np.testing.assert_array_equal(np.stack([asked[at] for at in range(100)]), X)
@@ -271,15 +271,15 @@ def test_held_out_labels_are_not_in_the_own_score(monkeypatch: pytest.MonkeyPatc
 
 def test_a_score_of_no_use_keeps_its_column() -> None:
     model = vfl.Trees(**SMALL)
-    spread = Spread(active=True, columns=5, outputs=1, parties=2, rows=300)
+    spread = InputShape(active=True, columns=5, outputs=1, parties=2, rows=300)
     assert model.breadth(spread) == 3 * 8 + 5 + 1 + 1
     assert vfl.Trees(**SMALL, boosted_score=False).breadth(spread) == 6 * 8 + 5 + 16 + 1
-    passive = Spread(active=False, columns=5, outputs=1, parties=2, rows=300)
+    passive = InputShape(active=False, columns=5, outputs=1, parties=2, rows=300)
     assert model.breadth(passive) == 9 * 8 + 5 + 24
     assert vfl.Trees(**SMALL, cosines=7).breadth(passive) == 9 * 8 + 5 + 7
     assert model.breadth(replace(passive, opened=True)) == 9 * 8 + 5
     assert vfl.Trees().count(passive) == 150
-    assert [vfl.Trees(boosted_score=False).count(Spread(False, 5, 1, 2, n)) for n in (10_000, 50_000, 60_000)] == [
+    assert [vfl.Trees(boosted_score=False).count(InputShape(False, 5, 1, 2, n)) for n in (10_000, 50_000, 60_000)] == [
         100,
         50,
         25,
@@ -306,7 +306,7 @@ def test_what_does_not_fit_is_refused_with_a_remedy(keys: dict[str, Any], remedy
     ("keys", "remedy"),
     [
         ({"trees": 400}, "at most 341 trees of depth 4"),
-        ({"trees": 513, "own_score": False}, "at most 512 trees"),
+        ({"trees": 513, "boosted_score": False}, "at most 512 trees"),
         ({"depth": 9}, "at most 8"),
         ({"bins": 256}, "at most 255"),
         ({"ridge": 0.0}, "ridge"),
@@ -320,7 +320,7 @@ def test_sizes_beyond_the_limits_are_refused_with_what_fits(keys: dict[str, Any]
 def test_as_many_weights_as_labels_are_not_opened() -> None:
     own, opened = parties(rows=100), vfl.Protocol(shares=vfl.Shares(open_weights=("shop",)))
     from securevfl.consent.booking import guard
-    from securevfl.families.sizes import known_run
+    from securevfl.families.run_facts import known_run
 
     work = job(protocol=opened)
     with pytest.raises(LeakageError, match="open_weights"):

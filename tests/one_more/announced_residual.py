@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PASSIVE
 from securevfl.errors import ProtocolError
-from securevfl.protocols.declared import Declared, Release, Reveal
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
+from securevfl.protocols.message_protocol import Release
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.base import ActiveResidual, Agreement, PassiveResidual, Reply, ResidualProtocol
 from securevfl.protocols.residuals.open_residual import OpenReply
-from securevfl.runtime.channel import DisclosingMessage
 from securevfl.runtime.codec import Message
+from securevfl.runtime.disclosure_gate import DisclosingMessage
 
 
 class Announced(Message, frozen=True):
@@ -52,10 +53,10 @@ class AnnouncedResidual(ResidualProtocol):
     def passive(self, context: PartyContext, agreement: Agreement) -> PassiveResidual:
         return AnnouncedPassive(context)
 
-    def declares(self) -> list[Declared]:
+    def declares(self) -> list[MessageDeclaration]:
         return [
-            Declared(Announced, ACTIVE, PASSIVE, Reveal("public")),
-            Declared(AnnouncedG, ACTIVE, PASSIVE, Reveal("plain", "g of every row, and so the labels")),
+            MessageDeclaration(Announced, ACTIVE, PASSIVE, Reveal("public")),
+            MessageDeclaration(AnnouncedG, ACTIVE, PASSIVE, Reveal("plain", "g of every row, and so the labels")),
         ]
 
 
@@ -66,7 +67,7 @@ class AnnouncedActive(ActiveResidual):
         self._context, self._agreement = context, agreement
         self._exchange = 0
 
-    def publish(self, g: Floats, *, epoch: int, to: Collection[str], again: Release | None = None) -> None:
+    def publish(self, g: Floats, *, epoch: int, to: Collection[str], resend_of: Release | None = None) -> None:
         channel, subchannel = self._context.channel, self._context.subchannel + "/residual"
         for passive in to:
             channel.send(passive, Announced(self._exchange, len(g)), subchannel)  # 1

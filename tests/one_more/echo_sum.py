@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import COLLECTOR, CONTRIBUTOR
-from securevfl.protocols.declared import Declared, Phases, Reveal, Space
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
+from securevfl.protocols.number_spaces import Phases, Space
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.sums.base import SumProtocol, SumRole, part_of_sum
-from securevfl.protocols.sums.sum_masks import from_residues, pack, residue_type, to_residues, unpack
-from securevfl.runtime.channel import DisclosingMessage
+from securevfl.protocols.sums.residues import from_residues, pack, residue_type, to_residues, unpack
 from securevfl.runtime.codec import Message
+from securevfl.runtime.disclosure_gate import DisclosingMessage
 
 
 class EchoPart(DisclosingMessage, frozen=True):
@@ -42,10 +43,10 @@ class EchoSum(SumProtocol):
     def role(self, context: PartyContext) -> SumRole:
         return EchoRole(context)
 
-    def declares(self, contributors: Sequence[str]) -> list[Declared]:
+    def declares(self, contributors: Sequence[str]) -> list[MessageDeclaration]:
         return [
-            Declared(EchoPart, CONTRIBUTOR, COLLECTOR, Reveal("plain", "the sender's part")),
-            Declared(Heard, COLLECTOR, CONTRIBUTOR, Reveal("public")),
+            MessageDeclaration(EchoPart, CONTRIBUTOR, COLLECTOR, Reveal("plain", "the sender's part")),
+            MessageDeclaration(Heard, COLLECTOR, CONTRIBUTOR, Reveal("public")),
         ]
 
     def coalitions(self, parties: Sequence[str]) -> dict[str, frozenset[str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.models.loss import NumberLoss, Undone
+from securevfl.models.loss import InvertedResidual, NumberLoss
 
 
 class LogCoshLoss(NumberLoss):
@@ -24,5 +24,5 @@ class LogCoshLoss(NumberLoss):
         g: Floats = np.tanh(f - y)
         return g
 
-    def undo(self, g: Floats) -> Undone:
-        return Undone(np.full_like(g, np.nan), np.arctanh(np.clip(g, -1 + 1e-12, 1 - 1e-12)))
+    def invert_residual(self, g: Floats) -> InvertedResidual:
+        return InvertedResidual(np.full_like(g, np.nan), np.arctanh(np.clip(g, -1 + 1e-12, 1 - 1e-12)))

@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping
 from typing import ClassVar
 
 from securevfl.base.arrays import Floats
-from securevfl.families.fdml.stored_sum import OpenWorker, StoredOpen, StoredWorker
-from securevfl.protocols.declared import Reveal
+from securevfl.families.fdml.open_store import OpenWorker, StoredOpen
+from securevfl.families.fdml.stored_sum import StoredWorker
+from securevfl.protocols.declarations import Reveal
 from securevfl.protocols.party_context import PartyContext
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from securevfl.crypto.lattice.lattice_gradient import LatticeScheme
+from securevfl.crypto.lattice.lattice_gradient import LatticeGradient
 from securevfl.crypto.lattice.lattice_sum import LatticeSum
 from securevfl.crypto.scheme import AdditiveScheme, LinearScheme
 from securevfl.protocols.engines import Engine
@@ -17,7 +17,7 @@ class OtherEngine(Engine):
     assumption: ClassVar[str] = "RLWE, 128-bit standard, under another name"
 
     def scheme(self) -> LinearScheme:
-        return LatticeScheme()
+        return LatticeGradient()
 
     def sums(self) -> AdditiveScheme:
         return LatticeSum()

@@ -20,21 +20,26 @@ from securevfl.base.arrays import Floats, RowSlices
 from securevfl.base.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, SERVER, Role, Roles
 from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.disclosure.leaks import Leak, LeakKind
-from securevfl.families.base import J, Known, MessageProtocol, Method, Told
-from securevfl.families.player import BatchPlayer, Player, Round, State, TrainingData
+from securevfl.families.batch_participant import BatchPlayer
+from securevfl.families.family import J, MessageProtocol, Method, Told
+from securevfl.families.participant import Player, Round
+from securevfl.families.run_facts import Known
+from securevfl.families.state import State
+from securevfl.families.training_data import TrainingData
 from securevfl.models.base import Model
 from securevfl.models.loss import Loss
 from securevfl.models.losses import LOSSES
-from securevfl.optim.rules import Optimizer
+from securevfl.optim.optimizer import Optimizer
 from securevfl.options import JobOptions
-from securevfl.protocols.choice import Protocol
-from securevfl.protocols.declared import Declared, Reals, Reveal, recast
-from securevfl.protocols.link import AskedRows
-from securevfl.protocols.notes import Summed
+from securevfl.protocols.declarations import MessageDeclaration, Reveal, declare_in_roles
+from securevfl.protocols.joint_prediction import RowsToScore
+from securevfl.protocols.number_spaces import Reals
+from securevfl.protocols.observations import SumFinished
 from securevfl.protocols.party_context import PartyContext
-from securevfl.protocols.sums.base import DirectSum
+from securevfl.protocols.protocol_options import Protocol
+from securevfl.protocols.sums.direct_sum import DirectSum
 from securevfl.protocols.sums.tree_sum import TreeSum
-from securevfl.runtime.channel import DisclosingMessage, DisclosureRecord
+from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecord
 
 
 class Total(DisclosingMessage, frozen=True):
@@ -95,12 +100,12 @@ class Relayed(Method[RelayedJob]):
         own = {"model": Means(), "optimizer": Relaying(lr=0.5), "protocol": Protocol(sum=TreeSum())}
         return {"relayed": own | {"accepts": ("columns", SEEN_BY_SERVER.name)}}
 
-    def declares(self, job: RelayedJob, roles: Roles) -> list[Declared]:
-        passives = roles.having(PASSIVE)
+    def declares(self, job: RelayedJob, roles: Roles) -> list[MessageDeclaration]:
+        passives = roles.with_role(PASSIVE)
         parts = job.protocol.sum_for(len(passives)).declares(passives)
         return [
-            *recast(parts, {COLLECTOR: (SERVER,), CONTRIBUTOR: (PASSIVE,)}, space=Reals),
-            Declared(Total, SERVER, ACTIVE, Reveal("plain", "the sum of the parts")),
+            *declare_in_roles(parts, {COLLECTOR: (SERVER,), CONTRIBUTOR: (PASSIVE,)}, space=Reals),
+            MessageDeclaration(Total, SERVER, ACTIVE, Reveal("plain", "the sum of the parts")),
         ]
 
     def counts(self, job: RelayedJob, sizes: Sizes) -> list[Disclosure]:
@@ -111,10 +116,10 @@ class Relayed(Method[RelayedJob]):
         return [*super().leaks(job, sizes, before), own]
 
     def protocols(self, job: RelayedJob, roles: Roles) -> list[MessageProtocol]:
-        return [job.protocol.sum_for(len(roles.having(PASSIVE)))]
+        return [job.protocol.sum_for(len(roles.with_role(PASSIVE)))]
 
     def title(self, job: RelayedJob, roles: Roles) -> str:
-        return f"{job.protocol.sum_for(len(roles.having(PASSIVE))).name} sum by way of a server"
+        return f"{job.protocol.sum_for(len(roles.with_role(PASSIVE))).name} sum by way of a server"
 
     def strength(self, job: RelayedJob) -> str:
         return "none beside the sum's"
@@ -124,7 +129,7 @@ class Relayed(Method[RelayedJob]):
         return [("learns", told[roles.role(party)])]
 
     def pooling(self, job: RelayedJob, roles: Roles) -> str:
-        passives = roles.having(PASSIVE)
+        passives = roles.with_role(PASSIVE)
         return job.protocol.sum_for(len(passives)).coalition(passives, "the server")
 
     def player(self, job: RelayedJob, context: PartyContext, columns: int, state: State | None) -> Player:
@@ -141,7 +146,7 @@ class RelayedPlayer(BatchPlayer):
         super().__init__(job, context)
         self._context = context
         self._role = context.roles.role(context.me)
-        self._server, passives = context.roles.the(SERVER), context.passives
+        self._server, passives = context.roles.only(SERVER), context.passives
         self._eta = job.optimizer.first
         self.weights: Floats = np.array([0.0, 1.0]) if state is None else state["weights"]
         if self._role != ACTIVE:
@@ -166,7 +171,7 @@ class RelayedPlayer(BatchPlayer):
         for batch in self.batches():
             others = self._exchange(batch.X)
             if self._role != ACTIVE:
-                self._channel.note(Summed(batch.index))
+                self._channel.note(SumFinished(batch.index))
             if others is not None:
                 g = self.residual(self._f(others), batch)
                 move = np.array([g.mean(), (g * others).mean()])
@@ -181,7 +186,7 @@ class RelayedPlayer(BatchPlayer):
         self.begin(data, start)
         yield from self.rounds(self._work())
 
-    def decision(self, rows: RowSlices, asked: AskedRows | None = None) -> Floats | None:
+    def decision(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
         others = self._exchange(rows[:])
         return None if others is None else self._f(others)
 

@@ -11,14 +11,15 @@ from sklearn.linear_model import LogisticRegression
 import securevfl as vfl
 from securevfl.base.arrays import Floats
 from securevfl.errors import ConfigError, TableError
-from securevfl.families.rounds.rounds import SAMPLE
+from securevfl.families.rounds.rounds_participant import SAMPLE
 from securevfl.models.linear_block import Linear, starting_weights
 from securevfl.models.log_link_losses import CAP
 from securevfl.models.loss import Loss
 from securevfl.models.losses import LOSSES
-from securevfl.optim.block_newton import CUT, FLAT, OVER, BlockMemory, solve
+from securevfl.optim.block_newton import CUT, FLAT, OVER, BlockMemory
+from securevfl.optim.block_solver import solve
 from securevfl.optim.curvature import FLOOR, preconditioner
-from securevfl.protocols.residuals.base import Pace
+from securevfl.protocols.residuals.pace import Pace
 from securevfl.training.checkpoint import Checkpoints
 
 MODELS = [vfl.Logistic(l2=0.01), vfl.SmoothHinge(l2=0.02), vfl.Square(l2=0.1), vfl.Softmax(l2=0.01)]
@@ -94,7 +95,7 @@ def pooled(own: vfl.Job, parties: list[vfl.Party], rounds: int) -> tuple[list[Fl
     """All parties' theta after so many rounds, and the active party's losses: the plain loop, by dense algebra."""
     loss, y = own.model.loss, np.asarray(parties[0].y)
     t, n, K, l2 = targets(loss, y), len(y), len(parties), own.model.l2
-    batches = own.schedule(n).visits()
+    batches = own.schedule(n).iterations()
     X = [(party.X - party.X.mean(0)) / party.X.std(0) for party in parties]
     first = Linear(starting_weights(parties[0].X[:SAMPLE], X[0][:SAMPLE], t, own.seed), l2=l2, intercept=True)
     theta = [np.zeros((block.shape[1], t.shape[1])) for block in X]

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 import securevfl as vfl
 from securevfl.base.arrays import Floats
-from securevfl.families.rounds.rounds import SAMPLE
+from securevfl.families.rounds.rounds_participant import SAMPLE
 from securevfl.models.linear_block import starting_weights
 from securevfl.models.losses import LOSSES
-from securevfl.optim.celu import Workset, cosines
+from securevfl.optim.instance_weights import cosines
+from securevfl.optim.workset import Workset
 from securevfl.protocols.link import ActiveLink
-from securevfl.runtime.clock import Kind
+from securevfl.runtime.costs import Kind
 
 RULES = {"sgd": vfl.Sgd(), "adagrad": vfl.AdaGrad(), "momentum": vfl.Momentum(), "proximal": vfl.Proximal(mu=0.5)}
 
@@ -92,7 +93,7 @@ def pooled(own_job: vfl.Job, parties: list[vfl.Party]) -> list[Floats]:
             step(k, rows, weights[:, None] * g)
 
     kept = []
-    for t, visit in enumerate(own_job.schedule(n).visits()):
+    for t, visit in enumerate(own_job.schedule(n).iterations()):
         rows = visit.rows
         kept.append([each.copy() for each in theta])
         H = [X[k][rows] @ kept[max(0, t - opt.depth + 1)][k] for k in range(K)]

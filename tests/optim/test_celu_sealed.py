@@ -7,9 +7,9 @@ import pytest
 
 import securevfl as vfl
 from securevfl.errors import LeakageError
-from securevfl.optim.celu import Workset
+from securevfl.optim.workset import Workset
 from securevfl.protocols.residuals import sealed_residual
-from securevfl.runtime.channel import Event
+from securevfl.runtime.observer import Event
 from tests.small_keys import SMALL
 
 R, W, ROUNDS = 3, 2, 12
@@ -69,16 +69,16 @@ def counted(monkeypatch: pytest.MonkeyPatch, own_job: vfl.Job) -> tuple[int, Cou
 
 def test_a_linear_party_makes_one_product_an_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
     products, kinds = counted(monkeypatch, job("ckks"))
-    assert products == kinds["Blinded"] == ROUNDS
+    assert products == kinds["BlindedProduct"] == ROUNDS
 
 
 def test_a_network_makes_one_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     products, kinds = counted(monkeypatch, job("ckks", vfl.Neural()))
     table, steps = Workset[int](W, R), 0
-    for t, visit in enumerate(job("open").schedule(len(parties()[0])).visits()):
+    for t, visit in enumerate(job("open").schedule(len(parties()[0])).iterations()):
         steps += 1 + sum(table.sample() is not None for _ in range(R - 1))
         table.put(visit.index, t, t)
-    assert products == kinds["Blinded"] == steps
+    assert products == kinds["BlindedProduct"] == steps
 
 
 def test_weighed_rows_make_one_product_for_new_weights_and_as_many_openings_whatever_they_are(
@@ -86,7 +86,7 @@ def test_weighed_rows_make_one_product_for_new_weights_and_as_many_openings_what
 ) -> None:
     some, none = counted(monkeypatch, job("ckks", xi=60.0)), counted(monkeypatch, job("ckks", vfl.Neural(), xi=60.0))
     assert some[1] == none[1]
-    assert some[0] < some[1]["Blinded"] == none[0]
+    assert some[0] < some[1]["BlindedProduct"] == none[0]
     still = counted(monkeypatch, job("ckks", xi=60.0, epochs=3, model=vfl.Logistic(l2=50.0)))
     assert still[1] == some[1]
 

@@ -11,10 +11,11 @@ import securevfl as vfl
 from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Schedule
 from securevfl.errors import ConfigError, PartiesError
-from securevfl.families.fdskl.fdskl import SAMPLE, blocks
-from securevfl.families.fdskl.kernel_model import Expansion, Frequencies, Kernel, cosines
+from securevfl.families.fdskl.fdskl_optimizer import SAMPLE, blocks
+from securevfl.families.fdskl.kernel_model import Kernel
+from securevfl.families.fdskl.random_features import Expansion, Frequencies, cosines
 from securevfl.models.losses import LOSSES
-from securevfl.protocols.declared import Phases
+from securevfl.protocols.number_spaces import Phases
 from securevfl.protocols.sums.base import SumProtocol
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -59,7 +60,7 @@ def dsg(run: vfl.Run, parties: list[vfl.Party]) -> dict[str, Floats]:
     assert len(X) <= SAMPLE, "the preconditioners are made from all rows"
     alpha = {worker: np.zeros((model.blocks, model.block_size)) for worker in workers}
     turns = {worker: blocks(model.blocks, job.seed, i) for i, worker in enumerate(workers)}
-    for t, visit in enumerate(schedule.visits()):
+    for t, visit in enumerate(schedule.iterations()):
         worker = workers[t % len(workers)]
         k = next(turns[worker])
         rows = X[visit.rows]
@@ -120,7 +121,7 @@ def test_sixteen_bits_halve_a_phase_and_cost_little(chosen: SumProtocol) -> None
         model = Kernel(gamma=0.3, loss="logistic", blocks=2, block_size=64, bits=bits)
         run = vfl.simulate(job_for(model, protocol=vfl.Protocol(sum=chosen)), own)
         assert_equal(run, own, rtol)
-        sent[bits] = run.parts["p1"].books.bytes_sent()
+        sent[bits] = run.parts["p1"].counters.bytes_sent()
     if chosen.name != "direct":
         assert sent[16] < 0.6 * sent[32]
 
@@ -170,8 +171,8 @@ def test_evaluations_while_training_do_not_change_it() -> None:
     run = vfl.simulate(job, own)
     measured = [record["error"] for record in run.history if "error" in record]
     assert len(measured) == len(run.history) // 2
-    asked = vfl.simulate(job, own).parts["p1"].books.messages_sent()
-    assert asked == vfl.simulate(job_for(model, test_fraction=0.3), own).parts["p1"].books.messages_sent()
+    asked = vfl.simulate(job, own).parts["p1"].counters.messages_sent()
+    assert asked == vfl.simulate(job_for(model, test_fraction=0.3), own).parts["p1"].counters.messages_sent()
 
 
 @pytest.mark.parametrize("bits", [16, 32])

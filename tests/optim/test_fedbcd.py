@@ -7,11 +7,11 @@ from numpy.typing import NDArray
 import securevfl as vfl
 from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Schedule
-from securevfl.families.rounds.rounds import SAMPLE
+from securevfl.families.rounds.rounds_participant import SAMPLE
 from securevfl.models.linear_block import starting_weights
 from securevfl.models.losses import LOSSES
-from securevfl.optim.rules import Optimizer
-from securevfl.runtime.clock import Stage
+from securevfl.optim.optimizer import Optimizer
+from securevfl.runtime.costs import Stage
 
 
 def tables(parties: int, loss: str, rows: int = 90) -> list[vfl.Party]:
@@ -37,7 +37,7 @@ def pooled(job: vfl.Job, parties: list[vfl.Party], mode: str, Q: int, mu: float)
     theta[0] = starting_weights(parties[0].X[:SAMPLE], X[0][:SAMPLE, :-1], t_y, job.seed)
     decay = [np.full((block.shape[1], 1), job.model.l2) for block in X]
     decay[0][-1] = 0
-    for t, visit in enumerate(schedule.visits()):
+    for t, visit in enumerate(schedule.iterations()):
         rows = visit.rows
         eta = job.optimizer.eta(t, K)
 
@@ -129,9 +129,9 @@ def test_the_target_stops_the_run_and_evaluation_is_booked_apart() -> None:
     assert run.history[-1]["auc"] >= 0.99
     assert all(record["auc"] < 0.99 for record in run.history[:-1])
     assert run.costs.rounds == len(run.history) < 70
-    books = run.parts["shop"].books
-    assert books.messages_sent(Stage.TRAIN) == run.costs.rounds
-    assert books.messages_sent(Stage.EVALUATE) == run.costs.rounds + 1
+    counters = run.parts["shop"].counters
+    assert counters.messages_sent(Stage.TRAIN) == run.costs.rounds
+    assert counters.messages_sent(Stage.EVALUATE) == run.costs.rounds + 1
 
 
 def test_seventeen_parties_run() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 import securevfl as vfl
 from securevfl.base.arrays import Floats
-from securevfl.families.rounds.rounds import SAMPLE
+from securevfl.families.rounds.rounds_participant import SAMPLE
 from securevfl.models.linear_block import starting_weights
 from securevfl.training.checkpoint import Checkpoints
 
@@ -39,7 +39,7 @@ def pooled(work: vfl.Job, parties: list[vfl.Party], depth: int) -> list[Floats]:
     theta = [np.zeros((block.shape[1], 1)) for block in X]
     theta[0] = starting_weights(parties[0].X[:SAMPLE], X[0][:SAMPLE, :-1], t_y, work.seed)
     kept = [[each.copy() for each in theta]]
-    for t, visit in enumerate(work.schedule(n).visits()):
+    for t, visit in enumerate(work.schedule(n).iterations()):
         rows, old = visit.rows, kept[max(0, t - depth + 1)]
         f = X[0][rows] @ theta[0] + sum(X[k][rows] @ old[k] for k in range(1, len(X)))
         g = work.loss.residual(f, t_y[rows])

@@ -19,11 +19,16 @@ from securevfl.base.arrays import Floats
 from securevfl.data.register import Register
 from securevfl.data.schedule import Schedule
 from securevfl.errors import ConfigError
-from securevfl.families.player import State
-from securevfl.families.rounds.rounds import SAMPLE, RoundsPlayer
+from securevfl.families.rounds.rounds_participant import SAMPLE, RoundsPlayer
+from securevfl.families.state import State
 from securevfl.models.linear_block import starting_weights
 from securevfl.models.losses import LOSSES
-from securevfl.optim.rules import RULES, AdaGrad, Adam, Momentum, Proximal, Rule, Sgd, Updater
+from securevfl.optim.adagrad import AdaGrad
+from securevfl.optim.adam import Adam
+from securevfl.optim.momentum import Momentum
+from securevfl.optim.proximal import Proximal
+from securevfl.optim.rule_choice import RULES
+from securevfl.optim.rules import Rule, Sgd, Updater
 from securevfl.training.checkpoint import Checkpoints
 from tests.small_keys import SMALL
 
@@ -289,7 +294,7 @@ def pooled(job: vfl.Job, parties: list[vfl.Party], oracle: Oracle) -> list[Float
 
 
 def _visits(schedule: Schedule) -> Iterator[NDArray[np.intp]]:
-    return (visit.rows for visit in schedule.visits())
+    return (visit.rows for visit in schedule.iterations())
 
 
 @by_row

@@ -8,8 +8,9 @@ import pytest
 import securevfl as vfl
 from securevfl.base.arrays import Floats
 from securevfl.errors import DivergenceError
-from securevfl.families.fdskl.fdskl import FDSKL, blocks
-from securevfl.families.fdskl.kernel_model import Expansion, Frequencies, Kernel, cosines
+from securevfl.families.fdskl.fdskl_optimizer import FDSKL, blocks
+from securevfl.families.fdskl.kernel_model import Kernel
+from securevfl.families.fdskl.random_features import Expansion, Frequencies, cosines
 from securevfl.protocols.residuals.base import Batch
 
 ROWS = 200

@@ -6,7 +6,7 @@ import pytest
 import securevfl as vfl
 from securevfl.base import chunked_matrix
 from securevfl.models.block import Block, Place
-from securevfl.optim.celu import Weighed, cosines
+from securevfl.optim.instance_weights import WeightedModel, cosines
 
 N, D = 40, 5
 MODELS = {
@@ -24,19 +24,19 @@ def block(name: str) -> Block:
     return found
 
 
-@pytest.mark.parametrize("held", [chunked_matrix.HELD, 30], ids=["small", "made when it is read"])
+@pytest.mark.parametrize("held", [chunked_matrix.MAX_MATERIALIZED_NUMBERS, 30], ids=["small", "made when it is read"])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_weighted_gradient_is_one_of_scaled_rows(name: str, held: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunked_matrix, "HELD", held)
+    monkeypatch.setattr(chunked_matrix, "MAX_MATERIALIZED_NUMBERS", held)
     generator = np.random.default_rng(0)
     own = block(name)
     X, weights = generator.normal(size=(N, D)), generator.uniform(size=N)
     g = generator.normal(size=own.forward(X).shape)
-    weighed = Weighed(own, weights)
+    weighed = WeightedModel(own, weights)
     expected = sum(weight * own.vjp(X[[i]], g[[i]]) for i, weight in enumerate(weights))
     np.testing.assert_allclose(weighed.vjp(X, g), expected, rtol=1e-4, atol=1e-6)
     J = weighed.jacobian(X)
-    assert isinstance(J.matrix, chunked_matrix.Tall) == (held == 30 and not own.static_jacobian)
+    assert isinstance(J.matrix, chunked_matrix.ChunkedMatrix) == (held == 30 and not own.static_jacobian)
     np.testing.assert_allclose(J.vjp(g), expected, rtol=1e-4, atol=1e-6)
     assert (weighed.parameters, weighed.shares_outputs) == (own.parameters, own.shares_outputs)
     assert not weighed.static_jacobian

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securevfl.optim.celu import Workset
+from securevfl.optim.workset import Workset
 
 
 @dataclass

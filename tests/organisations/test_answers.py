@@ -16,12 +16,14 @@ from securevfl.organisations.predict import answer_rows
 from securevfl.organisations.prediction_session import PredictionHandshake
 from securevfl.organisations.reason_codes import ReasonCodePolicy, ReasonCodes
 from securevfl.organisations.scoring import ScoreClient, ServedTable, ServerLimits, serve_requests
-from securevfl.protocols.alignment.standing import TableTags
-from securevfl.protocols.score_ledger.ledger import Ledger
-from securevfl.protocols.sums.base import Part
-from securevfl.runtime.channel import Channel, DisclosingMessage, Event
+from securevfl.protocols.alignment.online_lookup import TableTags
+from securevfl.protocols.score_ledger.ledger import ScoreLedger
+from securevfl.protocols.sums.direct_sum import Part
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.disclosure_gate import DisclosingMessage
+from securevfl.runtime.observer import Event
+from securevfl.runtime.party_threads import run_threads
 from securevfl.training.model_part import ModelPart
 from securevfl.training.new_rows import HeldRows, NewRows
 
@@ -67,7 +69,7 @@ class Sent:
         """How many rows the ledger of scores has noted codes of."""
         if not self.ledger.scores.exists():
             return 0
-        own = Ledger(self.ledger.scores)
+        own = ScoreLedger(self.ledger.scores)
         return int(own._file._connection.execute("SELECT count(DISTINCT row) FROM codes").fetchone()[0])
 
     def __call__(self, event: Event) -> None:

@@ -21,10 +21,11 @@ from securevfl.disclosure.summed_bits import MOST
 from securevfl.errors import IdError, LeakageError, TableError
 from securevfl.organisations import correlate as module
 from securevfl.organisations.correlate import correlate, correlate_with
-from securevfl.protocols.declared import Declared
+from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.shares import column_correlations, summed_products
-from securevfl.protocols.shares.column_correlations import LEVELS, ProductNumbers, RoundedProducts
-from securevfl.runtime.channel import DisclosureRecord, Event, Observer
+from securevfl.protocols.shares.column_correlations import CORRELATION_LEVELS, CorrelationEncoding, RoundedProducts
+from securevfl.runtime.disclosure_gate import DisclosureRecord
+from securevfl.runtime.observer import Event, Observer
 from tests.transport.conftest import meet as meet
 from tests.transport.processes import each
 
@@ -71,7 +72,7 @@ def test_correlations_and_inflation_are_those_of_the_pooled_columns() -> None:
     inflation = np.diag(np.linalg.inv(whole))
     for name, rows, columns in (("bank", slice(0, 5), slice(5, 9)), ("shop", slice(5, 9), slice(0, 5))):
         (own,) = found[name]
-        assert np.abs(own.R - whole[rows, columns]).max() < 1 / LEVELS + 1e-3
+        assert np.abs(own.R - whole[rows, columns]).max() < 1 / CORRELATION_LEVELS + 1e-3
         np.testing.assert_allclose(own.alone, np.diag(np.linalg.inv(whole[rows, rows])), rtol=1e-6)
         np.testing.assert_allclose(1 / own.together, 1 / inflation[rows], rtol=0, atol=0.25)
     bank = found["bank"][0]
@@ -91,13 +92,13 @@ def test_three_parties_and_several_stretches_of_rows() -> None:
     ids = [f"n{k}" for k in range(len(X))]
     cuts = {"bank": slice(0, 3), "shop": slice(3, 6), "telco": slice(6, 9)}
     tables = [vfl.Party(name, X[:, at], ids=ids) for name, at in cuts.items()]
-    with mock.patch.object(summed_products, "STRETCH", 500):
+    with mock.patch.object(summed_products, "ROWS_PER_SUMMED_PRODUCT", 500):
         found = correlate(tables)
     whole = np.corrcoef(X.T)
     for name, own in found.items():
         assert [each.other for each in own] == [other for other in cuts if other != name]
         for each_pair in own:
-            assert np.abs(each_pair.R - whole[cuts[name], cuts[each_pair.other]]).max() < 1 / LEVELS + 1e-3
+            assert np.abs(each_pair.R - whole[cuts[name], cuts[each_pair.other]]).max() < 1 / CORRELATION_LEVELS + 1e-3
 
 
 def test_texts_constants_and_gaps() -> None:
@@ -119,7 +120,7 @@ def test_all_that_passes_is_declared_and_entered() -> None:
     correlate(parties(pooled(1200)), observe=seen)
     known = {item.message for item in module.declares(Roles.of((("bank", ACTIVE), ("shop", PARTNER))))}
     assert {type(event.message) for event in seen.events} <= known
-    assert all(isinstance(item, Declared) for item in column_correlations.declares())
+    assert all(isinstance(item, MessageDeclaration) for item in column_correlations.declares())
     told = [(me, entry) for me, entry in seen.entries if entry.kind == "columns"]
     assert sorted((me, entry.to, entry.numbers, entry.bits, entry.about, entry.group) for me, entry in told) == [
         ("bank", "shop", 40, 6, ("bank",), "correlations"),
@@ -168,7 +169,7 @@ def test_weights_in_place_of_columns_read_no_more_than_the_ledger_counts(tmp_pat
     of 3,000 until it is refused."""
     mark = np.random.default_rng(8).integers(0, 2, N)
     bank, shop = vfl.Party("bank", pooled()[:, :3], ids=range(N)), vfl.Party("shop", mark[:, None], ids=range(N))
-    numbers, raw, read = ProductNumbers(N), list[Any](), list[bool]()
+    numbers, raw, read = CorrelationEncoding(N), list[Any](), list[bool]()
     low, high = np.unique(numbers.answering(OwnColumns.of("shop", shop.table).standard)).tolist()
     asked = module.told_products
 
@@ -180,7 +181,7 @@ def test_weights_in_place_of_columns_read_no_more_than_the_ledger_counts(tmp_pat
     def look() -> None:
         blocks = [weights[:, :3], weights[:, 3:]]
         with (
-            mock.patch.object(ProductNumbers, "asked", side_effect=blocks),
+            mock.patch.object(CorrelationEncoding, "asked", side_effect=blocks),
             mock.patch.object(module, "told_products", telling),
         ):
             correlate([bank, shop], ledgers={"shop": DisclosureLedger(tmp_path / "shop", "shop")})
@@ -189,7 +190,7 @@ def test_weights_in_place_of_columns_read_no_more_than_the_ledger_counts(tmp_pat
         rows, weights = start + np.arange(30).reshape(6, 5), np.zeros((N, 6), np.int64)
         weights[rows, np.arange(6)[:, None]] = np.rint(2.0 ** (numbers.bits - 1 - np.arange(5)) / (high - low))
         look()
-        sums = np.concatenate(raw, axis=0)[:, 0] * LEVELS - (weights.sum(axis=0) * low / 2.0**numbers.shift)
+        sums = np.concatenate(raw, axis=0)[:, 0] * CORRELATION_LEVELS - (weights.sum(axis=0) * low / 2.0**numbers.shift)
         levels = np.mod(np.rint(np.mod(sums, 64) / 2), 32).astype(int)
         read += ((levels[:, None] >> np.arange(4, -1, -1)) & 1).astype(bool).ravel().tolist()
         raw.clear()
@@ -272,7 +273,7 @@ def test_columns_that_mark_a_row_read_it_and_rounding_blurs_it_among_many_rows()
 def test_numbers_are_rounded_at_random_and_a_fixed_rounding_is_found() -> None:
     """The mean of 10,000 roundings is the share itself, to 6.5 deviations of .0046, missed once in 1e10; without the
     dither it is the one below."""
-    numbers = ProductNumbers(5000)
+    numbers = CorrelationEncoding(5000)
     share = np.full(10_000, int(17.3 * 2**numbers.shift), np.uint64)
 
     def mean() -> float:
@@ -297,7 +298,7 @@ def test_between_organisations_with_consent(meet: Any) -> None:
         )  # fmt: skip
 
     found = each(meeting, ask)
-    assert np.abs(found["shop"][0].R - np.corrcoef(X.T)[4:, :4]).max() < 1 / LEVELS + 1e-3
+    assert np.abs(found["shop"][0].R - np.corrcoef(X.T)[4:, :4]).max() < 1 / CORRELATION_LEVELS + 1e-3
     assert "tells     bank the same numbers: 24 of 6 bits about 3 x 1,200 values, 0.00" in sheets["shop"]
     assert "0 of them in earlier looks; 0.03 at most over all" in sheets["shop"]
     (entry,) = DisclosureLedger.find(meeting.kit("shop") / "ledger").read().entries

@@ -25,9 +25,9 @@ from securevfl.organisations.fairness_by_group import (
     request_group_rates,
     simulate_group_rates,
 )
-from securevfl.protocols.shares.group_counts import STEP, GroupCounts, bits_told, numbers_told
+from securevfl.protocols.shares.group_counts import COUNT_STEP, GroupCounts, bits_per_count, disclosed_counts
 from securevfl.runtime.clock import WallClock
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.party_threads import run_threads
 from tests.organisations.test_correlate import Seen
 from tests.transport.conftest import meet as meet
 from tests.transport.processes import each
@@ -52,11 +52,11 @@ def check(found: dict[str, dict[str, float]]) -> None:
     assert list(found) == list(TOLD)
     for name, own in found.items():
         hit, false, missed, rest = counts(np.isin(GROUP, TOLD[name]))
-        assert abs(own["rows"] - (hit + false + missed + rest)) < 4 * STEP
-        assert abs(own["rate"] * own["rows"] - hit - missed) < 2 * STEP
-        assert abs(own["selected"] * own["rows"] - hit - false) < 2 * STEP
-        assert abs(own["true_positive"] - hit / (hit + missed)) < 2 * STEP / (hit + missed - 2 * STEP)
-        assert abs(own["false_positive"] - false / (false + rest)) < 2 * STEP / (false + rest - 2 * STEP)
+        assert abs(own["rows"] - (hit + false + missed + rest)) < 4 * COUNT_STEP
+        assert abs(own["rate"] * own["rows"] - hit - missed) < 2 * COUNT_STEP
+        assert abs(own["selected"] * own["rows"] - hit - false) < 2 * COUNT_STEP
+        assert abs(own["true_positive"] - hit / (hit + missed)) < 2 * COUNT_STEP / (hit + missed - 2 * COUNT_STEP)
+        assert abs(own["false_positive"] - false / (false + rest)) < 2 * COUNT_STEP / (false + rest - 2 * COUNT_STEP)
 
 
 def test_rates_are_those_of_the_groups_and_counts_alone_are_told() -> None:
@@ -78,7 +78,7 @@ def test_every_number_of_groups_is_told(groups: int) -> None:
     found = simulate_group_rates(BANK, SAID, SHOP, names)
     assert list(found) == sorted(set(names))
     for name, own in found.items():
-        assert abs(own["rows"] - (names == name).sum()) < 4 * STEP
+        assert abs(own["rows"] - (names == name).sum()) < 4 * COUNT_STEP
 
 
 def test_counts_are_right_in_the_mean_and_rounded_anew() -> None:
@@ -98,8 +98,8 @@ def test_of_two_groups_one_is_told_and_the_other_is_what_is_left() -> None:
     assert sum(own["rows"] for own in found.values()) == N
     for name, own in found.items():
         hit, false, missed, _ = counts(where == name)
-        assert abs(own["rate"] * own["rows"] - hit - missed) < 2 * STEP
-        assert abs(own["selected"] * own["rows"] - hit - false) < 2 * STEP
+        assert abs(own["rate"] * own["rows"] - hit - missed) < 2 * COUNT_STEP
+        assert abs(own["selected"] * own["rows"] - hit - false) < 2 * COUNT_STEP
 
 
 def look(file: Path, outcomes: np.ndarray, names: list[str], marks: np.ndarray, columns: int = 1) -> Any:
@@ -112,7 +112,7 @@ def look(file: Path, outcomes: np.ndarray, names: list[str], marks: np.ndarray, 
 
 def read_from(rows: np.ndarray, names: tuple[str, ...], told: np.ndarray) -> np.ndarray:
     """Return the group of each of these rows (4 x m), where m rows of each outcome were given 16, 32 .. as marks."""
-    sums = np.rint(np.mod(told, 2 ** bits_told(N) * STEP) / (2 * STEP)).astype(int)  # groups x 4
+    sums = np.rint(np.mod(told, 2 ** bits_per_count(N) * COUNT_STEP) / (2 * COUNT_STEP)).astype(int)  # groups x 4
     read = ((sums[:, :, None] >> np.arange(rows.shape[1])) & 1).astype(bool)
     return np.array(names)[read.argmax(axis=0)]
 
@@ -125,7 +125,7 @@ def test_weights_in_place_of_marks_read_no_more_than_the_ledger_counts(
     ledger lets through, .8 and 2.4 %. The next is refused, also by a process that has just begun, and of a table
     with other columns."""
     names, marks = merge_small_groups(groups)
-    raw, read, each = list[Any](), 0, bits_told(N) - 1
+    raw, read, each = list[Any](), 0, bits_per_count(N) - 1
     asked = module.counted_by_group
 
     def telling(*words: Any) -> Any:
@@ -136,7 +136,7 @@ def test_weights_in_place_of_marks_read_no_more_than_the_ledger_counts(
     weights = np.zeros((N, 4), np.int64)
     while read < most:
         rows = (read + np.arange(4 * each)).reshape(4, each)
-        weights[rows, np.arange(4)[:, None]] = 2 * STEP << np.arange(each)
+        weights[rows, np.arange(4)[:, None]] = 2 * COUNT_STEP << np.arange(each)
         look(tmp_path / "shop", weights, names, marks)
         assert (read_from(rows, *raw.pop()) == np.array(names)[marks.argmax(axis=1)[rows]]).all()
         weights[rows], read = 0, read + rows.size
@@ -166,9 +166,9 @@ def test_fewest_rows_of_a_first_look(sizes: tuple[int, ...], fewest: int) -> Non
     marks = (place[:, None] == np.arange(len(sizes))).astype(np.int64)
     assert module._fewest(marks) == fewest
     a_row = module._held(marks) / len(marks)
-    numbers = numbers_told(len(sizes))
-    assert numbers * bits_told(fewest) <= MOST * a_row * fewest
-    assert numbers * bits_told(fewest - 1) > MOST * a_row * (fewest - 1)
+    numbers = disclosed_counts(len(sizes))
+    assert numbers * bits_per_count(fewest) <= MOST * a_row * fewest
+    assert numbers * bits_per_count(fewest - 1) > MOST * a_row * (fewest - 1)
 
 
 @pytest.mark.parametrize(

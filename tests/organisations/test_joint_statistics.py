@@ -22,9 +22,9 @@ from securevfl.organisations import correlate, fairness_by_group
 from securevfl.protocols.shares import column_correlations, group_counts
 from securevfl.protocols.shares.column_correlations import RoundedProducts
 from securevfl.protocols.shares.group_counts import GroupCounts
-from securevfl.runtime.channel import Event, Observer
 from securevfl.runtime.clock import WallClock
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.observer import Event, Observer
+from securevfl.runtime.party_threads import run_threads
 
 Ledgers = dict[str, DisclosureLedger]
 TOLD = (RoundedProducts, GroupCounts)

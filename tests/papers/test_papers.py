@@ -102,7 +102,7 @@ def test_the_order_of_the_paper_is_staler_and_ours_is_fedsgd() -> None:
 
 def test_the_queue_model_by_hand() -> None:
     from benchmarks.papers.slowness import queued
-    from securevfl.runtime.clock import Network, Pauses
+    from securevfl.runtime.network import Network, Pauses
 
     line, never = Network(rtt_ms=20, message_ms=0), Pauses(0, 1)
     assert queued(2, 0, 10, line, [never, never]) == pytest.approx(10 * 0.02, abs=1e-9)

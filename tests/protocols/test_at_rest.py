@@ -19,8 +19,8 @@ from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.limits import Limit
 from securevfl.errors import ConfigError, DataError, SecureVFLError
-from securevfl.protocols.score_ledger.ledger import NEW, Ledger
-from securevfl.protocols.score_ledger.sealed_file import AtRest
+from securevfl.protocols.score_ledger.ledger import NEW, ScoreLedger
+from securevfl.protocols.score_ledger.sealed_file import SealedFile
 
 MODEL = b"m" * 16
 IDS = [b"%d" % each for each in range(40)]
@@ -31,7 +31,7 @@ X = np.random.default_rng(0).normal(size=(40, 6))
 def scores(tmp_path: Path) -> Iterator[Path]:
     """A file of scores that was left in order: half of the rows were trained on, the others have a score."""
     path = tmp_path / "shop.ledger.scores"
-    ledger = Ledger(path)
+    ledger = ScoreLedger(path)
     ledger.trained(MODEL, 20, IDS[:20], X[:20])
     _score(ledger)
     del ledger
@@ -40,7 +40,7 @@ def scores(tmp_path: Path) -> Iterator[Path]:
     gc.collect()
 
 
-def _score(ledger: Ledger, rows: int = 40) -> None:
+def _score(ledger: ScoreLedger, rows: int = 40) -> None:
     question = ledger.question(MODEL, "bank", IDS[:rows], ledger.commitments(IDS[:rows], X[:rows]))
     states = ledger.admit(question, X[:rows], bits=7, most=1e9, me="shop", claim="c")
     fresh = states == NEW
@@ -55,29 +55,29 @@ def test_a_changed_bit_of_a_file_of_scores_is_noticed(scores: Path) -> None:
     for at in draw.choice(used, 60, replace=False).tolist():
         scores.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << int(draw.integers(8))]) + whole[at + 1 :])
         with pytest.raises(SecureVFLError, match=r"ledger of scores") as refused:
-            Ledger(scores)
+            ScoreLedger(scores)
         assert str(scores) in str(refused.value)
     for cut in (0, 10, 5000, len(whole) - 1):
         scores.write_bytes(whole[:cut])
         with pytest.raises(ConfigError):
-            Ledger(scores)
+            ScoreLedger(scores)
     scores.write_bytes(whole)
-    Ledger(scores)
+    ScoreLedger(scores)
 
 
 def test_an_older_copy_of_a_file_of_scores_is_noticed(scores: Path, tmp_path: Path) -> None:
     """Until its owner says that it shall be gone on with."""
     copy = tmp_path / "copy"
     shutil.copy(scores, copy)
-    ledger = Ledger(scores)
+    ledger = ScoreLedger(scores)
     ledger.trained(b"n" * 16, 20, IDS[20:], X[20:])
     del ledger
     gc.collect()
     shutil.copy(copy, scores)
     with pytest.raises(ConfigError, match="an older copy was put back"):
-        Ledger(scores)
+        ScoreLedger(scores)
     scores.with_name(f"{scores.name}.seal").unlink()
-    assert Ledger(scores).knows(MODEL)
+    assert ScoreLedger(scores).knows(MODEL)
 
 
 def test_damage_while_it_is_used_is_an_error_of_ours(scores: Path) -> None:
@@ -86,33 +86,33 @@ def test_damage_while_it_is_used_is_an_error_of_ours(scores: Path) -> None:
     whole = scores.read_bytes()
     scores.write_bytes(whole[:4096] + bytes(len(whole) - 4096))
     with pytest.raises(ConfigError, match=r"shop\.ledger\.scores.*put the newest copy back"):
-        Ledger(scores)
+        ScoreLedger(scores)
 
 
 def test_users_at_once_share_it_and_the_last_one_seals_it(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"one")
-    first = AtRest(path)
+    first = SealedFile(path)
     assert not first.left
-    second = AtRest(path)
+    second = SealedFile(path)
     assert second.left  # the first has looked
     path.write_bytes(b"two")
     first.close()
     assert path.with_name("file.seal").read_bytes() == b"in use\n"
     second.close()
-    third = AtRest(path)
+    third = SealedFile(path)
     assert third.left
     third.drop()  # as where its process was killed
-    fourth = AtRest(path)
+    fourth = SealedFile(path)
     assert not fourth.left
     fourth.drop()
     path.with_name("file.seal").write_bytes(b"0" * 30)  # as where the disk was full
-    fifth = AtRest(path)
+    fifth = SealedFile(path)
     assert not fifth.left
     fifth.drop()
     path.with_name("file.seal").write_bytes(b"0" * 64 + b"\n")
     with pytest.raises(DamagedFileError):
-        AtRest(path)
+        SealedFile(path)
 
 
 def test_an_older_copy_of_a_ledger_is_noticed(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_ledger_is_used_wherever_a_change_was_killed(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as dies:
-        dies.setattr(disclosure, "write_whole", killed)
+        dies.setattr(disclosure, "write_atomic", killed)
         with pytest.raises(KeyboardInterrupt):
             ledger.tried({"bank"})
     ledger.tried({"bank"})

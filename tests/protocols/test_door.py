@@ -12,14 +12,16 @@ from docs.declarations_page import sections
 from securevfl.data.party import Helper
 from securevfl.errors import LeakageError, ProtocolError
 from securevfl.families import METHODS, leak_kinds
-from securevfl.protocols.declared import Declared
+from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.handshake import StopDecision
-from securevfl.runtime.channel import Channel, DisclosingMessage, DisclosureGate, DisclosureRecord, Event, Observer
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.codec import Message
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureGate, DisclosureRecord
+from securevfl.runtime.observer import Event, Observer
+from securevfl.runtime.party_threads import run_threads
 
-DECLARED: list[Declared] = [item for section in sections() for item in section.declared]
+DECLARED: list[MessageDeclaration] = [item for section in sections() for item in section.declared]
 KINDS: list[type[Message]] = sorted({item.message for item in DECLARED}, key=lambda kind: kind.__name__)
 TELLS = {item.message for item in DECLARED if item.reveals.kind in ("plain", "output")}
 
@@ -28,7 +30,7 @@ TELLS = {item.message for item in DECLARED if item.reveals.kind in ("plain", "ou
 # something has come or is over.
 PUBLIC = {
     "ChunkName",
-    "Closed",
+    "ResidualClosed",
     "HolderKeys",
     "Offer",
     "PairKey",
@@ -37,7 +39,7 @@ PUBLIC = {
     "Pulled",
     "ResidualKey",
     "ServerLimits",
-    "ShareKept",
+    "ShareStored",
     "SumKey",
     "SumPublic",
     "Taken",
@@ -48,15 +50,15 @@ PUBLIC = {
 # How many bits the receiver of a number can make it hold, where it deviates, and what of them the giver counts. Whoever
 # adds a message that tells something names it in one of these; what is weighed by the receiver belongs to the first.
 IN_BITS = {  # no message has more bits than its entry, whatever was multiplied (tests/disclosure/door_watch.py)
-    "Common", "FarCount", "GroupCounts", "MeasuredSum", "OpenedScores", "OpenedWeights", "ReasonCodes",
+    "Common", "OutOfRangeCount", "GroupCounts", "LossSum", "RoundedScores", "OpenedWeights", "ReasonCodes",
     "EvaluatedPoints", "NamedRows", "RoundedProducts", "RowStates", "ShuffledWords", "Slots", "Tags", "Values",
 }  # fmt: skip
 IN_NUMBERS = {  # counted one by one, of 64 bits at most: some 14 labels each; see threat-model.md
-    "Labels", "MaskPartial", "Opened", "PairMasked", "Part", "PartialSum", "PhasePart", "Pulled",
+    "Labels", "MaskPartial", "OpenedProduct", "PairMasked", "Part", "PartialSum", "PhasePart", "Pulled",
     "Push", "Residual", "Restored", "SecondMoments",
 }  # fmt: skip
 NOT_OF_ROWS = {  # sizes, keys, digests, verdicts: nothing of a row that a receiver could weigh
-    "Abort", "AlignmentHello", "Begin", "PredictionHandshake", "Committed", "ProbeResult", "RunHello", "OwnKey",
+    "Abort", "AlignmentHello", "Begin", "PredictionHandshake", "RowCommitments", "ProbeResult", "RunHello", "OwnKey",
     "Pace", "Position", "Question", "RoundTripTimes", "TableShape", "SessionDone", "StopDecision", "ScoreRequest",
 }  # fmt: skip
 
@@ -118,11 +120,11 @@ def test_none_goes_with_more_bits_than_were_entered(kind: type[Message]) -> None
     permit = gate.permit(DisclosureRecord("bank", "labels", 10, 9, about=("shop",)))
     gate.check(of(8), permit)
     with pytest.raises(ProtocolError, match="more bits than its entry"):
-        gate.check(of(12 + kind.beside // 8 + 100), permit)
-    sealed = gate.permit(DisclosureRecord("bank", "labels", 10, 9, about=("shop",), octets=2000))
+        gate.check(of(12 + kind.extra_bits // 8 + 100), permit)
+    sealed = gate.permit(DisclosureRecord("bank", "labels", 10, 9, about=("shop",), max_bytes=2000))
     gate.check(of(2000), sealed)
     with pytest.raises(ProtocolError, match="more bits than its entry"):
-        gate.check(of(2008 + kind.beside // 8), sealed)
+        gate.check(of(2008 + kind.extra_bits // 8), sealed)
 
 
 @pytest.mark.parametrize("kind", sorted(TELLS, key=lambda kind: kind.__name__), ids=lambda kind: kind.__name__)
@@ -158,7 +160,7 @@ def test_the_entry_of_another_door_is_none() -> None:
 
 def test_what_the_account_refuses_is_not_sent_and_not_counted() -> None:
     def shop(channel: Channel) -> None:
-        channel.gate.keep(refuse)
+        channel.gate.record_with(refuse)
         with pytest.raises(LeakageError):
             channel.permit(DisclosureRecord("bank", "columns", 3, 64, about=("shop",)))
         assert not channel.gate.totals

@@ -20,11 +20,12 @@ from securevfl.protocols.differentiable import Jacobian
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.base import Agreement, Batch, ResidualProtocol
 from securevfl.protocols.residuals.open_residual import OpenResidual
-from securevfl.protocols.residuals.sealed_residual import Blinded, SealedResidual
-from securevfl.runtime.channel import Channel, Event
+from securevfl.protocols.residuals.sealed_residual import BlindedProduct, SealedResidual
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
-from securevfl.runtime.executor import Meter
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.observer import Event
+from securevfl.runtime.party_threads import run_threads
 from tests.small_keys import SMALL
 
 RESIDUALS = [OpenResidual(), SealedResidual(engine=vfl.Ckks()), SealedResidual(engine=SMALL)]
@@ -118,7 +119,7 @@ def test_a_jacobian_that_outputs_share_is_the_long_one_in_short() -> None:
 
 
 def context_of(channel: Channel, c: int, parameters: int) -> PartyContext:
-    meter, roles = Meter(channel.clock, channel.books), Roles.labelled("bank", ["shop"])
+    meter, roles = Meter(channel.clock, channel.counters), Roles.labelled("bank", ["shop"])
     return PartyContext(channel=channel, roles=roles, meter=meter, outputs=c, parameters={"shop": parameters})
 
 
@@ -151,7 +152,7 @@ def test_every_local_step_opens_the_analytic_gradient(residual: ResidualProtocol
 
     events: list[Event] = []
     run_threads({"bank": bank, "shop": shop}, WallClock, timeout=60, observe=events.append)
-    asked = sum(isinstance(event.message, Blinded) for event in events if event.direction == "recv")
+    asked = sum(isinstance(event.message, BlindedProduct) for event in events if event.direction == "recv")
     assert asked == (Q * len(gs) if residual.seals else 0)
 
 
@@ -224,7 +225,7 @@ def test_a_network_trains_sealed_as_in_the_open(residual: SealedResidual, partie
     for name, part in sealed.parts.items():
         np.testing.assert_allclose(part.theta, plain.parts[name].theta, atol=5 * TOLERANCE)
     assert plain.metrics["auc"] > 0.97
-    asked = sum(isinstance(event.message, Blinded) for event in events if event.direction == "recv")
+    asked = sum(isinstance(event.message, BlindedProduct) for event in events if event.direction == "recv")
     assert asked == 3 * 2 * sealed.costs.rounds  # local steps, passive parties
 
 

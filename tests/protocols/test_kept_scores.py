@@ -17,42 +17,42 @@ import pytest
 
 from securevfl.errors import ConfigError, LeakageError, StorageError
 from securevfl.protocols.score_ledger import ledger as ledger_module
-from securevfl.protocols.score_ledger.database import LedgerFile
-from securevfl.protocols.score_ledger.ledger import KEPT, NEW, REFUSED, Ledger
-from securevfl.protocols.score_ledger.row_digests import COMMITMENT
+from securevfl.protocols.score_ledger.database import LedgerDatabase
+from securevfl.protocols.score_ledger.ledger import NEW, REFUSED, STORED, ScoreLedger
+from securevfl.protocols.score_ledger.row_digests import COMMITMENT_BYTES
 from tests.protocols.test_shares_predict import Model, Open, admit, names
 
 
-def states(ledger: Ledger, model: bytes, peer: str, rows: list[bytes], columns: int = 40) -> list[int]:
+def states(ledger: ScoreLedger, model: bytes, peer: str, rows: list[bytes], columns: int = 40) -> list[int]:
     return list(admit(ledger, model, peer, rows, columns))  # type: ignore[no-untyped-call]
 
 
-def keep(ledger: Ledger, model: bytes, peer: str, rows: list[bytes]) -> None:
-    question = ledger.question(model, peer, rows, b"".join(each.ljust(COMMITMENT) for each in rows))
+def keep(ledger: ScoreLedger, model: bytes, peer: str, rows: list[bytes]) -> None:
+    question = ledger.question(model, peer, rows, b"".join(each.ljust(COMMITMENT_BYTES) for each in rows))
     ledger.keep(question, [b"part of " + each for each in rows])
 
 
 def test_a_ledger_counts_across_runs_and_peers_together(tmp_path: Path):
     path = tmp_path / "scores"
     for model in (b"1", b"2", b"3"):
-        Ledger(path).trained(model, 20, names(2))
-    assert states(Ledger(path), b"1", "bank", names(5, 5), 12) == [NEW] * 5
-    keep(Ledger(path), b"1", "bank", names(5, 5))
-    assert states(Ledger(path), b"1", "bank", names(2, 9), 12) == [KEPT, NEW]
-    assert states(Ledger(path), b"1", "shop", names(1, 9), 12) == [NEW]
-    assert states(Ledger(path), b"2", "shop", names(1, 9), 12) == [NEW]
-    assert states(Ledger(path), b"3", "bank", names(2, 8), 12) == [NEW, REFUSED]  # under two models, whoever asks
+        ScoreLedger(path).trained(model, 20, names(2))
+    assert states(ScoreLedger(path), b"1", "bank", names(5, 5), 12) == [NEW] * 5
+    keep(ScoreLedger(path), b"1", "bank", names(5, 5))
+    assert states(ScoreLedger(path), b"1", "bank", names(2, 9), 12) == [STORED, NEW]
+    assert states(ScoreLedger(path), b"1", "shop", names(1, 9), 12) == [NEW]
+    assert states(ScoreLedger(path), b"2", "shop", names(1, 9), 12) == [NEW]
+    assert states(ScoreLedger(path), b"3", "bank", names(2, 8), 12) == [NEW, REFUSED]  # under two models, whoever asks
     assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_objects_that_share_a_file_know_what_the_others_have_let_out(tmp_path: Path):
     path = tmp_path / "scores"
-    Ledger(path).trained(b"m", 20, names(2))
-    one, other = Ledger(path), Ledger(path)
+    ScoreLedger(path).trained(b"m", 20, names(2))
+    one, other = ScoreLedger(path), ScoreLedger(path)
     assert states(one, b"m", "bank", names(3, 10)) == [NEW] * 3
     keep(one, b"m", "bank", names(3, 10))
     assert other.commitments(names(2), np.ones((2, 3))) == one.commitments(names(2), np.ones((2, 3)))
-    assert states(other, b"m", "bank", names(3, 12)) == [KEPT, NEW, NEW]
+    assert states(other, b"m", "bank", names(3, 12)) == [STORED, NEW, NEW]
     rows, X = names(2, 20), np.full((2, 40), 123.25)
     one.admit(one.question(b"m", "bank", rows, one.commitments(rows, X)), X)
     whole = b"".join(each.read_bytes() for each in path.parent.glob(f"{path.name}*"))  # what is not merged yet too
@@ -63,7 +63,7 @@ def test_objects_that_share_a_file_know_what_the_others_have_let_out(tmp_path: P
 
 def killed(path: Path, rows: list[bytes]) -> None:
     """Admits rows and dies at the claim."""
-    own = Ledger(path)
+    own = ScoreLedger(path)
     with own.claiming() as claim:
         admit(own, b"m", "bank", rows, claim=claim)  # type: ignore[no-untyped-call]
         os._exit(1)
@@ -73,27 +73,27 @@ def test_a_row_that_another_scores_is_waited_for_and_not_longer_than_it_lives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     path = tmp_path / "scores"
-    Ledger(path).trained(b"m", 20, names(2))
-    with Ledger(path).claiming() as claim:
-        admit(Ledger(path), b"m", "bank", names(3, 10), claim=claim)  # type: ignore[no-untyped-call]
+    ScoreLedger(path).trained(b"m", 20, names(2))
+    with ScoreLedger(path).claiming() as claim:
+        admit(ScoreLedger(path), b"m", "bank", names(3, 10), claim=claim)  # type: ignore[no-untyped-call]
         monkeypatch.setattr(ledger_module, "PATIENCE", 0.05)
-        assert states(Ledger(path), b"m", "bank", names(4, 10)) == [REFUSED] * 3 + [NEW]
+        assert states(ScoreLedger(path), b"m", "bank", names(4, 10)) == [REFUSED] * 3 + [NEW]
         monkeypatch.undo()
         with ThreadPoolExecutor(4) as pool:
-            others = [pool.submit(states, Ledger(path), b"m", "bank", names(3, 10)) for _ in range(4)]
+            others = [pool.submit(states, ScoreLedger(path), b"m", "bank", names(3, 10)) for _ in range(4)]
             time.sleep(0.1)
             assert not any(each.done() for each in others)
-            keep(Ledger(path), b"m", "bank", names(3, 10))
-            assert [each.result() for each in others] == [[KEPT] * 3] * 4
+            keep(ScoreLedger(path), b"m", "bank", names(3, 10))
+            assert [each.result() for each in others] == [[STORED] * 3] * 4
     process = multiprocessing.get_context("spawn").Process(target=killed, args=(path, names(3, 20)))
     process.start()
     process.join()
-    assert states(Ledger(path), b"m", "bank", names(3, 20)) == [NEW] * 3
+    assert states(ScoreLedger(path), b"m", "bank", names(3, 20)) == [NEW] * 3
     assert not [*(tmp_path / "scores.claims").iterdir()]
 
 
 def test_rows_are_scored_anew_four_times_and_given_back_if_another_refuses(tmp_path: Path):
-    ledger = Ledger(tmp_path / "scores")
+    ledger = ScoreLedger(tmp_path / "scores")
     ledger.trained(b"m", 20, names(2))
     for _ in range(4):
         assert states(ledger, b"m", "bank", names(1, 10)) == [NEW]
@@ -101,17 +101,17 @@ def test_rows_are_scored_anew_four_times_and_given_back_if_another_refuses(tmp_p
     row = names(1, 11)
     for _ in range(6):
         assert states(ledger, b"m", "bank", row) == [NEW]
-        ledger.give_back(ledger.question(b"m", "bank", row, row[0].ljust(COMMITMENT)))
+        ledger.give_back(ledger.question(b"m", "bank", row, row[0].ljust(COMMITMENT_BYTES)))
     assert ledger.bits_told(row) == [(0, 0)]
 
 
 def test_a_large_ledger_opens_at_once_and_takes_no_memory(tmp_path: Path):
     """A hundred thousand rows of a training: the process holds pages of the file and no row."""
     path = tmp_path / "scores"
-    Ledger(path).trained(b"m", 20, (b"%d" % row for row in range(100_000)))
+    ScoreLedger(path).trained(b"m", 20, (b"%d" % row for row in range(100_000)))
     assert path.stat().st_size < 3_000_000
     tracemalloc.start()
-    ledger = Ledger(path)
+    ledger = ScoreLedger(path)
     assert states(ledger, b"m", "bank", [b"7", b"new"]) == [REFUSED, NEW]
     assert tracemalloc.get_traced_memory()[1] < 200_000
     tracemalloc.stop()
@@ -137,13 +137,13 @@ def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path):
         path = tmp_path / "scores"
         path.write_text(text)
         with pytest.raises(ConfigError, match="ledger"):
-            Ledger(path)
+            ScoreLedger(path)
 
 
 def test_changes_of_several_threads_are_flushed_together_and_each_fails_alone(tmp_path: Path) -> None:
     """Each change waits for the one that came while it was made; one that is refused takes nothing of the others."""
-    file, said = LedgerFile.shared(tmp_path / "file", "CREATE TABLE held (row INTEGER);"), list[str]()
-    assert LedgerFile.shared(tmp_path / "file", "") is file
+    file, said = LedgerDatabase.shared(tmp_path / "file", "CREATE TABLE held (row INTEGER);"), list[str]()
+    assert LedgerDatabase.shared(tmp_path / "file", "") is file
     file._connection.set_trace_callback(said.append)
     inside, threads = threading.Barrier(2), ThreadPoolExecutor(8)
 
@@ -173,7 +173,7 @@ def test_changes_of_several_threads_are_flushed_together_and_each_fails_alone(tm
 
 
 def test_what_cannot_be_flushed_fails_every_change_of_its_group(tmp_path: Path) -> None:
-    file = LedgerFile(tmp_path / "file", "CREATE TABLE held (row INTEGER);")
+    file = LedgerDatabase(tmp_path / "file", "CREATE TABLE held (row INTEGER);")
     pages = file._connection.execute("PRAGMA page_count").fetchone()[0]
     file._connection.execute(f"PRAGMA max_page_count = {pages}")
 

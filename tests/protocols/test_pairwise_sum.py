@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 import securevfl as vfl
 from securevfl.base.roles import Roles
 from securevfl.errors import ProtocolError, TransportError
-from securevfl.protocols.declared import Circle, Space
+from securevfl.protocols.number_spaces import Circle, Space
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.sums.pairwise_sum import PairwiseMember, PairwiseSum
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import VirtualClock
-from securevfl.runtime.executor import Meter
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.party_threads import run_threads
 
 
 def run_sums(sums: PairwiseSum, parts: dict[str, list[np.ndarray]], space: Space) -> list[np.ndarray]:
@@ -26,7 +26,7 @@ def run_sums(sums: PairwiseSum, parts: dict[str, list[np.ndarray]], space: Space
     shape, exchanges = next(iter(parts.values()))[0].shape, len(next(iter(parts.values())))
 
     def play(channel: Channel) -> list[np.ndarray]:
-        role = sums.role(PartyContext(channel, Roles.sum("a", names[1:]), Meter(channel.clock, channel.books)))
+        role = sums.role(PartyContext(channel, Roles.sum("a", names[1:]), Meter(channel.clock, channel.counters)))
         if channel.me == "a":
             return [role.collect(shape, space) for _ in range(exchanges)]
         for values in parts[channel.me]:
@@ -57,7 +57,9 @@ def test_a_silent_party_ends_the_sum(until_silent: Any) -> None:
     names = ("a", "b", "c", "d")
 
     def play(channel: Channel) -> None:
-        role = PairwiseSum().role(PartyContext(channel, Roles.sum("a", names[1:]), Meter(channel.clock, channel.books)))
+        role = PairwiseSum().role(
+            PartyContext(channel, Roles.sum("a", names[1:]), Meter(channel.clock, channel.counters))
+        )
         if channel.me == "a":
             until_silent(channel, {"c"})
             role.collect((2,), Circle())

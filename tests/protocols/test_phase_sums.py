@@ -10,15 +10,16 @@ import securevfl as vfl
 from securevfl.base.roles import Roles
 from securevfl.families.fdskl import phase_sums
 from securevfl.families.fdskl.phase_sums import PhaseSums
-from securevfl.protocols.declared import Phases
+from securevfl.protocols.number_spaces import Phases
 from securevfl.protocols.party_context import PartyContext
-from securevfl.protocols.sums.base import DirectSum, SumProtocol
+from securevfl.protocols.sums.base import SumProtocol
+from securevfl.protocols.sums.direct_sum import DirectSum
 from securevfl.protocols.sums.pairwise_sum import PairwiseSum
 from securevfl.protocols.sums.tree_sum import TreeSum
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import VirtualClock
-from securevfl.runtime.executor import Meter
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.party_threads import run_threads
 
 NAMES = ["bank", "shop", "post"]
 BLOCKS, ROWS, SIZE, BATCHES = 12, 5, 20, 6
@@ -43,7 +44,7 @@ def role(
     channel: Channel, *, lead: Lead, chosen: SumProtocol, workers: list[str], slow: str
 ) -> list[tuple[str, int, int, Phases]]:
     others = tuple(name for name in NAMES if name != workers[0])
-    context = PartyContext(channel, Roles.labelled(workers[0], others), Meter(channel.clock, channel.books))
+    context = PartyContext(channel, Roles.labelled(workers[0], others), Meter(channel.clock, channel.counters))
     sums, found = PhaseSums(chosen, context, workers), []
     for batch in range(BATCHES):
         for worker in workers:

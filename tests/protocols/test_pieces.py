@@ -8,8 +8,9 @@ import pytest
 
 import securevfl as vfl
 from securevfl.crypto.kernel import row_plaintexts
-from securevfl.protocols.residuals.sealed_residual import Blinded, Piece, Pieces, SealedG
-from securevfl.runtime.channel import Event
+from securevfl.protocols.residuals.exchanges import Piece, Pieces
+from securevfl.protocols.residuals.sealed_residual import BlindedProduct, ResidualCiphertext
+from securevfl.runtime.observer import Event
 
 
 def coming(*rest: Piece) -> deque[Piece]:
@@ -72,13 +73,13 @@ def test_a_run_in_pieces_learns_the_model_of_one_in_one_piece(monkeypatch) -> No
         accepts=["columns"],
     )
     whole = vfl.simulate(job, vfl.datasets.breast_cancer())
-    monkeypatch.setattr(row_plaintexts, "PIECE", 1)
+    monkeypatch.setattr(row_plaintexts, "BLOCKS_PER_PIECE", 1)
     events: list[Event] = []
     run = vfl.simulate(job, vfl.datasets.breast_cancer(), observe=events.append)
     came = [event.message for event in events if event.me == "shop" and event.direction == "recv"]
-    sealed = [message for message in came if isinstance(message, SealedG)]
+    sealed = [message for message in came if isinstance(message, ResidualCiphertext)]
     assert len(sealed) > 3
     assert sum(message.last for message in sealed) == 3
-    assert sum(isinstance(event.message, Blinded) for event in events if event.me == "shop") == 3
+    assert sum(isinstance(event.message, BlindedProduct) for event in events if event.me == "shop") == 3
     for name, part in whole.parts.items():
         np.testing.assert_allclose(part.theta, run.parts[name].theta, atol=1e-5)

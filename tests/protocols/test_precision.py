@@ -9,17 +9,19 @@ from numpy.typing import NDArray
 import securevfl as vfl
 from securevfl.base.roles import Roles
 from securevfl.errors import ConfigError, FrameError, ProtocolError
-from securevfl.protocols.declared import Reals
+from securevfl.protocols.number_spaces import Reals
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.open_residual import Residual
-from securevfl.protocols.sums.base import Part, SumProtocol
+from securevfl.protocols.sums.base import SumProtocol
+from securevfl.protocols.sums.direct_sum import Part
 from securevfl.protocols.sums.pairwise_sum import PairMasked
 from securevfl.protocols.sums.tree_sum import MaskedPartial
-from securevfl.runtime.channel import Channel, Event
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import VirtualClock
 from securevfl.runtime.codec import decode_message, encode_message
-from securevfl.runtime.executor import Meter
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.observer import Event
+from securevfl.runtime.party_threads import run_threads
 
 NAMES = ("a", "b", "c", "d")
 
@@ -28,7 +30,7 @@ def total(sums: SumProtocol, spaces: dict[str, Reals], observe: Any = None) -> N
     """What the first of NAMES collects of the parts of the others, each in a space of its own."""
 
     def play(channel: Channel) -> Any:
-        role = sums.role(PartyContext(channel, Roles.sum(NAMES[0], NAMES[1:]), Meter(channel.clock, channel.books)))
+        role = sums.role(PartyContext(channel, Roles.sum(NAMES[0], NAMES[1:]), Meter(channel.clock, channel.counters)))
         if channel.me == NAMES[0]:
             return role.collect((300, 2), spaces[NAMES[0]])
         return role.contribute(part(channel.me), spaces[channel.me])

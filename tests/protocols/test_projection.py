@@ -8,9 +8,9 @@ import pytest
 from securevfl.models.log_link_losses import GammaLoss, PoissonLoss
 from securevfl.models.robust_losses import HuberLoss, QuantileLoss
 from securevfl.models.standard_losses import LogisticLoss, SmoothHingeLoss, SquareLoss
-from securevfl.protocols.shares.fixed_point import Numbers
+from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 from securevfl.protocols.shares.projection import MARGIN, projected
-from securevfl.protocols.shares.residual_tables import LookUp
+from securevfl.protocols.shares.residual_tables import ResidualTables
 
 SMOOTH = [(LogisticLoss(), 1.0, -1.0), (LogisticLoss(), 0.5, 1.0), (PoissonLoss(), 0.25, 2.0), (GammaLoss(), 0.25, 0.7)]
 
@@ -46,13 +46,13 @@ def test_a_line_is_its_own_projection() -> None:
 @pytest.mark.parametrize("target", [-1.0, 1.0])
 def test_a_projected_table_has_no_bias(target: float, spread: float) -> None:
     """The mean of what is read, over outputs around 1.5, is that of g; values of g as entries are off by more."""
-    loss, numbers = LogisticLoss(), Numbers(1000, 1.0)
+    loss, numbers = LogisticLoss(), FixedPointEncoding(1000, 1.0)
     f = np.linspace(-1, 1, 200_001) * 6 * spread
     density = np.exp(-(((f - 1.5) / spread) ** 2) / 2)
     g = loss.residual(f[:, None], np.full((len(f), 1), target))[:, 0]
 
     def bias(*, smooth: bool) -> float:
-        table = LookUp(numbers, loss.residual, np.array([[target]]), loss.least, smooth=smooth)
+        table = ResidualTables(numbers, loss.residual, np.array([[target]]), loss.minimizer, smooth=smooth)
         share = numbers.index(np.zeros(1, np.uint64))
         index = numbers.index(((np.floor(f).astype(np.int64) - 1) << numbers.shift).astype(np.uint64))
         entries = np.ldexp(table._tables.astype(float), -numbers.f_g - 16)

@@ -17,10 +17,13 @@ from securevfl.data.party import check_parties
 from securevfl.errors import IdError, PartiesError
 from securevfl.organisations.align import align_privately
 from securevfl.protocols.alignment import psi, psi_many, psi_points, psi_transfers, psi_work
-from securevfl.runtime.channel import Abort, Channel, DisclosurePermit, Event
+from securevfl.runtime.abort import Abort
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.codec import Message
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.disclosure_gate import DisclosurePermit
+from securevfl.runtime.observer import Event
+from securevfl.runtime.party_threads import run_threads
 
 Twist = Callable[[Message], Message]
 NAMES = ["bank", "shop", "telco", "clinic"]
@@ -78,7 +81,7 @@ flows = pytest.mark.parametrize("transfers", [False, True], ids=["points", "tran
 def cut_small(patch: pytest.MonkeyPatch, size: int) -> None:
     for module in (psi_work, psi_many, psi_points, psi_transfers):
         patch.setattr(module, "CHUNK", size)
-    patch.setattr(vole_pieces, "MOST", 10 * size)
+    patch.setattr(vole_pieces, "MAX_PIECE_OUTCOMES", 10 * size)
 
 
 @pytest.fixture
@@ -261,8 +264,8 @@ def test_every_message_is_declared(parties: int, transfers: bool) -> None:
     [
         (2, False, 30 + 30),
         (3, False, 30 + 2 * 30),
-        (2, True, 30 + okvs.slots(30)),
-        (3, True, 2 * (30 + okvs.slots(30))),
+        (2, True, 30 + okvs.table_rows(30)),
+        (3, True, 2 * (30 + okvs.table_rows(30))),
     ],
 )
 def test_progress_is_shown(parties: int, transfers: bool, products: int) -> None:

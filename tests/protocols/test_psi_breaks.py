@@ -15,8 +15,8 @@ from securevfl.protocols.alignment import psi_transfers, psi_work
 from securevfl.protocols.alignment.psi_many import Common, Slots, Store, Values
 from securevfl.protocols.alignment.psi_transfers import Masked, Offer, Question, Said, VoleRows, VoleTrees
 from securevfl.protocols.alignment.psi_work import Points, TwiceBlinded
-from securevfl.runtime.channel import Event
 from securevfl.runtime.codec import Message
+from securevfl.runtime.observer import Event
 from tests.protocols.test_psi import NAMES, Stop, cut_small, play
 
 
@@ -104,11 +104,11 @@ def test_transfers_that_were_done_are_not_done_again(
     with pytest.raises((Stop, TransportError)):
         play(sets, journals=tmp_path, twist={"bank": stop}, observe=first.append, transfers=True)
     monkeypatch.setattr(okvs, "encode", None)
-    monkeypatch.setattr(psi_transfers, "choose", None)
+    monkeypatch.setattr(psi_transfers, "receive_keys", None)
     again: list[Event] = []
     rows = play(sets, journals=tmp_path, observe=again.append, transfers=True)
     assert sorted(sets[0][row] for row in rows[0]) == list(range(2, 40))
-    assert len(sent(first, Masked)) == 2 * -(-okvs.slots(40) // 8)
+    assert len(sent(first, Masked)) == 2 * -(-okvs.table_rows(40) // 8)
     assert all(
         sent(first, kind) and not sent(again, kind) for kind in (Offer, VoleRows, VoleTrees, Said, Masked, Slots)
     )

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from securevfl.crypto.share_ring import ShareRing
-from securevfl.protocols.shares.chunk_agreement import ChunkName, is_ready
-from securevfl.protocols.shares.offline_phase import Ahead, _Record
-from securevfl.protocols.shares.preprocessing_store import InMemory
-from securevfl.protocols.shares.spent_chunks import SpentNames
+from securevfl.protocols.shares.chunk_agreement import ChunkName, agree_on_chunk
+from securevfl.protocols.shares.offline_phase import OfflinePhase, _Record
+from securevfl.protocols.shares.preprocessing_store import MemoryStore
+from securevfl.protocols.shares.spent_chunks import SpentChunks
 
 PARTIES = ("a", "b", "c", "d")
 NAME, OTHER = b"n" * 16, b"o" * 16
@@ -33,11 +33,11 @@ class Line:
         return kind(self.names[sender])
 
 
-def ahead(visits: int = 0, r: dict[str, Any] | None = None) -> Ahead:
+def ahead(visits: int = 0, r: dict[str, Any] | None = None) -> OfflinePhase:
     """A party that goes on from this state."""
-    own = Ahead.__new__(Ahead)
+    own = OfflinePhase.__new__(OfflinePhase)
     own._context = SimpleNamespace(me="a")  # type: ignore[assignment]
-    own._names, own.store = SpentNames(), InMemory()
+    own._names, own.store = SpentChunks(), MemoryStore()
     own.go_on(visits, state() if r is None else r)
     return own
 
@@ -50,7 +50,7 @@ def state(name: str = "", at: tuple[int, ...] = ()) -> dict[str, Any]:
     return made
 
 
-def made(own: Ahead, number: int = 0) -> Ahead:
+def made(own: OfflinePhase, number: int = 0) -> OfflinePhase:
     """The same with a chunk of its state."""
     own.store.put(number, NAME, own._visits, [b""] * VISITS, base=own._base())
     return own
@@ -60,7 +60,7 @@ def made(own: Ahead, number: int = 0) -> Ahead:
 def test_a_chunk_that_one_of_all_has_not_is_thrown_away(names: tuple[bytes, ...]) -> None:
     line, own = Line(dict(zip("bcd", names, strict=True))), made(made(ahead()), 1)
     context: Any = SimpleNamespace(me="a", parties=PARTIES, channel=line, subchannel="")
-    assert not is_ready(context, own, 0, VISITS)
+    assert not agree_on_chunk(context, own, 0, VISITS)
     assert line.sent == dict.fromkeys("bcd", NAME)
     assert own.store.numbers == ()  # nor what rests on it
 
@@ -68,7 +68,7 @@ def test_a_chunk_that_one_of_all_has_not_is_thrown_away(names: tuple[bytes, ...]
 def test_a_chunk_that_all_have_is_ready() -> None:
     line, own = Line(dict.fromkeys("bcd", NAME)), made(ahead())
     context: Any = SimpleNamespace(me="a", parties=PARTIES, channel=line, subchannel="")
-    assert is_ready(context, own, 0, VISITS)
+    assert agree_on_chunk(context, own, 0, VISITS)
     assert own.store.numbers == (0,)
 
 

@@ -23,11 +23,13 @@ from securevfl.protocols.residuals.base import (
     ResidualProtocol,
 )
 from securevfl.protocols.residuals.open_residual import OpenResidual
-from securevfl.protocols.residuals.sealed_residual import Blinded, Closed, SealedActive, SealedResidual
-from securevfl.runtime.channel import Channel, Event
+from securevfl.protocols.residuals.sealed_residual import BlindedProduct, ResidualClosed, SealedActive, SealedResidual
+from securevfl.runtime.background_task import BackgroundTask
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
-from securevfl.runtime.executor import Meter
-from securevfl.runtime.threads import BackgroundTask, run_threads
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.observer import Event
+from securevfl.runtime.party_threads import run_threads
 from tests.small_keys import SMALL
 
 RESIDUALS = [
@@ -76,7 +78,7 @@ def play(
         return PartyContext(
             channel=channel,
             roles=Roles.labelled("bank", ask),
-            meter=Meter(channel.clock, channel.books),
+            meter=Meter(channel.clock, channel.counters),
             parameters=dict.fromkeys(ask, COLUMNS),
         )
 
@@ -135,8 +137,10 @@ def test_replies_are_asked_late_in_any_order_and_again(residual: ResidualProtoco
         first = replies[0].gradient(Given(Js[0]), batch(0))
         assert replies[0].gradient(Given(Js[0]), batch(0)) is first or not residual.seals
 
-    events = play(residual, Agreement(openings=1, kept=5), published(gs, each_epoch=each_epoch), {"shop": ask})
-    asked = sum(isinstance(event.message, Blinded) for event in events if event.direction == "recv")
+    events = play(
+        residual, Agreement(openings=1, max_open_exchanges=5), published(gs, each_epoch=each_epoch), {"shop": ask}
+    )
+    asked = sum(isinstance(event.message, BlindedProduct) for event in events if event.direction == "recv")
     assert asked == (len(gs) if residual.seals else 0)  # a J that does not move is asked for once
 
 
@@ -150,7 +154,7 @@ def test_a_jacobian_that_moves_is_opened_anew_in_every_step_also_late(residual: 
         for q, J in enumerate(moving):
             check(replies[2 - q % 3], J, gs[2 - q % 3], static=False)
 
-    play(residual, Agreement(openings=3, kept=3), published(gs, each_epoch=1), {"shop": ask})
+    play(residual, Agreement(openings=3, max_open_exchanges=3), published(gs, each_epoch=1), {"shop": ask})
 
 
 @pytest.mark.parametrize("residual", RESIDUALS, ids=lambda r: getattr(r, "engine", r).name)
@@ -173,7 +177,7 @@ def test_another_thread_asks_while_exchanges_and_keys_go_on(residual: ResidualPr
         check(first, Js[7], gs[0], static=False)
         assert other.join(SOON)
 
-    play(residual, Agreement(openings=3, kept=8), published(gs, each_epoch=2), {"shop": ask})
+    play(residual, Agreement(openings=3, max_open_exchanges=8), published(gs, each_epoch=2), {"shop": ask})
 
 
 @pytest.mark.parametrize("residual", RESIDUALS, ids=lambda r: getattr(r, "engine", r).name)
@@ -195,7 +199,7 @@ def test_several_parties_are_served_each_at_its_own_pace(residual: ResidualProto
             check(reply, J, g)
 
     asks = {"shop": at_once, "telco": backwards, "gym": backwards}
-    play(residual, Agreement(kept=4), published(gs, each_epoch=2, to=names), asks)
+    play(residual, Agreement(max_open_exchanges=4), published(gs, each_epoch=2, to=names), asks)
 
 
 def test_some_exchanges_are_for_some_parties_alone() -> None:
@@ -241,7 +245,7 @@ def test_a_key_lives_as_long_as_an_exchange_under_it_is_open() -> None:
             asked.wait()
         check(replies[1], Js[1], gs[1])
 
-    play(SEALED, Agreement(kept=3), publish, {"shop": ask})
+    play(SEALED, Agreement(max_open_exchanges=3), publish, {"shop": ask})
     gc.collect()
     assert not any(key() for key in keys)
 
@@ -263,8 +267,10 @@ def test_a_newer_reply_than_are_kept_closes_the_oldest_at_both_ends() -> None:
         with pytest.raises(LimitError, match="shop: exchange 1 is closed, 2 replies are kept at a time"):
             replies[1].gradient(Given(Js[1]), batch(1))
 
-    events = play(SEALED, Agreement(kept=2), publish, {"shop": ask})
-    closed = [event.message.exchange for event in events if isinstance(event.message, Closed) and event.me == "bank"]
+    events = play(SEALED, Agreement(max_open_exchanges=2), publish, {"shop": ask})
+    closed = [
+        event.message.exchange for event in events if isinstance(event.message, ResidualClosed) and event.me == "bank"
+    ]
     assert closed == [0, 1, None]
     assert all(len(numbers) <= 3 for numbers in open_at)
 
@@ -281,6 +287,8 @@ def test_a_reply_that_is_given_up_is_closed_and_one_that_is_spent_needs_no_word(
         with pytest.raises(LimitError, match="exchange 0 is closed"):
             given_up.gradient(Given(Js[0]), batch(0))
 
-    events = play(SEALED, Agreement(kept=2), published(gs), {"shop": ask})
-    closed = [event.message.exchange for event in events if isinstance(event.message, Closed) and event.me == "bank"]
+    events = play(SEALED, Agreement(max_open_exchanges=2), published(gs), {"shop": ask})
+    closed = [
+        event.message.exchange for event in events if isinstance(event.message, ResidualClosed) and event.me == "bank"
+    ]
     assert closed == [0, None]

@@ -10,13 +10,13 @@ import pytest
 
 from securevfl.crypto.kernel import row_plaintexts
 from securevfl.errors import CryptoError, LimitError, ProtocolError, TransportError
-from securevfl.protocols.declared import Release
+from securevfl.protocols.message_protocol import Release
 from securevfl.protocols.residuals.base import (
     ActiveResidual,
     Agreement,
     PassiveResidual,
 )
-from securevfl.protocols.residuals.sealed_residual import Blinded, Opened, SealedG
+from securevfl.protocols.residuals.sealed_residual import BlindedProduct, OpenedProduct, ResidualCiphertext
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.codec import Message
 from tests.protocols.test_replies import SEALED, SOON, Batch, Given, batch, check, drawn, play, published
@@ -49,8 +49,8 @@ def test_a_party_that_asks_for_more_is_refused_and_the_run_ends_at_once(
     began = time.monotonic()
 
     def publish(role: ActiveResidual, channel: Channel) -> None:
-        role.publish(gs[0], epoch=0, to=["shop"], again=Release(0, used) if used else None)
-        channel.recv("shop", Opened)  # the training thread waits for something else
+        role.publish(gs[0], epoch=0, to=["shop"], resend_of=Release(0, used) if used else None)
+        channel.recv("shop", OpenedProduct)  # the training thread waits for something else
 
     def ask(role: PassiveResidual, channel: Channel) -> None:
         reply = role.reply()
@@ -58,9 +58,9 @@ def test_a_party_that_asks_for_more_is_refused_and_the_run_ends_at_once(
             check(reply, Js[0], gs[0], static=False)
         if gives_up:
             reply.close()
-        channel.send("bank", Blinded(0, b"anything"), "/opening")
+        channel.send("bank", BlindedProduct(0, b"anything"), "/opening")
         with pytest.raises(TransportError, match="bank has stopped: what came to it is not what"):
-            channel.recv("bank", Opened, "/opening")
+            channel.recv("bank", OpenedProduct, "/opening")
         raise ProtocolError("shop was stopped")
 
     with pytest.raises(LimitError, match=f"the {openings} gradients agreed or which is closed to it"):
@@ -80,8 +80,8 @@ def test_an_exchange_of_another_party_is_refused() -> None:
 
     def telco(role: PassiveResidual, channel: Channel) -> None:
         role.reply()
-        channel.send("bank", Blinded(0, b"anything"), "/opening")
-        channel.recv("bank", Opened, "/opening")
+        channel.send("bank", BlindedProduct(0, b"anything"), "/opening")
+        channel.recv("bank", OpenedProduct, "/opening")
 
     with pytest.raises(LimitError, match="telco asked about exchange 0"):
         play(SEALED, Agreement(), publish, {"shop": shop, "telco": telco})
@@ -93,12 +93,12 @@ def test_an_error_of_the_serving_thread_is_the_runs_at_once() -> None:
 
     def publish(role: ActiveResidual, channel: Channel) -> None:
         role.publish(gs[0], epoch=0, to=["shop"])
-        channel.recv("shop", Opened)
+        channel.recv("shop", OpenedProduct)
 
     def ask(role: PassiveResidual, channel: Channel) -> None:
         role.reply()
-        channel.send("bank", Blinded(0, b"no ciphertext of anything"), "/opening")
-        channel.recv("bank", Opened, "/opening")
+        channel.send("bank", BlindedProduct(0, b"no ciphertext of anything"), "/opening")
+        channel.recv("bank", OpenedProduct, "/opening")
 
     with pytest.raises(CryptoError):
         play(SEALED, Agreement(), publish, {"shop": ask})
@@ -113,13 +113,13 @@ def test_a_party_that_stops_in_mid_exchange_ends_the_others_and_its_threads(who:
         role.publish(gs[0], epoch=0, to=["shop"])
         if who == "bank":
             raise ProtocolError("bank gives up")
-        channel.recv("shop", Opened)
+        channel.recv("shop", OpenedProduct)
 
     def ask(role: PassiveResidual, channel: Channel) -> None:
         role.reply()
         if who == "shop":
             raise ProtocolError("shop gives up")
-        channel.recv("bank", Opened)
+        channel.recv("bank", OpenedProduct)
 
     with pytest.raises(ProtocolError, match=f"{who} gives up"):
         play(SEALED, Agreement(), publish, {"shop": ask})
@@ -141,7 +141,7 @@ def test_the_active_party_waits_for_a_party_that_holds_too_many_and_gives_up_in_
     def ask(role: PassiveResidual, channel: Channel) -> None:
         assert begun.wait(SOON)
         role.reply()
-        channel.recv("bank", Opened, timeout=SOON)
+        channel.recv("bank", OpenedProduct, timeout=SOON)
 
     with pytest.raises(TransportError, match="shop was expected to keep at most 1 replies, more are open after 1 s"):
         play(SEALED, Agreement(), publish, {"shop": ask}, timeout=1.0)
@@ -158,24 +158,24 @@ def test_a_party_that_never_closes_is_named() -> None:
     def ask(role: PassiveResidual, channel: Channel) -> None:
         assert begun.wait(SOON)
         role.reply()
-        channel.recv("bank", Opened, timeout=SOON)
+        channel.recv("bank", OpenedProduct, timeout=SOON)
 
     with pytest.raises(TransportError, match="bank: shop had more to ask 1 s after the last residual"):
         play(SEALED, Agreement(), publish, {"shop": ask}, timeout=1.0)
 
 
-@pytest.mark.parametrize("kind", [SealedG, Opened])
+@pytest.mark.parametrize("kind", [ResidualCiphertext, OpenedProduct])
 def test_what_belongs_to_another_exchange_is_refused(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
     """A piece of g or an opening under another number would be taken for this exchange's."""
     gs, Js = drawn(1)
-    monkeypatch.setattr(row_plaintexts, "PIECE", 1)  # a message a sample block
+    monkeypatch.setattr(row_plaintexts, "BLOCKS_PER_PIECE", 1)  # a message a sample block
 
     def publish(role: ActiveResidual, channel: Channel) -> None:
         send, seen = channel.send, list[object]()
 
         def altered(to: str, message: Message, *rest: Any, **told: Any) -> None:
             seen.extend([message] * isinstance(message, kind))
-            if isinstance(message, kind) and len(seen) == (2 if kind is SealedG else 1):
+            if isinstance(message, kind) and len(seen) == (2 if kind is ResidualCiphertext else 1):
                 message = msgspec.structs.replace(message, exchange=message.exchange + 1)
             send(to, message, *rest, **told)
 
@@ -186,6 +186,10 @@ def test_what_belongs_to_another_exchange_is_refused(kind: type, monkeypatch: py
         J = np.resize(Js[0], (LONG, Js[0].shape[1]))
         role.reply().gradient(Given(J), Batch(0, 0, np.empty((LONG, 0))))
 
-    said = "was expected to finish exchange 0, began 1" if kind is SealedG else "asked about exchange 0, it opened 1"
+    said = (
+        "was expected to finish exchange 0, began 1"
+        if kind is ResidualCiphertext
+        else "asked about exchange 0, it opened 1"
+    )
     with pytest.raises(ProtocolError, match=f"shop: bank .*{said}"):
         play(SEALED, Agreement(), publish, {"shop": ask})

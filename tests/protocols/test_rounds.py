@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.families.sizes import declared_of
-from securevfl.optim.rules import Training
+from securevfl.families.declarations import declared_of
+from securevfl.optim.optimizer import Training
 from securevfl.protocols.engines import Engine
 from securevfl.protocols.sums.base import SumProtocol
 from securevfl.protocols.sums.pairwise_sum import PairMasked
-from securevfl.runtime.channel import Event
-from securevfl.runtime.clock import Stage
 from securevfl.runtime.codec import encode_frame
+from securevfl.runtime.costs import Stage
+from securevfl.runtime.observer import Event
 from tests.small_keys import SMALL
 
 SUMS: list[SumProtocol] = [
@@ -92,8 +92,8 @@ def test_bytes_are_those_of_the_frames(parties: list[vfl.Party]) -> None:
             )
             order[place] += 1
             counted[event.me] += len(frame)
-    assert {name: part.books.bytes_sent() for name, part in run.parts.items()} == dict(counted)
-    assert run.costs.bytes == sum(part.books.bytes_sent(Stage.TRAIN) for part in run.parts.values()) > 0
+    assert {name: part.counters.bytes_sent() for name, part in run.parts.items()} == dict(counted)
+    assert run.costs.bytes == sum(part.counters.bytes_sent(Stage.TRAIN) for part in run.parts.values()) > 0
 
 
 @pytest.mark.exact_outputs

@@ -11,9 +11,9 @@ import pytest
 
 from securevfl.base.arrays import Floats
 from securevfl.errors import LeakageError
-from securevfl.protocols.score_ledger.ledger import NEW, REFUSED, Ledger, ScoreQuestion
-from securevfl.protocols.score_ledger.limits import FEWEST_VISITS, ROWS_PER_MEASURE
-from securevfl.protocols.score_ledger.row_digests import COMMITMENT
+from securevfl.protocols.score_ledger.ledger import NEW, REFUSED, ScoreLedger, ScoreQuery
+from securevfl.protocols.score_ledger.limits import MIN_ITERATIONS, ROWS_PER_EVALUATION
+from securevfl.protocols.score_ledger.row_digests import COMMITMENT_BYTES
 
 D = 12  # columns: 2 models a row
 OTHERS = ("one", "two")
@@ -25,17 +25,22 @@ class Party:
     def __init__(self, path: Path) -> None:
         self.path = path
         for model in (b"m", b"n", b"o"):
-            self.own.trained(model, FEWEST_VISITS, [b"trained"])
+            self.own.trained(model, MIN_ITERATIONS, [b"trained"])
 
     @property
-    def own(self) -> Ledger:
-        return Ledger(self.path)
+    def own(self) -> ScoreLedger:
+        return ScoreLedger(self.path)
 
     def question(
-        self, rows: Sequence[str], model: bytes = b"m", peer: str = "bank", salt: str = "", own: Ledger | None = None
-    ) -> ScoreQuestion:
+        self,
+        rows: Sequence[str],
+        model: bytes = b"m",
+        peer: str = "bank",
+        salt: str = "",
+        own: ScoreLedger | None = None,
+    ) -> ScoreQuery:
         """salt: what has changed in the columns of the row `odd`."""
-        committed = [(name + salt * (name == "odd")).encode().ljust(COMMITMENT) for name in rows]
+        committed = [(name + salt * (name == "odd")).encode().ljust(COMMITMENT_BYTES) for name in rows]
         return (own or self.own).question(model, peer, [each.encode() for each in rows], b"".join(committed))
 
     def ask(
@@ -139,20 +144,20 @@ def test_a_row_is_bound_to_the_columns_of_who_asked(tmp_path: Path) -> None:
 
 def test_rows_are_measured_by_all_peers_as_often_as_the_least_of_them_may(tmp_path: Path) -> None:
     """A row that was measured in another set counts in this one too, in a set that comes again, and in a new one."""
-    rows = [b"%d" % row for row in range(3 * ROWS_PER_MEASURE)]
+    rows = [b"%d" % row for row in range(3 * ROWS_PER_EVALUATION)]
     for _ in range(2):
-        Ledger(tmp_path / "scores").measure("bank", rows)
-    Ledger(tmp_path / "scores").measure("bank", [*rows[:-1], b"other"])
-    for again in (rows, rows[::-1], [b"new", *rows[1:]], rows[-ROWS_PER_MEASURE:]):
+        ScoreLedger(tmp_path / "scores").measure("bank", rows)
+    ScoreLedger(tmp_path / "scores").measure("bank", [*rows[:-1], b"other"])
+    for again in (rows, rows[::-1], [b"new", *rows[1:]], rows[-ROWS_PER_EVALUATION:]):
         for peer in ("bank", "telco"):
             with pytest.raises(LeakageError, match=f"metrics for {peer}"):
-                Ledger(tmp_path / "scores").check_measures(peer, again, 1)
+                ScoreLedger(tmp_path / "scores").check_measures(peer, again, 1)
 
 
 def test_training_rows_by_other_names_count_over_all_questions(tmp_path: Path) -> None:
     """Three may have columns of training rows by chance, whether they come together or one by one."""
     rows = [f"row {number}" for number in range(4)]
-    Ledger(tmp_path / "scores").trained(b"m", FEWEST_VISITS, [b"a", b"b", b"c", b"d"], columns(rows))
+    ScoreLedger(tmp_path / "scores").trained(b"m", MIN_ITERATIONS, [b"a", b"b", b"c", b"d"], columns(rows))
     party = Party.__new__(Party)
     party.path = tmp_path / "scores"
     for row in rows[:3]:

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from selfcheck.checks import draws
 
-from securevfl.protocols.score_ledger.ledger import Ledger
-from securevfl.protocols.score_ledger.limits import FEWEST_VISITS
-from securevfl.protocols.shares.opened_scores import OpenedScores, ScoreShare, ShareKept
+from securevfl.protocols.score_ledger.ledger import ScoreLedger
+from securevfl.protocols.score_ledger.limits import MIN_ITERATIONS
+from securevfl.protocols.shares.opened_scores import RoundedScores, ScoreShare, ShareStored
 from securevfl.protocols.shares.share_products import Products
-from securevfl.runtime.channel import DisclosurePermit
 from securevfl.runtime.codec import Message
+from securevfl.runtime.disclosure_gate import DisclosurePermit
 from tests.disclosure.door_watch import watched
 from tests.protocols.test_shares_predict import HALVES, Model, names
 
@@ -26,14 +26,14 @@ def test_bits_of_all_outputs_are_noted_and_told(
     """7 bits for each output of a row, in every ledger but that of who asks, and so many in what is opened."""
     model = Model(*widths, outputs=outputs)
     blocks, left = [model.columns(6, seed) for seed in (1, 2)], watched(monkeypatch)
-    ledgers = {name: Ledger(None) for name in model.names}
+    ledgers = {name: ScoreLedger(None) for name in model.names}
     for own in ledgers.values():
-        own.trained(b"model", FEWEST_VISITS, [b"trained"])
+        own.trained(b"model", MIN_ITERATIONS, [b"trained"])
     model.ask(blocks, [names(6), names(6, 6)], ledgers=ledgers, to=to, levels=HALVES)  # type: ignore[no-untyped-call]
     for name, own in ledgers.items():
         bits = [scored for scored, _ in own.bits_told(names(12))]  # type: ignore[no-untyped-call]
         assert bits == [0 if name == to else 7 * outputs] * 12
-    opened = [each for each in left if each.kind is OpenedScores]
+    opened = [each for each in left if each.kind is RoundedScores]
     assert [(each.entry.to, each.entry.numbers, each.short) for each in opened] == [(to, 6 * outputs, False)] * 2
 
 
@@ -55,15 +55,15 @@ def test_a_part_is_on_disk_before_anything_is_said_of_it(
     the question answered in two ways."""
     model = Model(5, 7, 3)
     ledgers, sent, send = (
-        {name: Ledger(tmp_path / name) for name in model.names},
+        {name: ScoreLedger(tmp_path / name) for name in model.names},
         list[tuple[str, int]](),
         Products.send,
     )
     for own in ledgers.values():
-        own.trained(b"model", FEWEST_VISITS, [b"trained"])
+        own.trained(b"model", MIN_ITERATIONS, [b"trained"])
 
     def noted(self: Products, name: str, message: Message, permit: DisclosurePermit | None = None) -> None:
-        if isinstance(message, ShareKept | OpenedScores | ScoreShare):
+        if isinstance(message, ShareStored | RoundedScores | ScoreShare):
             own = ledgers[self.context.me]._file._connection
             (kept,) = own.execute("SELECT count(*) FROM scored WHERE part IS NOT NULL").fetchone()
             sent.append((type(message).__name__, kept // 6))
@@ -74,4 +74,4 @@ def test_a_part_is_on_disk_before_anything_is_said_of_it(
     model.ask(blocks, [names(6), names(6, 6)], ledgers=ledgers, to=to, levels=HALVES)  # type: ignore[no-untyped-call]
     for kind in {kind for kind, _ in sent}:
         assert [kept for own, kept in sent if own == kind] == [1, 2]
-    assert {kind for kind, _ in sent} == {"ShareKept", "OpenedScores"} | ({"ScoreShare"} if to == "c" else set())
+    assert {kind for kind, _ in sent} == {"ShareStored", "RoundedScores"} | ({"ScoreShare"} if to == "c" else set())

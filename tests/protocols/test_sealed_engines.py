@@ -8,8 +8,8 @@ from scipy.stats import ks_2samp
 
 import securevfl as vfl
 from securevfl.protocols.engines import Engine
-from securevfl.protocols.residuals.sealed_residual import SealedG
-from securevfl.runtime.channel import Event
+from securevfl.protocols.residuals.sealed_residual import ResidualCiphertext
+from securevfl.runtime.observer import Event
 
 SEEDS = 20
 
@@ -33,7 +33,7 @@ def magics(engine: Engine) -> set[bytes]:
     seen = set()
 
     def observe(event: Event) -> None:
-        if isinstance(event.message, SealedG):
+        if isinstance(event.message, ResidualCiphertext):
             seen.add(event.message.ciphertext[:4])
 
     vfl.simulate(job(vfl.Protocol(residual=engine)), tables(), workers=1, observe=observe)

@@ -10,9 +10,9 @@ import securevfl as vfl
 from securevfl.crypto.kernel import blas_check
 from securevfl.errors import ConfigError, ProtocolError
 from securevfl.protocols import engines
-from securevfl.protocols.shares.share_products import Products, Query
+from securevfl.protocols.shares.share_products import ProductQuery, Products
 from securevfl.protocols.shares.share_schemes import SHARE_SCHEMES as LIBRARIES
-from securevfl.runtime.channel import Event
+from securevfl.runtime.observer import Event
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def magics(game, library):
     seen = set()
 
     def observe(event: Event) -> None:
-        if isinstance(event.message, Query):
+        if isinstance(event.message, ProductQuery):
             seen.add(event.message.ciphertext[:4])
 
     shares = game[0].protocol.shares.model_copy(update={"library": library})
@@ -55,7 +55,7 @@ def test_either_library_trains_the_same_model(game):
     "protocol", [vfl.Protocol(shares=vfl.Shares()), vfl.Protocol(residual=vfl.Ckks())], ids=["shares", "sealed"]
 )
 def test_a_machine_whose_blas_is_odd_is_told_of_the_other_library(game, monkeypatch, protocol):
-    monkeypatch.setattr(blas_check, "fault", lambda: "odd; install another")
+    monkeypatch.setattr(blas_check, "blas_problem", lambda: "odd; install another")
     engines._lattice.cache_clear()
     keys = {"accepts": ["columns"], "optimizer": vfl.FedSGD(lr=0.3), "protocol": protocol, "epochs": 1}
     with pytest.raises(ConfigError, match=r'odd; install another, or name the other library: library = "seal"'):

@@ -20,26 +20,27 @@ from securevfl.models.losses import LOSSES
 from securevfl.protocols.party_context import LocalResources, PartyContext
 from securevfl.protocols.shares import iteration as shares
 from securevfl.protocols.shares import offline_phase
-from securevfl.protocols.shares.column_blocks import VisitColumns
-from securevfl.protocols.shares.fixed_point import Numbers
+from securevfl.protocols.shares.column_blocks import LocalColumns
+from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 from securevfl.protocols.shares.iteration import (
-    Delta,
-    MaskedPart,
-    SharesActive,
-    SharesPartner,
-    SharesPassive,
-    Tables,
-    Turn,
+    FeatureParty,
+    LabelParty,
+    LookupRequest,
+    MaskedResidual,
+    MaskedSum,
+    MaskedTables,
+    PartnerParty,
 )
-from securevfl.protocols.shares.offline_phase import Ahead
-from securevfl.protocols.shares.preprocessing_store import InMemory
-from securevfl.protocols.shares.residual_tables import LookUp
-from securevfl.protocols.shares.shares_params import BLOCK, Terms
+from securevfl.protocols.shares.offline_phase import OfflinePhase
+from securevfl.protocols.shares.preprocessing_store import MemoryStore
+from securevfl.protocols.shares.residual_tables import ResidualTables
+from securevfl.protocols.shares.shares_params import ROWS_PER_BLOCK, SharesParams
 from securevfl.protocols.shares.update_rules import Descent
-from securevfl.runtime.channel import Event
-from securevfl.runtime.clock import Network, VirtualClock
-from securevfl.runtime.executor import Meter
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.clock import VirtualClock
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.network import Network
+from securevfl.runtime.observer import Event
+from securevfl.runtime.party_threads import run_threads
 
 RATE = 0.3
 LOSS = LOSSES["logistic"]
@@ -49,7 +50,7 @@ class Case:
     """The parties' columns, labels and batches; the second party is the partner."""
 
     def __init__(
-        self, X, y, size, rate=RATE, loss=LOSS, rule=None, chunks=1, P=None, batches=None, block=BLOCK, **sizes
+        self, X, y, size, rate=RATE, loss=LOSS, rule=None, chunks=1, P=None, batches=None, block=ROWS_PER_BLOCK, **sizes
     ):
         self.names = "abcd"[: len(X)]
         self.X = dict(zip(self.names, X, strict=True))
@@ -58,9 +59,9 @@ class Case:
         order = np.random.default_rng(0).permutation(len(y))
         self.batches = batches or np.array_split(order, max(1, len(y) // size))
         rows = tuple(map(len, self.batches))
-        self.numbers = Numbers(max(rows), rate, m=self.rule.m, **sizes)
+        self.numbers = FixedPointEncoding(max(rows), rate, m=self.rule.m, **sizes)
         widths = {name: X.shape[1] for name, X in self.X.items()}
-        self.terms = Terms(self.numbers, rows, widths, "b", self.rule, self.y.shape[1], chunks, block=block)
+        self.terms = SharesParams(self.numbers, rows, widths, "b", self.rule, self.y.shape[1], chunks, block=block)
         self.scheme = LatticeShares(self.numbers.bits)
 
     @property
@@ -68,11 +69,11 @@ class Case:
         return list(range(len(self.batches)))
 
     def columns(self, name):
-        return VisitColumns(self.numbers, self.rate, lambda k: self.X[name][self.batches[k]], self.P.get(name))
+        return LocalColumns(self.numbers, self.rate, lambda k: self.X[name][self.batches[k]], self.P.get(name))
 
     def tables(self, piece):
         y = self.y[self.batches[piece.batch]][piece.start : piece.stop]
-        return LookUp(self.numbers, self.loss.residual, y.reshape(-1, 1))
+        return ResidualTables(self.numbers, self.loss.residual, y.reshape(-1, 1))
 
 
 @pytest.fixture(scope="module")
@@ -96,19 +97,19 @@ class Watched:
     """Keeps what a party steps by, for the oracle: of g psi_A + delta at A, g_B at B."""
 
     def _step(self, visit, g):
-        self.seen.append((visit.piece, (visit.own if isinstance(self, SharesActive) else g).copy()))
+        self.seen.append((visit.piece, (visit.own if isinstance(self, LabelParty) else g).copy()))
         return super()._step(visit, g)
 
 
-class WatchedActive(Watched, SharesActive):
+class WatchedActive(Watched, LabelParty):
     pass
 
 
-class WatchedPartner(Watched, SharesPartner):
+class WatchedPartner(Watched, PartnerParty):
     pass
 
 
-class WatchedPassive(Watched, SharesPassive):
+class WatchedPassive(Watched, FeatureParty):
     pass
 
 
@@ -134,7 +135,7 @@ class Run:
     ):
         self.desks = desks or defaultdict(LocalResources)
         self.case, self.chunks, self.stop, self.given = case, chunks, stop, states or {}
-        self.ready = ready or {name: InMemory() for name in case.names}
+        self.ready = ready or {name: MemoryStore() for name in case.names}
         self.repeat, self.kinds, self.make, self.train = repeat, kinds, make, train
         self.states = {name: [] for name in case.names}
         self.seen = {name: [] for name in case.names}
@@ -148,10 +149,10 @@ class Run:
     def role(self, name):
         def play(channel):
             case = self.case
-            meter = Meter(channel.clock, channel.books)
+            meter = Meter(channel.clock, channel.counters)
             context = PartyContext(channel, Roles.labelled("a", case.names[1:]), meter, resources=self.desks[name])
             columns = case.columns(name)
-            ahead = Ahead(context, case.terms, case.scheme, columns.integers, self.ready[name])
+            ahead = OfflinePhase(context, case.terms, case.scheme, columns.integers, self.ready[name])
             extra = (case.tables,) if name == "a" else ()
             side = self.kinds[name](context, case.terms, columns, ahead, *extra, self.given.get(name))
             side.seen = self.seen[name]
@@ -227,9 +228,9 @@ def floats(case, visits):
 
 
 SHAPES = {
-    "two": ((6, 9), BLOCK),
-    "three": ((4, 9, 5), BLOCK),
-    "four": ((4, 6, 3, 2), BLOCK),
+    "two": ((6, 9), ROWS_PER_BLOCK),
+    "three": ((4, 9, 5), ROWS_PER_BLOCK),
+    "four": ((4, 6, 3, 2), ROWS_PER_BLOCK),
     "two, by blocks": ((6, 9), 33),  # three and a rest of a batch, so that the partner asks ahead
     "three, by blocks": ((4, 9, 5), 100),
 }
@@ -238,7 +239,7 @@ SHAPES = {
 @pytest.fixture(scope="module", params=SHAPES.values(), ids=SHAPES)
 def run(request, monkeypatch_module):
     widths, block = request.param
-    if block < BLOCK:
+    if block < ROWS_PER_BLOCK:
         monkeypatch_module.setattr(offline_phase, "_AT_ONCE", 500)  # so that blocks come in several groups
     case = Case(*breast(*widths), 120, block=block)
     visits = 4 if len(widths) == 2 else 1
@@ -308,9 +309,9 @@ def test_the_model_is_that_of_floats(run):
 
 def test_the_residual_is_unbiased():
     """Many visits of one batch at a fixed sum: the mean of g is the line between the entries."""
-    numbers = Numbers(4000, 1.0)
+    numbers = FixedPointEncoding(4000, 1.0)
     look, ring, prg = (
-        LookUp(numbers, LOSS.residual, np.ones((4000, 1))),
+        ResidualTables(numbers, LOSS.residual, np.ones((4000, 1))),
         ShareRing(numbers.bits),
         shares.Prg.fresh("test"),
     )
@@ -328,13 +329,13 @@ def test_the_residual_is_unbiased():
 def test_tables_are_centred_where_sums_of_their_rows_lie(loss):
     """Of a class from a quarter of the table on the wrong side of 0 to three on the right one, of numbers about half of
     what they are."""
-    numbers = Numbers(1000, 1.0)
+    numbers = FixedPointEncoding(1000, 1.0)
     y, span = {
         "logistic": ([-1.0, 1.0], [(-47, 16), (-15, 48)]),
         "square": ([-3.0, 0.5, 30.0], [(-33, 30), (-31, 32), (-16, 47)]),
         "poisson": ([0.0, 0.5, 30.0], [(-33, 30), (-31, 32), (-29, 34)]),
     }[loss.name]
-    look = LookUp(numbers, loss.residual, np.array(y)[:, None], loss.least)
+    look = ResidualTables(numbers, loss.residual, np.array(y)[:, None], loss.minimizer)
     entry = numbers.index(np.zeros(1, np.uint64))  # of a share of 0, so that the other holder's is the sum
     for row, (low, high) in enumerate(span):
         f = np.arange(low, high + 1)
@@ -353,10 +354,16 @@ def test_one_round_trip_a_visit_and_two_a_chunk(run):
             sent[event.me, type(event.message)] += 1
     visits = sum(len(run.case.terms.pieces_of(k)) for k, _ in run.residuals)  # blocks of all visits
     further = run.case.names[2:]
-    turns = {("a", Tables): visits, ("b", Turn): visits + len(run.chunks), ("b", Delta): visits * len(further)}
-    turns |= {(name, MaskedPart): visits for name in further}
+    turns = {
+        ("a", MaskedTables): visits,
+        ("b", LookupRequest): visits + len(run.chunks),
+        ("b", MaskedResidual): visits * len(further),
+    }
+    turns |= {(name, MaskedSum): visits for name in further}
     expected = {key: count for key, count in turns.items() if count}
-    assert {key: count for key, count in sent.items() if key[1] in (Tables, Turn, Delta, MaskedPart)} == expected
+    assert {
+        key: count for key, count in sent.items() if key[1] in (MaskedTables, LookupRequest, MaskedResidual, MaskedSum)
+    } == expected
 
 
 def test_every_message_is_declared(run):
@@ -395,15 +402,15 @@ def uniform(octets: bytes) -> float:
 
 def test_what_either_party_receives_in_visits_is_uniform(run):
     octets = run.case.numbers.bits // 8
-    assert uniform(b"".join(turn.delta for turn in run.received(Turn))) > UNIFORM
-    places = np.frombuffer(b"".join(turn.places for turn in run.received(Turn)), np.uint8)
+    assert uniform(b"".join(turn.delta for turn in run.received(LookupRequest))) > UNIFORM
+    places = np.frombuffer(b"".join(turn.places for turn in run.received(LookupRequest)), np.uint8)
     assert stats.chisquare(np.bincount(places, minlength=64)).pvalue > UNIFORM
-    assert uniform(b"".join(table.entries for table in run.received(Tables))) > UNIFORM
+    assert uniform(b"".join(table.entries for table in run.received(MaskedTables))) > UNIFORM
     own = [np.concatenate([g.ravel() for _, g in run.seen["b"]]) & ShareRing(run.case.numbers.bits).mask]
     own += [np.concatenate([state.own.ravel() for state in run.states[name][1:]]) for name in run.case.names]
     for words in own:
         assert uniform(words.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :octets].tobytes()) > UNIFORM
-    for kind, by in ((MaskedPart, "a"), *((Delta, name) for name in run.case.names[2:])):
+    for kind, by in ((MaskedSum, "a"), *((MaskedResidual, name) for name in run.case.names[2:])):
         if messages := run.received(kind, by):
             assert uniform(b"".join(message.words for message in messages)) > UNIFORM
 

@@ -14,17 +14,18 @@ import securevfl as vfl
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.data.schedule import parts_of
 from securevfl.errors import ConfigError, ProtocolError
-from securevfl.families.shares.shares_plan import on_shares, plan
+from securevfl.families.shares.shares_job import on_shares
+from securevfl.families.shares.shares_plan import plan
 from securevfl.protocols.party_context import LocalResources
 from securevfl.protocols.shares import column_blocks, offline_phase
 from securevfl.protocols.shares import iteration as iteration
-from securevfl.protocols.shares.column_blocks import VisitColumns
-from securevfl.protocols.shares.disk_store import OnDisk
-from securevfl.protocols.shares.fixed_point import Numbers
-from securevfl.protocols.shares.iteration import Delta, MaskedPart, Tables, Turn
-from securevfl.protocols.shares.preprocessing_store import InMemory, Ready
+from securevfl.protocols.shares.column_blocks import LocalColumns
+from securevfl.protocols.shares.disk_store import DiskStore
+from securevfl.protocols.shares.fixed_point import FixedPointEncoding
+from securevfl.protocols.shares.iteration import LookupRequest, MaskedResidual, MaskedSum, MaskedTables
+from securevfl.protocols.shares.preprocessing_store import MemoryStore, PreprocessingStore
 from securevfl.protocols.shares.shares_params import RowBlock
-from securevfl.protocols.shares.spent_chunks import SpentNames
+from securevfl.protocols.shares.spent_chunks import SpentChunks
 from tests.protocols.test_shares import (
     RATE,
     Case,
@@ -66,7 +67,7 @@ def sums_read(case):
     first = Run(case, [[0]]).go()
     second = Run(case, [[0]], states={name: first.states[name][-1] for name in "ab"}).go()
     ring = ShareRing(case.numbers.bits)
-    deltas = [ring.unpack(run.received(Turn)[-1].delta, (200,)) for run in (first, second)]
+    deltas = [ring.unpack(run.received(LookupRequest)[-1].delta, (200,)) for run in (first, second)]
     _, f = floats(case, [0])
     return stats.spearmanr(ring.signed(ring.reduce(deltas[1] - deltas[0])), f[case.batches[0], 0]).statistic
 
@@ -85,7 +86,7 @@ def test_a_visit_is_gone_through_once():
     case = Case(*breast(rows=100), 100)
     with pytest.raises(ProtocolError, match="spent"):
         Run(case, [[0]], repeat=2).go()
-    store = InMemory()
+    store = MemoryStore()
     store.put(0, bytes(16), 0, [b"one", b"two"])
     assert store.take(0, 0) == b"one"
     for place in (0, 2):
@@ -95,16 +96,16 @@ def test_a_visit_is_gone_through_once():
 
 
 def test_on_disk_a_spent_chunk_does_not_survive_its_process(tmp_path: Path):
-    store = OnDisk(tmp_path)
+    store = DiskStore(tmp_path)
     records = [bytes([i]) * (i + 1) for i in range(40)]
     store.put(3, b"three".ljust(16), 7, records)
     store.put(4, b"four".ljust(16), 47, records)
     with pytest.raises(ConfigError, match="another process has it"):
-        OnDisk(tmp_path)
+        DiskStore(tmp_path)
     for place in range(20):
         assert store.take(3, place) == records[place]
     store.close()
-    again = OnDisk(tmp_path)  # a new process after a crash
+    again = DiskStore(tmp_path)  # a new process after a crash
     assert again.untouched == (4,)
     with pytest.raises(ProtocolError):
         again.take(3, 20)
@@ -118,30 +119,30 @@ def test_on_disk_a_spent_chunk_does_not_survive_its_process(tmp_path: Path):
 def test_a_chunk_that_was_copied_or_put_back_is_thrown_away(tmp_path: Path):
     """A backup of the folder, whole or of one chunk with its mark of being bound, into the same place or another."""
     folder, backup = tmp_path / "ahead", tmp_path / "backup"
-    store = OnDisk(folder)
+    store = DiskStore(folder)
     store.put(0, b"none".ljust(16), 0, [b"one", b"two"])
     store.put(1, b"more".ljust(16), 2, [b"one", b"two"])
     store.close()
     assert folder.stat().st_mode & 0o777 == 0o700
     shutil.copytree(folder, backup)
-    kept = OnDisk(folder)
+    kept = DiskStore(folder)
     assert kept.untouched == (0, 1)
     kept.take(0, 0)
     kept.close()
     for name in ("chunk-0.ready", "chunk-0.bound"):
         shutil.copy2(backup / name, folder / name)
     (folder / "chunk-0.spent").unlink()
-    assert OnDisk(folder).untouched == (1,)
-    assert OnDisk(backup).untouched == ()
+    assert DiskStore(folder).untouched == (1,)
+    assert DiskStore(backup).untouched == ()
     shutil.rmtree(folder)
     shutil.copytree(backup, folder)
-    assert not OnDisk(folder).numbers
+    assert not DiskStore(folder).numbers
 
 
 def test_a_name_is_spent_once_by_whoever_has_the_chunk_again(tmp_path: Path):
     """Another process and another folder, as after a backup of the folder alone was put back."""
-    names = SpentNames(tmp_path / "own" / "names")
-    other = SpentNames(tmp_path / "own" / "names")
+    names = SpentChunks(tmp_path / "own" / "names")
+    other = SpentChunks(tmp_path / "own" / "names")
     names.spend(b"one".ljust(16))
     assert other.holds(b"one".ljust(16))
     assert not other.holds(b"two".ljust(16))
@@ -153,11 +154,11 @@ def test_a_name_is_spent_once_by_whoever_has_the_chunk_again(tmp_path: Path):
 def test_work_ahead_put_back_at_all_parties_is_gone_through_by_nobody(tmp_path: Path, monkeypatch):
     """An attack: folders are put back with their old inodes and times, as no file system lets them be."""
     case = Case(*breast(rows=100), 100)
-    monkeypatch.setattr(OnDisk, "_is_bound", lambda *_: True)
+    monkeypatch.setattr(DiskStore, "_is_bound", lambda *_: True)
     desks = {name: LocalResources(spent_chunks=tmp_path / f"{name}.chunks") for name in case.names}
 
     def stores():
-        return {name: OnDisk(tmp_path / name) for name in case.names}
+        return {name: DiskStore(tmp_path / name) for name in case.names}
 
     Run(case, [[0, 0]], ready=stores(), desks=desks, train=False).go()
     shutil.copytree(tmp_path, tmp_path.with_name(f"{tmp_path.name}.backup"))
@@ -171,7 +172,7 @@ def test_work_ahead_put_back_at_all_parties_is_gone_through_by_nobody(tmp_path: 
 
 def test_a_record_is_marked_spent_before_it_is_handed_out(tmp_path: Path, monkeypatch):
     """A crash while the mark is written gives nobody the record; one right after it leaves the mark."""
-    store = OnDisk(tmp_path)
+    store = DiskStore(tmp_path)
     store.put(0, bytes(16), 0, [b"mask"] * 20)
 
     def crash(*_):
@@ -183,16 +184,16 @@ def test_a_record_is_marked_spent_before_it_is_handed_out(tmp_path: Path, monkey
             store.take(0, 0)
     assert (tmp_path / "chunk-0.ready").exists()
     store.close()
-    store = OnDisk(tmp_path)
+    store = DiskStore(tmp_path)
     store.take(0, 0)
     assert (tmp_path / "chunk-0.spent").exists()
     store.close()
-    assert OnDisk(tmp_path).untouched == ()
+    assert DiskStore(tmp_path).untouched == ()
 
 
-@pytest.mark.parametrize("make", [lambda path: InMemory(100), lambda path: OnDisk(path, 100)])
+@pytest.mark.parametrize("make", [lambda path: MemoryStore(100), lambda path: DiskStore(path, 100)])
 def test_a_store_is_bounded(make, tmp_path: Path):
-    store: Ready = make(tmp_path)
+    store: PreprocessingStore = make(tmp_path)
     store.put(0, bytes(16), 0, [bytes(60)])
     with pytest.raises(ConfigError, match=r"set protocol\.shares\.chunk lower"):
         store.put(1, bytes(16), 1, [bytes(60)])
@@ -204,11 +205,11 @@ def test_a_store_is_bounded(make, tmp_path: Path):
 
 def test_a_training_from_disk_is_as_good(tmp_path: Path):
     case = Case(*breast(rows=200), 100)
-    ready = {name: OnDisk(tmp_path / name) for name in "ab"}
+    ready = {name: DiskStore(tmp_path / name) for name in "ab"}
     run = Run(case, [case.order * 2, case.order * 2], ready=ready).go()
     theta, _ = floats(case, case.order * 4)
     assert np.abs(run.weights - theta).max() < 0.05
-    assert OnDisk(tmp_path / "a").untouched == ()
+    assert DiskStore(tmp_path / "a").untouched == ()
 
 
 def test_what_was_prepared_in_one_session_serves_another(tmp_path: Path):
@@ -216,7 +217,7 @@ def test_what_was_prepared_in_one_session_serves_another(tmp_path: Path):
     chunks = [case.order * 2, case.order]
 
     def stores():
-        return {name: OnDisk(tmp_path / name) for name in case.names}
+        return {name: DiskStore(tmp_path / name) for name in case.names}
 
     Run(case, chunks, ready=stores(), train=False).go()
     run = Run(case, chunks, ready=stores(), make=False).go()
@@ -230,7 +231,7 @@ def test_chunks_that_were_not_made_together_are_refused(tmp_path: Path):
     case = Case(*breast(rows=100), 100)
     ready = {}
     for session in "xy":
-        ready[session] = {name: OnDisk(tmp_path / session / name) for name in case.names}
+        ready[session] = {name: DiskStore(tmp_path / session / name) for name in case.names}
         Run(case, [[0, 0]], ready=ready[session], train=False).go()
     with pytest.raises(ProtocolError, match="made with others"):
         Run(case, [[0, 0]], ready={"a": ready["x"]["a"], "b": ready["y"]["b"]}, make=False).go()
@@ -239,7 +240,7 @@ def test_chunks_that_were_not_made_together_are_refused(tmp_path: Path):
 def test_a_chunk_for_another_visit_is_refused():
     case = Case(*breast(rows=100), 100)
     first = Run(case, [[0]]).go()
-    ready = {name: InMemory() for name in "ab"}
+    ready = {name: MemoryStore() for name in "ab"}
     Run(case, [[0]], ready=ready, train=False).go()
     with pytest.raises(ProtocolError, match="is for visit 0, the training is at visit 1"):
         Run(case, [[0]], ready=ready, make=False, states={name: first.states[name][-1] for name in "ab"}).go()
@@ -271,13 +272,13 @@ def tampered(kind, change):
 @pytest.mark.parametrize(
     ("kind", "change"),
     [
-        (Turn, lambda m: Turn(m.chunk, m.delta, m.places[:-1])),
-        (Turn, lambda m: Turn(m.chunk, m.delta, b"\xff" * len(m.places))),
-        (Turn, lambda m: Turn(m.chunk, m.delta[:-1], m.places)),
-        (Tables, lambda m: Tables(m.entries[:-1])),
-        (Tables, lambda m: Tables(b"")),
-        (MaskedPart, lambda m: MaskedPart(m.chunk, m.words + b"0")),
-        (Delta, lambda m: Delta(m.words[:-1])),
+        (LookupRequest, lambda m: LookupRequest(m.chunk, m.delta, m.places[:-1])),
+        (LookupRequest, lambda m: LookupRequest(m.chunk, m.delta, b"\xff" * len(m.places))),
+        (LookupRequest, lambda m: LookupRequest(m.chunk, m.delta[:-1], m.places)),
+        (MaskedTables, lambda m: MaskedTables(m.entries[:-1])),
+        (MaskedTables, lambda m: MaskedTables(b"")),
+        (MaskedSum, lambda m: MaskedSum(m.chunk, m.words + b"0")),
+        (MaskedResidual, lambda m: MaskedResidual(m.words[:-1])),
     ],
     ids=["short places", "places beyond", "short delta", "short tables", "no tables", "long part", "short delta to C"],
 )
@@ -288,13 +289,13 @@ def test_messages_of_another_size_end_the_run_with_a_word(kind, change):
 
 def test_sizes_that_do_not_fit_are_refused_beforehand():
     with pytest.raises(ConfigError, match=r"bits are needed.*set batch_size.*optimizer\.lr.*table_bits"):
-        Numbers(2**30, 1e-3, table_bits=8)
-    assert Numbers(256, 0.1).needed == 43
-    assert Numbers(256, 0.1).bits == 48
-    assert Numbers(256, 0.1).reach == 31
-    assert Numbers(256, 0.1).f_w == 19 + 3
-    assert Numbers(32, 0.1).bits == Numbers(32, 0.1).needed == 40
-    assert Numbers(2, 4.0).f_w == 6 + 2
+        FixedPointEncoding(2**30, 1e-3, table_bits=8)
+    assert FixedPointEncoding(256, 0.1).needed == 43
+    assert FixedPointEncoding(256, 0.1).bits == 48
+    assert FixedPointEncoding(256, 0.1).reach == 31
+    assert FixedPointEncoding(256, 0.1).f_w == 19 + 3
+    assert FixedPointEncoding(32, 0.1).bits == FixedPointEncoding(32, 0.1).needed == 40
+    assert FixedPointEncoding(2, 4.0).f_w == 6 + 2
 
 
 @pytest.mark.parametrize("parties", range(2, 9))
@@ -320,7 +321,7 @@ def test_coarse_numbers_move_weights_by_far_less_than_other_rows_would(rows: int
     X = np.column_stack([draw.normal(size=(rows, 6)), draw.random(rows) < 0.05, np.ones(rows)])
     y = np.where(draw.random(rows) < 1 / (1 + np.exp(-X @ draw.normal(size=8) / 2)), 1.0, -1.0)[:, None]
     P = np.linalg.inv(X.T @ X / (4 * rows) + 0.01 * np.eye(8))
-    numbers = Numbers(rows, 0.5, w=3, f_g=7, m=8, spare=0)
+    numbers = FixedPointEncoding(rows, 0.5, w=3, f_g=7, m=8, spare=0)
     W, of_w, of_x = numbers.steps(X, 0.5, P) * 2.0**-numbers.f_w, np.zeros((8, 1)), np.zeros((8, 1))
     residual = vfl.Logistic().loss.residual
     for _ in range(200):
@@ -337,8 +338,8 @@ def test_columns_of_one_batch_become_integers_once(tmp_path, spooled, monkeypatc
     read = []
     if spooled:
         monkeypatch.setattr(column_blocks, "_KEPT_BY_SPOOL", 0)
-    folder, numbers = (tmp_path if spooled else None), Numbers(50, RATE)
-    columns = VisitColumns(numbers, RATE, lambda k: read.append(k) or np.eye(50, 3) - 1, np.eye(3), folder)
+    folder, numbers = (tmp_path if spooled else None), FixedPointEncoding(50, RATE)
+    columns = LocalColumns(numbers, RATE, lambda k: read.append(k) or np.eye(50, 3) - 1, np.eye(3), folder)
     piece = RowBlock(0, 0, 50)
     for one, other in zip(columns.integers(piece), columns.integers(piece), strict=True):
         np.testing.assert_array_equal(one, other)

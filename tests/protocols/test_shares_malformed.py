@@ -28,7 +28,7 @@ def cut(data: bytes) -> bytes:
 
 def ones(data: bytes) -> bytes:
     """Residues beyond every prime, behind the header."""
-    head = share_protocol.REPLY.size
+    head = share_protocol.REPLY_HEADER.size
     return data[:head] + b"\xff" * (len(data) - head)
 
 
@@ -38,21 +38,21 @@ def other_key(data: bytes) -> bytes:
 
 def other_rows(data: bytes) -> bytes:
     """A query that names a row more than it has."""
-    magic, key, n, c, r, s = share_protocol.SEALED.unpack_from(data)
-    return share_protocol.SEALED.pack(magic, key, n + 1, c, r, s) + data[share_protocol.SEALED.size :]
+    magic, key, n, c, r, s = share_protocol.QUERY_HEADER.unpack_from(data)
+    return share_protocol.QUERY_HEADER.pack(magic, key, n + 1, c, r, s) + data[share_protocol.QUERY_HEADER.size :]
 
 
 def other_columns(data: bytes) -> bytes:
     """An answer that names more columns than it has."""
-    magic, key, c, r, s, d = share_protocol.REPLY.unpack_from(data)
-    return share_protocol.REPLY.pack(magic, key, c, r, s, d + 4096) + data[share_protocol.REPLY.size :]
+    magic, key, c, r, s, d = share_protocol.REPLY_HEADER.unpack_from(data)
+    return share_protocol.REPLY_HEADER.pack(magic, key, c, r, s, d + 4096) + data[share_protocol.REPLY_HEADER.size :]
 
 
 def odd(data: bytes) -> bytes:
     """Columns that carry several choices, as a cheating chooser's would."""
     message = bytearray(data)
-    octets = (len(message) - 16 * (ot_extension.COLUMNS + 1)) // ot_extension.COLUMNS
-    for j in range(ot_extension.COLUMNS):
+    octets = (len(message) - 16 * (ot_extension.BASE_TRANSFERS + 1)) // ot_extension.BASE_TRANSFERS
+    for j in range(ot_extension.BASE_TRANSFERS):
         message[j * octets] ^= 1 << j % 8
     return bytes(message)
 
@@ -81,29 +81,31 @@ CASES = {
     "a key too few": Case("HolderKeys", "bank", "publics", lambda own: own[:-1], ProtocolError, "public keys"),
     "a key that is cut": Case("HolderKeys", "shop", "publics", lambda own: (cut(own[0]), *own[1:]), CryptoError, ""),
     "a key for another ring": Case("HolderKeys", "shop", "publics", another_level, CryptoError, "one L"),
-    "a query under another key": Case("Query", "bank", "ciphertext", other_key, KeyMismatch, "another key"),
-    "a query that is cut": Case("Query", "shop", "ciphertext", cut, CryptoError, "expected"),
-    "a query of residues beyond": Case("Query", "bank", "ciphertext", ones, CryptoError, "refused"),
-    "a query of other rows": Case("Query", "shop", "ciphertext", other_rows, CryptoError, ""),
-    "a query about another batch": Case("Query", "bank", "batch", lambda own: own + 1, ProtocolError, "about batch"),
-    "an answer under another key": Case("Answer", "telco", "ciphertext", other_key, KeyMismatch, "another key"),
-    "an answer that is cut": Case("Answer", "shop", "ciphertext", cut, CryptoError, "expected"),
-    "an answer of residues beyond": Case("Answer", "telco", "ciphertext", ones, CryptoError, "refused"),
-    "an answer of other columns": Case("Answer", "shop", "ciphertext", other_columns, CryptoError, ""),
+    "a query under another key": Case("ProductQuery", "bank", "ciphertext", other_key, KeyMismatch, "another key"),
+    "a query that is cut": Case("ProductQuery", "shop", "ciphertext", cut, CryptoError, "expected"),
+    "a query of residues beyond": Case("ProductQuery", "bank", "ciphertext", ones, CryptoError, "refused"),
+    "a query of other rows": Case("ProductQuery", "shop", "ciphertext", other_rows, CryptoError, ""),
+    "a query about another batch": Case(
+        "ProductQuery", "bank", "batch", lambda own: own + 1, ProtocolError, "about batch"
+    ),
+    "an answer under another key": Case("ProductReply", "telco", "ciphertext", other_key, KeyMismatch, "another key"),
+    "an answer that is cut": Case("ProductReply", "shop", "ciphertext", cut, CryptoError, "expected"),
+    "an answer of residues beyond": Case("ProductReply", "telco", "ciphertext", ones, CryptoError, "refused"),
+    "an answer of other columns": Case("ProductReply", "shop", "ciphertext", other_columns, CryptoError, ""),
     "an offer that is no point": Case("TransferOffer", "shop", "public", lambda _: b"\xff" * 32, CryptoError, ""),
     "choices too few": Case("TransferChoices", "bank", "points", lambda own: own[:-32], ProtocolError, "choices"),
     "odd columns of transfers": Case("TransferCorrections", "shop", "columns", odd, CryptoError, "cheating"),
     "columns of transfers that are cut": Case("TransferCorrections", "shop", "columns", cut, CryptoError, "expected"),
-    "places beyond the table": Case("Turn", "shop", "places", beyond, ProtocolError, "places below 64"),
-    "places too few": Case("Turn", "shop", "places", cut, ProtocolError, "places below 64"),
-    "a turn of another chunk": Case("Turn", "shop", "chunk", lambda own: own[::-1], ProtocolError, "chunk"),
-    "a part of another chunk": Case("MaskedPart", "telco", "chunk", lambda own: own[::-1], ProtocolError, "chunk"),
-    "a part that is cut": Case("MaskedPart", "telco", "words", cut, ProtocolError, "bytes"),
-    "tables that are cut": Case("Tables", "bank", "entries", cut, ProtocolError, "tables"),
-    "a delta that is cut": Case("Delta", "shop", "words", cut, ProtocolError, "delta"),
-    "places of a measurement beyond": Case("EntryPlaces", "shop", "places", beyond, ProtocolError, "below 64"),
+    "places beyond the table": Case("LookupRequest", "shop", "places", beyond, ProtocolError, "places below 64"),
+    "places too few": Case("LookupRequest", "shop", "places", cut, ProtocolError, "places below 64"),
+    "a turn of another chunk": Case("LookupRequest", "shop", "chunk", lambda own: own[::-1], ProtocolError, "chunk"),
+    "a part of another chunk": Case("MaskedSum", "telco", "chunk", lambda own: own[::-1], ProtocolError, "chunk"),
+    "a part that is cut": Case("MaskedSum", "telco", "words", cut, ProtocolError, "bytes"),
+    "tables that are cut": Case("MaskedTables", "bank", "entries", cut, ProtocolError, "tables"),
+    "a delta that is cut": Case("MaskedResidual", "shop", "words", cut, ProtocolError, "delta"),
+    "places of a measurement beyond": Case("TableOffsets", "shop", "places", beyond, ProtocolError, "below 64"),
     "tables of a measurement cut": Case("MaskedEntries", "bank", "entries", cut, ProtocolError, "bytes"),
-    "a sum that is cut": Case("FarCount", "shop", "total", cut, ProtocolError, "bytes"),
+    "a sum that is cut": Case("OutOfRangeCount", "shop", "total", cut, ProtocolError, "bytes"),
     "settings too few": Case("SwitchSettings", "shop", "bits", cut, ProtocolError, "settings"),
     "words of switches that are cut": Case("SwitchWords", "bank", "words", cut, ProtocolError, "bytes"),
     "masked words that are cut": Case("MaskedWords", "bank", "words", cut, ProtocolError, "bytes"),
@@ -146,5 +148,5 @@ def test_a_message_that_was_altered_ends_the_run_with_a_typed_error(
     with pytest.raises(case.error, match=case.says or None) as raised:
         vfl.simulate(*game, workers=1)
     assert altered
-    assert case.kind not in ("Query", "Answer") or type(raised.value) is case.error
+    assert case.kind not in ("ProductQuery", "ProductReply") or type(raised.value) is case.error
     assert not any(word in str(raised.value) for word in ("0x", "\\x"))  # nothing of what came

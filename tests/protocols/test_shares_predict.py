@@ -17,31 +17,40 @@ from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.data.schedule import parts_of
 from securevfl.errors import LeakageError, ProtocolError
-from securevfl.families.shares.shares_plan import on_shares, plan
+from securevfl.families.shares.shares_job import on_shares
+from securevfl.families.shares.shares_plan import plan
 from securevfl.models import MODELS
-from securevfl.protocols.link import AskedRows
+from securevfl.protocols.joint_prediction import RowsToScore
 from securevfl.protocols.party_context import PartyContext
-from securevfl.protocols.score_ledger.ledger import KEPT, NEW, REFUSED, Ledger
-from securevfl.protocols.score_ledger.row_digests import COMMITMENT
+from securevfl.protocols.score_ledger.ledger import NEW, REFUSED, STORED, ScoreLedger
+from securevfl.protocols.score_ledger.row_digests import COMMITMENT_BYTES
 from securevfl.protocols.shares import opened_loss, opened_scores
-from securevfl.protocols.shares.fixed_point import Numbers
-from securevfl.protocols.shares.forward_sums import SumPart
+from securevfl.protocols.shares.fixed_point import FixedPointEncoding
+from securevfl.protocols.shares.forward_sums import ForwardSumShare
 from securevfl.protocols.shares.iteration import SharedState
 from securevfl.protocols.shares.opened_loss import LossTable
-from securevfl.protocols.shares.opened_scores import Asking, Committed, OpenedScores, Scores, ShareKept
-from securevfl.protocols.shares.quantizer import Levels
-from securevfl.protocols.shares.shares_params import Terms
-from securevfl.protocols.shares.shares_session import Met
+from securevfl.protocols.shares.opened_scores import (
+    RoundedScores,
+    RowCommitments,
+    ScoringParams,
+    ScoringSession,
+    ShareStored,
+)
+from securevfl.protocols.shares.quantizer import Quantizer
+from securevfl.protocols.shares.shares_params import SharesParams
+from securevfl.protocols.shares.shares_session import SharesSession
 from securevfl.protocols.shares.update_rules import Descent
-from securevfl.runtime.channel import DisclosureRecord, Event, Observer
-from securevfl.runtime.clock import Network, VirtualClock
-from securevfl.runtime.executor import Meter
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.clock import VirtualClock
+from securevfl.runtime.disclosure_gate import DisclosureRecord
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.network import Network
+from securevfl.runtime.observer import Event, Observer
+from securevfl.runtime.party_threads import run_threads
 
-NUMBERS = Numbers(256, 0.1)
+NUMBERS = FixedPointEncoding(256, 0.1)
 RING = ShareRing(NUMBERS.bits)
 SCHEME = LatticeShares(NUMBERS.bits)
-EXACT, HALVES = Levels.exact(NUMBERS), Levels(-1, 7)
+EXACT, HALVES = Quantizer.exact(NUMBERS), Quantizer(-1, 7)
 FRACTION = 16
 
 
@@ -49,7 +58,7 @@ class Killed(Exception):
     """What takes the place of a party's end."""
 
 
-class Open(Ledger):
+class Open(ScoreLedger):
     """A mutant: notes nothing and refuses nothing."""
 
     def __init__(self):
@@ -72,7 +81,7 @@ class Model:
         scale = 2.0**NUMBERS.f_theta
         self.theta = {name: generator.normal(size=(d, outputs)) * size for name, d in self.widths.items()}
         self.theta = {name: np.rint(theta * scale) / scale for name, theta in self.theta.items()}
-        self.terms = Terms(NUMBERS, (256,), self.widths, "b", Descent(), outputs)
+        self.terms = SharesParams(NUMBERS, (256,), self.widths, "b", Descent(), outputs)
         held = {name: {} for name in self.names}
         own = {}
         for name, theta in self.theta.items():
@@ -101,14 +110,14 @@ class Model:
         def role(name):
             def play(channel):
                 context = PartyContext(
-                    channel, Roles.labelled("a", self.names[1:]), Meter(channel.clock, channel.books)
+                    channel, Roles.labelled("a", self.names[1:]), Meter(channel.clock, channel.counters)
                 )
-                asking = Asking(model, ledgers.get(name) or Open(), levels, to, most, rounded)
-                met, rows = Met(context, "b", SCHEME, NUMBERS), max(len(block["a"]) for block in blocks)
+                asking = ScoringParams(model, ledgers.get(name) or Open(), levels, to, most, rounded)
+                met, rows = SharesSession(context, "b", SCHEME, NUMBERS), max(len(block["a"]) for block in blocks)
                 tops = None if levels.step == EXACT.step else lambda: met.tops
-                side = Scores(met.products, self.terms, self.states[name], asking, tops=tops, rows=rows)
+                side = ScoringSession(met.products, self.terms, self.states[name], asking, tops=tops, rows=rows)
                 return [
-                    side.block(i, block[name], AskedRows(ids[i][: len(block[name])], (raw or block)[name]))
+                    side.block(i, block[name], RowsToScore(ids[i][: len(block[name])], (raw or block)[name]))
                     for i, block in enumerate(blocks)
                 ]
 
@@ -149,7 +158,7 @@ def names(rows, start=0):
 def admit(ledger, model, peer, ids, columns=40, **keys):
     """Asks with commitments of 16 bytes that go with the ids, about rows of so many columns that no other has; the
     state of each row."""
-    question = ledger.question(model, peer, ids, b"".join(name.ljust(COMMITMENT) for name in ids))
+    question = ledger.question(model, peer, ids, b"".join(name.ljust(COMMITMENT_BYTES) for name in ids))
     return ledger.admit(question, np.random.default_rng().normal(size=(len(ids), columns)), **keys)
 
 
@@ -168,7 +177,7 @@ def test_another_party_than_the_active_one_may_ask(widths, to):
     block = model.columns(300)
     (scores,) = model.ask([block], [names(300)], to=to)
     assert np.abs(scores - model.exact(block)).max() <= 1.5 * 2.0**-FRACTION
-    assert {e.me for e in model.events if e.direction == "recv" and isinstance(e.message, OpenedScores)} == {to}
+    assert {e.me for e in model.events if e.direction == "recv" and isinstance(e.message, RoundedScores)} == {to}
 
 
 @pytest.mark.parametrize("outputs", [1, 3])
@@ -186,7 +195,7 @@ def test_every_score_of_every_row_and_output_is_entered(outputs, to):
 @pytest.mark.parametrize(("to", "loses"), [("a", "a"), ("c", "a"), ("b", "b")])
 def test_a_row_whose_part_a_holder_has_lost_gets_no_score_and_the_others_theirs(to, loses, tmp_path):
     """Nobody makes another part, whose rounding would be another: of the asking party's own, and of the other's."""
-    model, ledgers = Model(2, 3, 2), {name: Ledger(tmp_path / name) for name in "abc"}
+    model, ledgers = Model(2, 3, 2), {name: ScoreLedger(tmp_path / name) for name in "abc"}
     for ledger in ledgers.values():
         ledger.trained(b"model", 20, names(5, 1000))
     block, ids = model.columns(6), names(6)
@@ -200,7 +209,7 @@ def test_a_row_whose_part_a_holder_has_lost_gets_no_score_and_the_others_theirs(
 
 
 def test_a_row_with_an_output_beyond_what_levels_cover_is_not_kept_as_known(tmp_path):
-    levels, ledgers = Levels(0, 6), {name: Ledger(tmp_path / name) for name in "ab"}
+    levels, ledgers = Quantizer(0, 6), {name: ScoreLedger(tmp_path / name) for name in "ab"}
     for ledger in ledgers.values():
         ledger.trained(b"model", 20, names(5, 1000))
     model = Model(1, 1, outputs=2, seed=4, size=12.5)
@@ -225,7 +234,7 @@ def test_rows_far_out_on_either_side_are_counted_beside_the_loss():
 
 
 def test_each_party_asks_its_own_ledger_about_whoever_asks():
-    model, ledgers = Model(5, 7, 3), {name: Ledger(None) for name in "abc"}
+    model, ledgers = Model(5, 7, 3), {name: ScoreLedger(None) for name in "abc"}
     for ledger in ledgers.values():
         ledger.trained(b"model", 20, [])
     block = model.columns(3)
@@ -254,7 +263,7 @@ def test_a_sum_beyond_what_levels_cover_is_never_told_as_another(widths, to, out
     """Sums of up to 230 either way, where levels reach 32: every score is a level of its sum, or says that it is
     beyond."""
     largest = np.abs(sum(theta.sum(axis=0) for theta in Model(*widths, outputs=outputs).theta.values())).max()
-    model, levels = Model(*widths, outputs=outputs, size=0.25 * 230 / (8 * largest)), Levels(6 - bits, bits)
+    model, levels = Model(*widths, outputs=outputs, size=0.25 * 230 / (8 * largest)), Quantizer(6 - bits, bits)
     x = np.rint(np.linspace(-8, 8, 321) * 256)[:, None] / 256
     block = {name: x * np.ones(d) for name, d in model.widths.items()}
     (scores,) = model.ask([block], [names(len(x))], to=to, levels=levels)
@@ -299,7 +308,7 @@ def test_what_is_opened_is_rounded_at_random_and_says_no_more():
     exact = float(model.exact(block)[0, 0]) * 2**FRACTION
     (scores,) = model.ask([block], [names(4000)])
     levels = scores[:, 0] * 2**FRACTION
-    sent = next(event.message for event in model.events if type(event.message) is OpenedScores)
+    sent = next(event.message for event in model.events if type(event.message) is RoundedScores)
     octets = len(sent.words) // 4000
     assert octets < RING.octets
     assert np.abs(levels - exact).max() < 1.5
@@ -310,14 +319,14 @@ def test_what_is_opened_is_rounded_at_random_and_says_no_more():
 def test_whoever_rounds_may_tell_fewer_bits(widths, to):
     """Every word is one of so many, each score within a step of its sum, and right in the mean: an error of at most two
     steps has a mean of 4,000 beyond .15 steps once in 1e9 times, by Hoeffding's bound."""
-    model, coarse = Model(*widths), Levels(HALVES.step + 3, HALVES.bits - 3)
+    model, coarse = Model(*widths), Quantizer(HALVES.step + 3, HALVES.bits - 3)
     block = {name: np.ones((4000, 2)) for name in model.names}
-    ledgers = {name: Ledger(None) for name in model.names}
+    ledgers = {name: ScoreLedger(None) for name in model.names}
     for ledger in ledgers.values():
         ledger.trained(b"model", 20, [])
     raw = {name: np.arange(160_000.0).reshape(4000, 40) for name in model.names}
     (scores,) = model.ask([block], [names(4000)], ledgers, to=to, levels=HALVES, rounded=coarse, raw=raw)
-    sent = next(event.message for event in model.events if type(event.message) is OpenedScores)
+    sent = next(event.message for event in model.events if type(event.message) is RoundedScores)
     assert sent.finer == 3
     assert len(sent.words) == ShareRing(coarse.bits).size(4000)
     error = (scores - model.exact(block)) / coarse.size
@@ -329,7 +338,7 @@ def test_whoever_rounds_may_tell_fewer_bits(widths, to):
 def test_parts_of_further_parties_are_uniform():
     model = Model(2, 2, 2)
     model.ask([{name: np.ones((6000, 2)) for name in "abc"}], [names(6000)])
-    (part,) = [e.message for e in model.events if type(e.message) is SumPart and e.direction == "recv"]
+    (part,) = [e.message for e in model.events if type(e.message) is ForwardSumShare and e.direction == "recv"]
     counts = np.bincount(np.frombuffer(part.words, np.uint8), minlength=256)
     expected = counts.sum() / 256
     assert ((counts - expected) ** 2 / expected).sum() < 450  # 255 degrees: once in 1e12
@@ -341,16 +350,16 @@ def test_each_score_has_a_dither_of_its_own():
     """
     held = {}
 
-    moved = Scores._moved
+    moved = ScoringSession._moved
 
     def watched(self, *given):
         held[self._context.me] = found = moved(self, *given)
         return found
 
     model = Model(4, 4, outputs=2)
-    with mock.patch.object(Scores, "_moved", watched):
+    with mock.patch.object(ScoringSession, "_moved", watched):
         model.ask([model.columns(2000)], [names(2000)], levels=HALVES)
-    sent = next(event.message for event in model.events if type(event.message) is OpenedScores)
+    sent = next(event.message for event in model.events if type(event.message) is RoundedScores)
     told = ShareRing(HALVES.bits).unpack(sent.words, (2000, 2))
     h, s = RING.reduce(held["b"]), 2.0 ** HALVES.shift(NUMBERS)
     part = (h % np.uint64(s)) / s
@@ -367,8 +376,8 @@ def test_a_level_has_no_bits_but_its_own():
 
 
 def test_commitments_of_another_number_end_it_with_a_word():
-    model, short = Model(3, 4), Ledger(None)
-    short.commitments = lambda *given: Ledger.commitments(short, *given)[:-1]
+    model, short = Model(3, 4), ScoreLedger(None)
+    short.commitments = lambda *given: ScoreLedger.commitments(short, *given)[:-1]
     with pytest.raises(ProtocolError, match="5 commitments were expected"):
         model.ask([model.columns(5)], [names(5)], {"a": short, "b": Open()})
 
@@ -386,7 +395,7 @@ def test_free_questions_on_one_row_tell_the_weights_and_then_every_sum_of_the_pe
     sums = model.ask([block], [names(50)])[0][:, 0] - block["a"] @ theta
     np.testing.assert_allclose(sums, (block["b"] @ model.theta["b"])[:, 0], atol=1e-3)
 
-    ledger = Ledger(tmp_path / "scores")
+    ledger = ScoreLedger(tmp_path / "scores")
     ledger.trained(b"model", 20, names(100, 1000))
     first, *others = model.ask(questions, [names(1)] * 6, {"b": ledger})
     assert not np.isnan(first).any()
@@ -397,9 +406,9 @@ def test_free_questions_on_one_row_tell_the_weights_and_then_every_sum_of_the_pe
 def test_who_crashes_and_asks_again_gets_the_same_bytes(to: str, tmp_path: Path):
     """A death at each kind of message, sessions with other shares each time: no score is told in two ways."""
     told = set()
-    for cut in (Committed, SumPart, ShareKept, OpenedScores, None, None):
+    for cut in (RowCommitments, ForwardSumShare, ShareStored, RoundedScores, None, None):
         model = Model(5, 7, 3)  # shares are drawn anew
-        ledgers = {name: Ledger(tmp_path / name) for name in "abc"}
+        ledgers = {name: ScoreLedger(tmp_path / name) for name in "abc"}
         for ledger in ledgers.values():
             if not ledger.knows(b"model"):
                 ledger.trained(b"model", 20, names(100, 1000))
@@ -407,9 +416,9 @@ def test_who_crashes_and_asks_again_gets_the_same_bytes(to: str, tmp_path: Path)
         ended = nullcontext() if cut is None else pytest.raises(Killed)
         with ended:
             found = model.ask([block], [names(40)], ledgers, to=to, levels=HALVES, cut=cut)[0]
-        told |= {e.message.words for e in model.events if isinstance(e.message, OpenedScores)}
+        told |= {e.message.words for e in model.events if isinstance(e.message, RoundedScores)}
     assert len(told) == 1
-    assert not any(isinstance(e.message, SumPart) for e in model.events)
+    assert not any(isinstance(e.message, ForwardSumShare) for e in model.events)
     assert np.abs(found - model.exact(block)).max() < 0.8
 
 
@@ -422,7 +431,7 @@ def test_scores_of_the_same_rows_by_many_models_tell_the_columns_of_the_peer(tmp
     rest = block["b"] - known @ np.linalg.lstsq(known, block["b"], rcond=None)[0]
     assert rest.var() < 1e-4 * block["b"].var()
 
-    ledger = Ledger(tmp_path / "scores")
+    ledger = ScoreLedger(tmp_path / "scores")
     answered = []
     for number, model in enumerate(models):
         name = f"model {number}".encode()
@@ -438,7 +447,7 @@ def test_scores_of_the_same_rows_by_many_models_tell_the_columns_of_the_peer(tmp
 
 def test_training_rows_and_unfinished_models_are_refused_and_nothing_is_noted(tmp_path: Path):
     path = tmp_path / "scores"
-    ledger = Ledger(path)
+    ledger = ScoreLedger(path)
     with pytest.raises(LeakageError, match="finish"):
         admit(ledger, b"m", "bank", names(3))
     ledger.trained(b"m", 9, names(3))
@@ -449,9 +458,11 @@ def test_training_rows_and_unfinished_models_are_refused_and_nothing_is_noted(tm
     with pytest.raises(ProtocolError, match="once"):
         admit(ledger, b"m", "bank", [b"x", b"x"])
     assert (admit(ledger, b"m", "bank", names(4, 3)) == NEW).all()
-    question = ledger.question(b"m", "bank", names(4, 3), b"".join(name.ljust(COMMITMENT) for name in names(4, 3)))
+    question = ledger.question(
+        b"m", "bank", names(4, 3), b"".join(name.ljust(COMMITMENT_BYTES) for name in names(4, 3))
+    )
     ledger.keep(question, [b"part"] * 4)
-    assert (admit(ledger, b"m", "bank", names(5, 3)) == [KEPT] * 4 + [NEW]).all()
+    assert (admit(ledger, b"m", "bank", names(5, 3)) == [STORED] * 4 + [NEW]).all()
 
 
 def test_blocks_of_other_sizes_end_the_session_with_a_word():

@@ -8,8 +8,8 @@ from sklearn.metrics import roc_auc_score
 
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.errors import ConfigError
-from securevfl.protocols.shares.fixed_point import Numbers
-from securevfl.protocols.shares.shares_params import Terms
+from securevfl.protocols.shares.fixed_point import FixedPointEncoding
+from securevfl.protocols.shares.shares_params import SharesParams
 from securevfl.protocols.shares.update_rules import FixedCoefficients
 from tests.protocols.test_shares import LOSS, Case, Run, breast
 
@@ -63,7 +63,7 @@ def test_a_rule_is_that_of_its_coefficients_on_any_share():
 
 def test_a_rule_of_other_bits_than_agreed_is_refused():
     with pytest.raises(ConfigError, match="coefficients"):
-        Terms(Numbers(10, 0.1), (10,), {"a": 1, "b": 1}, "b", FixedCoefficients(lambda t: [1.0] * t))
+        SharesParams(FixedPointEncoding(10, 0.1), (10,), {"a": 1, "b": 1}, "b", FixedCoefficients(lambda t: [1.0] * t))
 
 
 def test_a_party_turns_its_steps_by_a_matrix_of_its_own():

@@ -19,9 +19,12 @@ from securevfl.crypto.share_ring import ShareRing
 from securevfl.crypto.share_scheme import common_coin
 from securevfl.errors import CryptoError
 from securevfl.protocols.shares import product_work
-from securevfl.protocols.shares.product_work import Work
-from securevfl.runtime.clock import Books, Kind, Network, Stage, VirtualClock
-from securevfl.runtime.executor import Meter, process_pool
+from securevfl.protocols.shares.product_work import ProductExecutor
+from securevfl.runtime.clock import VirtualClock
+from securevfl.runtime.costs import CostCounters, Kind, Stage
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.network import Network
+from securevfl.runtime.worker_processes import process_pool
 
 
 @pytest.fixture(scope="module", params=[LatticeShares, KernelShares], ids=lambda engine: engine.name)
@@ -56,7 +59,7 @@ def keys(scheme):
 
 
 def meter(executor):
-    return Meter(VirtualClock(Network()), Books(), executor, 2)
+    return Meter(VirtualClock(Network()), CostCounters(), executor, 2)
 
 
 @pytest.mark.parametrize("chosen", [False, True], ids=["own pool", "chosen"])
@@ -65,7 +68,7 @@ def test_shares_made_elsewhere_sum_to_the_product(pool, scheme, chosen):
     ring, (holder, evaluator) = ShareRing(41), keys(scheme)
     rng = np.random.default_rng(0)
     W, V = rng.integers(-500, 500, (300, 7)), rng.integers(0, 2**41, (300, 3), dtype=np.uint64)
-    work = Work(meter(Counting(pool) if chosen else pool), scheme, product_work.WORTH)
+    work = ProductExecutor(meter(Counting(pool) if chosen else pool), scheme, product_work.MIN_EXECUTOR_SECONDS)
     assert work.away == (chosen or not scheme.unlocked)
     assert not work.here
     (sealed,) = work.in_order("encrypt", [work.encrypting(holder, V, 7, 1)])
@@ -88,7 +91,9 @@ def test_results_come_in_order_and_calls_as_late_as_they_can(monkeypatch, scheme
             yield lambda k=k: k * k
 
     with ThreadPoolExecutor(4) as threads:
-        results = Work(meter(threads), scheme, product_work.WORTH).in_order("compute", calls())
+        results = ProductExecutor(meter(threads), scheme, product_work.MIN_EXECUTOR_SECONDS).in_order(
+            "compute", calls()
+        )
         for k in range(9):
             assert next(results) == k * k
             assert len(begun) <= k + 3
@@ -97,20 +102,20 @@ def test_results_come_in_order_and_calls_as_late_as_they_can(monkeypatch, scheme
 
 def test_little_work_stays_here(pool, scheme):
     for executor in (pool, Counting(pool)):
-        assert not Work(meter(executor), scheme, product_work.WORTH / 2).away
-        assert Work(meter(executor), scheme, product_work.WORTH / 20).here
-    assert Work(meter(None), scheme, 1e9).here
+        assert not ProductExecutor(meter(executor), scheme, product_work.MIN_EXECUTOR_SECONDS / 2).away
+        assert ProductExecutor(meter(executor), scheme, product_work.MIN_EXECUTOR_SECONDS / 20).here
+    assert ProductExecutor(meter(None), scheme, 1e9).here
 
 
 def test_work_elsewhere_is_on_the_clock_and_in_the_books(pool, scheme):
     own = meter(pool)
     holder, _ = keys(scheme)
-    work = Work(own, scheme, product_work.WORTH)
+    work = ProductExecutor(own, scheme, product_work.MIN_EXECUTOR_SECONDS)
     V = np.zeros((4096, 4), np.uint64)
     assert len(list(work.in_order("encrypt", [work.encrypting(holder, V, 30, 1)] * 2))) == 2
     spent = own._clock.path()[Stage.SETUP, Kind.ENCRYPTION]
     assert spent > 1e-3
-    assert own._books.ops[Stage.SETUP, "encrypt"].count == 2
+    assert own._counters.ops[Stage.SETUP, "encrypt"].count == 2
 
 
 def test_a_holder_that_was_exported_is_the_same_and_another_length_none(scheme):
@@ -132,8 +137,8 @@ def test_the_scheme_travels(scheme):
 @pytest.mark.parametrize(("parties", "own"), [(2, False), (3, False), (2, True), (3, True)])
 def test_training_on_an_executor_gives_the_same_model(pool, monkeypatch, parties, own):
     """own: on threads, in place of a pool of this process's own; else on an executor that somebody chose."""
-    monkeypatch.setattr(product_work, "WORTH", 0.0)
-    monkeypatch.setattr(product_work, "_WORTH_THREADS", 0.0)
+    monkeypatch.setattr(product_work, "MIN_EXECUTOR_SECONDS", 0.0)
+    monkeypatch.setattr(product_work, "_MIN_THREAD_SECONDS", 0.0)
     tables = vfl.datasets.breast_cancer(parties)
     shares = vfl.Protocol(shares=vfl.Shares(chunk=3))
     job = vfl.Job(
@@ -151,7 +156,7 @@ def test_training_on_an_executor_gives_the_same_model(pool, monkeypatch, parties
         assert np.abs(theta - weights[1][name]).max() < 0.12
     assert abs(runs[0].metrics["auc"] - runs[1].metrics["auc"]) < 0.01
     batches, chunks, holders = 2, 2, 2
-    named = share_scheme.encrypted, share_scheme.multiplied, share_scheme.opened
+    named = share_scheme.encrypt_exported, share_scheme.multiply_once, share_scheme.open_exported
     asked = [function.__name__ for function in named] if not own else ["encrypt", "open"]
     for name in asked:
         assert counting.done[name] >= holders * batches * chunks * 2

@@ -7,8 +7,8 @@ import pytest
 
 import securevfl as vfl
 from securevfl.crypto import batch_cache
-from securevfl.crypto.batch_cache import Shelf
-from securevfl.crypto.lattice.lattice_gradient import LatticeScheme
+from securevfl.crypto.batch_cache import BatchCache
+from securevfl.crypto.lattice.lattice_gradient import LatticeGradient
 from securevfl.crypto.paillier.paillier_product import PaillierScheme
 from securevfl.crypto.scheme import LinearScheme
 from securevfl.training.run import Run
@@ -21,8 +21,8 @@ class Thing:
 
 
 def test_the_first_are_kept_until_the_shelf_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_cache, "KEPT", 10)
-    kept, things = Shelf(), [Thing(4), Thing(4), Thing(4), Thing(2)]
+    monkeypatch.setattr(batch_cache, "MAX_CACHED_BYTES", 10)
+    kept, things = BatchCache(), [Thing(4), Thing(4), Thing(4), Thing(2)]
     for batch, thing in enumerate(things):
         kept.put(batch, thing)
     assert [kept.get(batch) for batch in range(4)] == [things[0], things[1], None, things[3]]
@@ -35,7 +35,7 @@ def test_the_first_are_kept_until_the_shelf_is_full(monkeypatch: pytest.MonkeyPa
     assert [kept.get(batch) for batch in range(4)] == [things[0], None, things[2], things[3]]
 
 
-@pytest.mark.parametrize("scheme", [LatticeScheme(), PaillierScheme(2048)], ids=["lattice", "paillier"])
+@pytest.mark.parametrize("scheme", [LatticeGradient(), PaillierScheme(2048)], ids=["lattice", "paillier"])
 def test_prepared_batches_say_what_they_weigh(scheme: LinearScheme) -> None:
     evaluator = scheme.evaluator(scheme.keygen().public)
     generator = np.random.default_rng(0)
@@ -50,9 +50,9 @@ def train(prepared: list[int], monkeypatch: pytest.MonkeyPatch) -> Run:
         evaluator = prepare(self, *given, **keys)  # type: ignore[arg-type]
         inner = evaluator.prepare
 
-        def once(J: np.ndarray, *, room: int) -> object:
+        def once(J: np.ndarray, *, max_bytes: int) -> object:
             prepared.append(len(J))
-            return inner(J, room=room)
+            return inner(J, max_bytes=max_bytes)
 
         evaluator.prepare = once  # type: ignore[method-assign, assignment]
         return evaluator
@@ -77,7 +77,7 @@ def test_the_model_is_the_same_with_an_empty_shelf(monkeypatch: pytest.MonkeyPat
     kept: list[int] = []
     anew: list[int] = []
     one = train(kept, monkeypatch)
-    monkeypatch.setattr(batch_cache, "KEPT", 0)
+    monkeypatch.setattr(batch_cache, "MAX_CACHED_BYTES", 0)
     other = train(anew, monkeypatch)
     for name, part in one.parts.items():
         np.testing.assert_array_equal(part.theta, other.parts[name].theta)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from securevfl.base.files import write_whole
+from securevfl.base.files import write_atomic
 from securevfl.errors import ConfigError, ProtocolError, StorageError
-from securevfl.protocols.shares.spent_chunks import SpentNames
+from securevfl.protocols.shares.spent_chunks import SpentChunks
 from tests.forked import run_forked
 
 NAMES = [bytes([k]) * 16 for k in range(1, 6)]
@@ -40,14 +40,14 @@ def test_a_name_that_finds_no_room_is_not_spent_and_the_next_is_whole(room: int,
     path = tmp_path / "names"
     done = run_forked([sys.executable, "-c", FULL, str(path), str(room)], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("refused False\n", "")
-    names = SpentNames(path)
+    names = SpentChunks(path)
     assert [names.holds(each) for each in (bytes(16), b"1" * 16, b"2" * 16)] == [True, False, True]
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     for name in NAMES[:3]:
-        SpentNames(tmp_path / "names").spend(name)
+        SpentChunks(tmp_path / "names").spend(name)
     return tmp_path / "names"
 
 
@@ -56,10 +56,10 @@ def test_a_last_line_that_is_cut_off_is_dropped_and_never_glued(path: Path) -> N
     last = whole.rstrip(b"\n").rfind(b"\n") + 1
     for cut in range(last, len(whole)):
         path.write_bytes(whole[:cut])
-        names = SpentNames(path)
+        names = SpentChunks(path)
         assert [names.holds(each) for each in NAMES] == [True, True, False, False, False]
         names.spend(NAMES[3])
-        again = SpentNames(path)
+        again = SpentChunks(path)
         assert [again.holds(each) for each in NAMES] == [True, True, False, True, False]
 
 
@@ -70,24 +70,24 @@ def test_any_bit_that_is_not_as_it_was_written_is_noticed(path: Path) -> None:
         for bit in (0, 2, 5):
             path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
             with pytest.raises(ConfigError, match=r"names: the names of spent work ahead .* damaged; put a copy back"):
-                SpentNames(path).holds(NAMES[0])
+                SpentChunks(path).holds(NAMES[0])
     for spoilt in (whole[50:], whole[:50] + whole[100:], whole * 2, b"\n" + whole, whole + b"\n"):
         path.write_bytes(spoilt)
         with pytest.raises(ConfigError, match="damaged"):
-            SpentNames(path).spend(NAMES[4])
+            SpentChunks(path).spend(NAMES[4])
 
 
 def test_a_list_of_an_earlier_version_is_gone_on_with(tmp_path: Path) -> None:
     path = tmp_path / "names"
     path.write_text("".join(f"{name.hex()}\n" for name in NAMES[:2]))
-    SpentNames(path).spend(NAMES[2])
-    assert [SpentNames(path).holds(each) for each in NAMES] == [True, True, True, False, False]
+    SpentChunks(path).spend(NAMES[2])
+    assert [SpentChunks(path).holds(each) for each in NAMES] == [True, True, True, False, False]
     with pytest.raises(ProtocolError, match="begun before is spent"):
-        SpentNames(path).spend(NAMES[1])
+        SpentChunks(path).spend(NAMES[1])
     whole = path.read_bytes()
     path.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
     with pytest.raises(ConfigError, match="damaged"):
-        SpentNames(path).holds(NAMES[0])
+        SpentChunks(path).holds(NAMES[0])
 
 
 def test_what_is_read_back_as_something_else_is_not_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,10 +100,10 @@ def test_what_is_read_back_as_something_else_is_not_written(path: Path, monkeypa
     with monkeypatch.context() as patched:
         patched.setattr(os, "pread", loses)
         with pytest.raises(StorageError, match="read back as something else"):
-            SpentNames(path).spend(NAMES[3])
+            SpentChunks(path).spend(NAMES[3])
     assert path.read_bytes() == whole
     with monkeypatch.context() as patched:
         patched.setattr(Path, "read_bytes", lambda path: b"")
         with pytest.raises(StorageError, match="read back as something else"):
-            write_whole(path, b"another")
+            write_atomic(path, b"another")
     assert path.read_bytes() == whole

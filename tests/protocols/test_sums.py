@@ -10,14 +10,14 @@ import pytest
 import securevfl as vfl
 from securevfl.base.roles import Roles
 from securevfl.errors import ConfigError, LeakageError, ProtocolError
-from securevfl.protocols.choice import auto_sum
-from securevfl.protocols.declared import Circle, Reals, Space
+from securevfl.protocols.number_spaces import Circle, Reals, Space
 from securevfl.protocols.party_context import PartyContext
+from securevfl.protocols.protocol_options import default_sum
 from securevfl.protocols.sums.base import SumProtocol
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import VirtualClock
-from securevfl.runtime.executor import Meter
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.party_threads import run_threads
 from tests.small_keys import SMALL
 
 SUMS: list[SumProtocol] = [
@@ -34,7 +34,7 @@ NAMES = ["a", "b", "c", "d", "e"]
 
 
 def seat_of(channel: Channel, names: list[str]) -> PartyContext:
-    return PartyContext(channel, Roles.sum(names[0], tuple(names[1:])), Meter(channel.clock, channel.books))
+    return PartyContext(channel, Roles.sum(names[0], tuple(names[1:])), Meter(channel.clock, channel.counters))
 
 
 def together(names: list[str], play: Callable[[PartyContext], Any]) -> dict[str, Any]:
@@ -136,8 +136,8 @@ def test_only_the_active_party_collects(sums: SumProtocol) -> None:
 
 
 def test_auto_is_direct_for_one_passive_party_and_pairwise_from_two() -> None:
-    assert auto_sum(1) == vfl.DirectSum()
-    assert auto_sum(2) == auto_sum(9) == vfl.PairwiseSum()
+    assert default_sum(1) == vfl.DirectSum()
+    assert default_sum(2) == default_sum(9) == vfl.PairwiseSum()
 
 
 @pytest.mark.parametrize("sums", [vfl.TreeSum(), vfl.PairwiseSum()], ids=repr)

@@ -8,16 +8,18 @@ from hypothesis import strategies as st
 import securevfl as vfl
 from securevfl.base.roles import Roles
 from securevfl.crypto.fixed_point_ring import scale_bits
-from securevfl.crypto.sum_trees import SumTree, star
+from securevfl.crypto.sum_trees import SumTree, star_tree
 from securevfl.errors import ConfigError, ProtocolError, RangeError
-from securevfl.protocols.declared import Circle, Reals, Space
+from securevfl.protocols.number_spaces import Circle, Reals, Space
 from securevfl.protocols.party_context import PartyContext
-from securevfl.protocols.sums.base import Topology, one_pass, protects, two_passes
-from securevfl.protocols.sums.sum_masks import unpack
-from securevfl.runtime.channel import Channel, Event
-from securevfl.runtime.clock import Stage, VirtualClock
-from securevfl.runtime.executor import Meter
-from securevfl.runtime.threads import run_threads
+from securevfl.protocols.sums.residues import unpack
+from securevfl.protocols.sums.topologies import Topology, one_pass, protects, two_passes
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.clock import VirtualClock
+from securevfl.runtime.costs import Stage
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.observer import Event
+from securevfl.runtime.party_threads import run_threads
 
 TOPOLOGIES: list[Topology] = ["tree", "star", "ring"]
 
@@ -30,7 +32,7 @@ def one_sum(
     events: list[Event] = []
 
     def play(channel: Channel) -> tuple[np.ndarray | None, float]:
-        context = PartyContext(channel, Roles.sum(names[0], tuple(names[1:])), Meter(channel.clock, channel.books))
+        context = PartyContext(channel, Roles.sum(names[0], tuple(names[1:])), Meter(channel.clock, channel.counters))
         role = sums.role(context)
         channel.clock.stage = Stage.TRAIN
         if channel.me == "active":
@@ -81,8 +83,8 @@ def test_pairs_that_protect_nothing_are_seen() -> None:
     tree, ring = one_pass("tree", 6), one_pass("ring", 6)
     assert not protects(tree, tree)
     assert not protects(ring, ring)
-    assert not protects(star(range(6), 0), star(range(6), 0))
-    assert not protects(star(range(6), 0), tree)
+    assert not protects(star_tree(range(6), 0), star_tree(range(6), 0))
+    assert not protects(star_tree(range(6), 0), tree)
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)

@@ -20,11 +20,11 @@ from securevfl.base.roles import PARTNER, Roles
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.errors import ProtocolError
-from securevfl.families.sizes import prepare_all
+from securevfl.families.table_preparation import prepare_all
 from securevfl.models import metrics, pair_metrics
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.shares import word_shuffle
-from securevfl.protocols.shares.fixed_point import Numbers
+from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 from securevfl.protocols.shares.table_transfers import BaseTransfers
 from securevfl.protocols.shares.word_shuffle import (
     MaskedWords,
@@ -32,13 +32,14 @@ from securevfl.protocols.shares.word_shuffle import (
     ShuffledWords,
     SwitchSettings,
     SwitchWords,
-    prepared,
-    shuffled,
+    prepare_shuffle,
+    run_shuffle,
 )
-from securevfl.runtime.channel import Event
-from securevfl.runtime.clock import Network, VirtualClock
-from securevfl.runtime.executor import Meter
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.clock import VirtualClock
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.network import Network
+from securevfl.runtime.observer import Event
+from securevfl.runtime.party_threads import run_threads
 
 COIN = bytes(32)
 
@@ -65,14 +66,14 @@ class Two:
                 to, self.shortened(message), *subchannel, **told
             )
             roles = Roles.of((("a", "active"), ("b", PARTNER)))
-            context = PartyContext(channel, roles, Meter(channel.clock, channel.books))
+            context = PartyContext(channel, roles, Meter(channel.clock, channel.counters))
             place, peer = (0, "b") if name == "a" else (1, "a")
             ends, found = BaseTransfers(context, peer).transfers(context, "switches", COIN, 1), []
             for own in self.words:
                 rows = len(own[place]) // self.blocks
-                ready = prepared(context, peer, ends, rows, self.bits, blocks=self.blocks)
+                ready = prepare_shuffle(context, peer, ends, rows, self.bits, blocks=self.blocks)
                 self.ready[name].append(ready)
-                found += [shuffled(context, peer, ready, own[place]) for _ in range(1 + self.again)]
+                found += [run_shuffle(context, peer, ready, own[place]) for _ in range(1 + self.again)]
             return found
 
         return role
@@ -200,12 +201,12 @@ def r2_off(X: np.ndarray) -> float:
     place = max(range(X.shape[1]), key=lambda j: len(np.unique(X[:, j])))
     (y, fitted_y), (Z, fitted_Z) = (np.array_split(of, 2) for of in (X[:, place], np.delete(X, place, axis=1)))
     r = Ridge().fit(fitted_Z, fitted_y).predict(Z) - y
-    numbers = Numbers(256, 0.1)
+    numbers = FixedPointEncoding(256, 0.1)
     levels, ring = vfl.Shares().metrics_levels(numbers, classifies=False), ShareRing(numbers.bits)
     h = ring.of(np.rint(np.ldexp(r, numbers.f_x + numbers.f_theta)).astype(np.int64))
     mine = ring.uniform(Prg.fresh("shares of a test"), h.shape)
     told = levels.sums(levels.cut(numbers, mine) + levels.cut(numbers, ring.reduce(h - mine)))
-    found = pair_metrics.of_residuals(vfl.Square().loss, told[:, None], y[:, None], np.array([0.0, 1.0]))
+    found = pair_metrics.residual_metrics(vfl.Square().loss, told[:, None], y[:, None], np.array([0.0, 1.0]))
     return float(found["r2"] - 1 + (r**2).mean() / y.var())
 
 
@@ -226,7 +227,7 @@ def test_metrics_of_pairs_are_those_of_scores_on_real_tables(name: str) -> None:
     held, fitted = np.array_split(chosen, 2)
     assert len(held) >= 2000
     f = LogisticRegression(max_iter=300).fit(X[fitted], y[fitted]).decision_function(X[held])
-    loss, numbers = vfl.Logistic().loss, Numbers(256, 0.1)
+    loss, numbers = vfl.Logistic().loss, FixedPointEncoding(256, 0.1)
     levels = vfl.Shares().metrics_levels(numbers, classifies=True)
     ring, scale = ShareRing(numbers.bits), numbers.f_x + numbers.f_theta
     h = ring.of(np.rint(np.ldexp(f, scale)).astype(np.int64))
@@ -238,7 +239,7 @@ def test_metrics_of_pairs_are_those_of_scores_on_real_tables(name: str) -> None:
         return [levels.cut(numbers, each) for each in (mine, ring.reduce(h - mine))]
 
     def measured(told: Any, marked: Any) -> dict[str, float]:
-        return pair_metrics.of_classes(loss, levels.sums(told)[:, None], marked[:, None], classes)
+        return pair_metrics.class_metrics(loss, levels.sums(told)[:, None], marked[:, None], classes)
 
     a, b = cut()
     (found,) = Two(levels.bits + 1, [(a << np.uint64(1) | y[held].astype(np.uint64), b << np.uint64(1))]).outcomes()

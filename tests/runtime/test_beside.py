@@ -6,10 +6,14 @@ import time
 import pytest
 
 from securevfl.errors import CryptoError, ProtocolError, TransportError
-from securevfl.runtime.channel import Channel, Inbox
-from securevfl.runtime.clock import Books, Kind, Network, Stamp, VirtualClock, WallClock
+from securevfl.runtime.background_task import BackgroundTask
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.clock import Stamp, VirtualClock, WallClock
 from securevfl.runtime.codec import Message, encode_frame
-from securevfl.runtime.threads import BackgroundTask, run_threads
+from securevfl.runtime.costs import CostCounters, Kind
+from securevfl.runtime.inbox import Inbox
+from securevfl.runtime.network import Network
+from securevfl.runtime.party_threads import run_threads
 
 pytestmark = pytest.mark.usefixtures("no_collection")  # which would count as work of a party
 
@@ -42,7 +46,7 @@ def frame(sender: str, number: int, subchannel: str = "") -> bytes:
 
 def alone(timeout: float = 0.05) -> tuple[Inbox, Channel]:
     inbox = Inbox("bank", ["shop", "telco", "gym"], SESSION)
-    return inbox, Channel(Nowhere(), inbox, WallClock(), Books(), timeout=timeout)
+    return inbox, Channel(Nowhere(), inbox, WallClock(), CostCounters(), timeout=timeout)
 
 
 def test_whoever_came_first_is_taken_first() -> None:
@@ -57,7 +61,7 @@ def test_whoever_came_first_is_taken_first() -> None:
 
 def test_in_virtual_time_whoever_left_first_is_taken_first() -> None:
     inbox = Inbox("bank", ["shop", "telco"], SESSION)
-    channel = Channel(Nowhere(), inbox, VirtualClock(Network()), Books(), timeout=0.05)
+    channel = Channel(Nowhere(), inbox, VirtualClock(Network()), CostCounters(), timeout=0.05)
     stamps = []
     for seconds in (2.0, 1.0):
         clock = VirtualClock(Network())

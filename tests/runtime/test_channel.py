@@ -5,10 +5,13 @@ import pytest
 from numpy.typing import NDArray
 
 from securevfl.errors import STOP_REASONS, FrameError, ProtocolError, TransportError
-from securevfl.runtime.channel import Channel, Inbox
-from securevfl.runtime.clock import Books, Kind, Network, Stage, Stamp, VirtualClock
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.clock import Stamp, VirtualClock
 from securevfl.runtime.codec import Message, encode_frame
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.costs import CostCounters, Kind, Stage
+from securevfl.runtime.inbox import Inbox
+from securevfl.runtime.network import Network
+from securevfl.runtime.party_threads import run_threads
 
 pytestmark = pytest.mark.usefixtures("no_collection")  # which would count as work of a party
 
@@ -35,7 +38,7 @@ class Nowhere:
 
 
 def channel(inbox: Inbox) -> Channel:
-    return Channel(Nowhere(), inbox, VirtualClock(Network()), Books(), timeout=0.05)
+    return Channel(Nowhere(), inbox, VirtualClock(Network()), CostCounters(), timeout=0.05)
 
 
 def test_frames_come_in_order_by_subchannel() -> None:
@@ -140,7 +143,7 @@ def test_virtual_time_of_two_parties_by_hand() -> None:
         ch.clock.offloaded(Kind.LOCAL, 1.0)
         ch.send("shop", Ping(bytes(5000)))
         ch.recv("shop", Pong)
-        sizes["ping"] = ch.books.bytes_sent()
+        sizes["ping"] = ch.counters.bytes_sent()
         paths["bank"] = ch.clock.path()
 
     def shop(ch: Channel) -> None:
@@ -149,7 +152,7 @@ def test_virtual_time_of_two_parties_by_hand() -> None:
         ch.recv("bank", Ping)
         ch.clock.offloaded(Kind.ENCRYPTION, 2.0)
         ch.send("bank", Pong(np.zeros(1000)))
-        sizes["pong"] = ch.books.bytes_sent()
+        sizes["pong"] = ch.counters.bytes_sent()
         paths["shop"] = ch.clock.path()
 
     run_threads({"bank": bank, "shop": shop}, lambda: VirtualClock(Network(mbps=8, rtt_ms=19, message_ms=0.5)))

@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from securevfl.runtime.background_task import BackgroundTask
 from securevfl.runtime.channel import Channel
-from securevfl.runtime.clock import Kind, Network, Path, Pauses, Stage, VirtualClock, WallClock
+from securevfl.runtime.clock import Path, VirtualClock, WallClock
 from securevfl.runtime.codec import Message
-from securevfl.runtime.threads import BackgroundTask, run_threads
+from securevfl.runtime.costs import Kind, Stage
+from securevfl.runtime.network import Network, Pauses
+from securevfl.runtime.party_threads import run_threads
 
 pytestmark = pytest.mark.usefixtures("no_collection")  # which would count as work of a party
 
@@ -42,14 +45,14 @@ def overlapping(computing: float, answering: float) -> tuple[Path, int]:
         other = BackgroundTask(ch, exchange, "exchange")
         ch.clock.offloaded(Kind.LOCAL, computing)
         assert other.join(60)
-        paths["bank"], sizes["bank"] = ch.clock.path(), ch.books.bytes_sent()
+        paths["bank"], sizes["bank"] = ch.clock.path(), ch.counters.bytes_sent()
 
     def shop(ch: Channel) -> None:
         ch.clock.stage = Stage.TRAIN
         ch.recv("bank", Ask)
         ch.clock.offloaded(Kind.ENCRYPTION, answering)
         ch.send("bank", Answer(np.zeros(5000)))
-        sizes["shop"] = ch.books.bytes_sent()
+        sizes["shop"] = ch.counters.bytes_sent()
 
     run_threads({"bank": bank, "shop": shop}, lambda: VirtualClock(NETWORK))
     return paths["bank"], sizes["bank"] + sizes["shop"]

@@ -124,7 +124,7 @@ def test_paillier_trains_the_same_model_on_a_cluster(cluster: Cluster, alone: Ru
 def test_work_ahead_of_a_training_on_shares_is_done_on_a_cluster(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(product_work, "WORTH", 0.0)
+    monkeypatch.setattr(product_work, "MIN_EXECUTOR_SECONDS", 0.0)
     shares = vfl.Protocol(shares=vfl.Shares(chunk=2))
     job = vfl.Job(model=vfl.Logistic(), optimizer=vfl.FedSGD(lr=0.3), protocol=shares, batch_size="all", epochs=10)
     job = job.model_copy(update={"test_fraction": 0.3})

@@ -17,7 +17,8 @@ import pytest
 import securevfl as vfl
 from securevfl.errors import CryptoError
 from securevfl.runtime import executor as offload
-from securevfl.runtime.executor import Piece, Pool, TimedExecutor, process_pool
+from securevfl.runtime.executor import Task, TimedExecutor
+from securevfl.runtime.worker_processes import LazyPool, process_pool
 from securevfl.training.run import Run
 
 pytestmark = pytest.mark.exact_outputs
@@ -104,7 +105,7 @@ def test_a_pool_of_our_own_is_made_anew() -> None:
         made.append(ProcessPoolExecutor(1, mp_context=get_context("forkserver")))
         return made[-1]
 
-    with Pool(make, 1) as pool:
+    with LazyPool(make, 1) as pool:
         timed = TimedExecutor(pool, 2)
         kill(timed.submit(os.getpid).result())
         with pytest.raises(BrokenExecutor):
@@ -143,10 +144,10 @@ def test_work_that_never_comes_back_is_done_here(monkeypatch: pytest.MonkeyPatch
 
 
 def test_no_piece_shows_its_arguments_or_equals_another() -> None:
-    pieces = [Piece(max, SECRET), Piece(int)]
+    pieces = [Task(max, SECRET), Task(int)]
     assert all(str(SECRET) not in repr(piece) and "int" not in repr(piece) for piece in pieces)
     assert str(SECRET) in repr(partial(max, SECRET))  # what a cluster may log of a call that is no piece
-    assert pickle.dumps(Piece(int)) != pickle.dumps(Piece(int))
+    assert pickle.dumps(Task(int)) != pickle.dumps(Task(int))
 
 
 @pytest.mark.usefixtures("no_collection")

@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 
 from securevfl.errors import TransportError
-from securevfl.runtime.channel import Channel, Inbox
-from securevfl.runtime.clock import Books, Clock, Kind, Network, Stamp, VirtualClock, WallClock
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.clock import Clock, Stamp, VirtualClock, WallClock
 from securevfl.runtime.codec import Message, encode_frame
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.costs import CostCounters, Kind
+from securevfl.runtime.inbox import Inbox
+from securevfl.runtime.network import Network
+from securevfl.runtime.party_threads import run_threads
 
 pytestmark = pytest.mark.usefixtures("no_collection")  # which would count as work of a party
 
@@ -29,7 +32,7 @@ class Nowhere:
 
 def bank(clock: Clock, timeout: float = 0.2) -> tuple[Channel, Inbox]:
     inbox = Inbox("bank", ["shop", "telco"], SESSION)
-    return Channel(Nowhere(), inbox, clock, Books(), timeout=timeout), inbox
+    return Channel(Nowhere(), inbox, clock, CostCounters(), timeout=timeout), inbox
 
 
 def come(inbox: Inbox, sender: str, number: int, start: float | None, seq: int = 0) -> None:

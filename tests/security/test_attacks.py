@@ -19,15 +19,16 @@ from securevfl.audit.attacks.collusion import recovered
 from securevfl.audit.attacks.rare_values import lonely_rows
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
-from securevfl.crypto.sum_trees import SumTree, star
+from securevfl.crypto.sum_trees import SumTree, star_tree
 from securevfl.disclosure.exposure import expected_label_auc, leverage, measure
-from securevfl.optim.rules import Optimizer
-from securevfl.protocols.declared import Declared, Release, Reveal
+from securevfl.optim.optimizer import Optimizer
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
+from securevfl.protocols.message_protocol import Release
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.base import ActiveResidual, Agreement, PassiveResidual, Reply, ResidualProtocol
 from securevfl.protocols.residuals.defences import Defence, Gaussian, Marvell, MaxNorm, Rounding
 from securevfl.protocols.residuals.open_residual import OpenReply
-from securevfl.protocols.residuals.sealed_residual import SealedG
+from securevfl.protocols.residuals.sealed_residual import ResidualCiphertext
 from tests.small_keys import SMALL
 
 LABEL_ATTACKS = [  # but the one that reads a forest (test_trees_leaks.py)
@@ -150,8 +151,8 @@ class UnderASealedName(ResidualProtocol):
     def passive(self, context: PartyContext, agreement: Agreement) -> PassiveResidual:
         return MutantPassive(context, self.mask)
 
-    def declares(self) -> list[Declared]:
-        return [Declared(SealedG, "active", "passive", Reveal("ciphertext", "active"))]
+    def declares(self) -> list[MessageDeclaration]:
+        return [MessageDeclaration(ResidualCiphertext, "active", "passive", Reveal("ciphertext", "active"))]
 
     @property
     def strength(self) -> str:
@@ -166,9 +167,9 @@ class MutantActive(ActiveResidual):
     def __init__(self, context: PartyContext, mask: str) -> None:
         self._context, self._mask = context, mask
 
-    def publish(self, g: Floats, *, epoch: int, to: Collection[str], again: Release | None = None) -> None:
+    def publish(self, g: Floats, *, epoch: int, to: Collection[str], resend_of: Release | None = None) -> None:
         for passive in to:
-            self._context.channel.send(passive, SealedG(0, disguise(g, self._mask)))
+            self._context.channel.send(passive, ResidualCiphertext(0, disguise(g, self._mask)))
 
 
 class MutantPassive(PassiveResidual):
@@ -177,7 +178,7 @@ class MutantPassive(PassiveResidual):
         self._mask = mask
 
     def receive(self) -> Reply:
-        data = self.context.channel.recv(self.context.active, SealedG).ciphertext
+        data = self.context.channel.recv(self.context.active, ResidualCiphertext).ciphertext
         if self._mask == "none":
             return OpenReply(0, np.frombuffer(data[8:]).reshape(-1, 1), self.context)
         return OpenReply(0, (np.frombuffer(data, np.int64) - CONSTANT)[:, None] / 2.0**40, self.context)
@@ -259,7 +260,7 @@ class SameStars(vfl.TreeSum):
     """A mutant: both passes along the same star, so that the root can take off each mask."""
 
     def trees(self, parties: int) -> tuple[SumTree, SumTree]:
-        return star(range(parties), 0), star(range(parties), 0)
+        return star_tree(range(parties), 0), star_tree(range(parties), 0)
 
 
 def test_collusion_catches_two_equal_trees() -> None:
@@ -301,7 +302,7 @@ def test_unmasked_phases_give_the_columns_to_who_knows_the_frequencies() -> None
 def test_private_frequencies_hide_columns_and_shared_ones_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     parties = table(2, n=128, d=3)
     assert ATTACKS["phases"](kernel_job("direct"), parties, 0).real < 0.5
-    monkeypatch.setattr("securevfl.families.fdskl.fdskl.os.urandom", bytes)  # the mutant: one key for all
+    monkeypatch.setattr("securevfl.families.fdskl.fdskl_participant.os.urandom", bytes)  # the mutant: one key for all
     assert ATTACKS["phases"](kernel_job("direct"), parties, 0).real > 0.999
 
 

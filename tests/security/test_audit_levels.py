@@ -22,10 +22,10 @@ from securevfl.audit.attacks.score_columns import added_by_column
 from securevfl.audit.noise_tables import with_noise_parties
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.families import leak_kinds
-from securevfl.protocols.shares.quantizer import Levels
+from securevfl.protocols.shares.quantizer import Quantizer
 from tests.small_keys import SMALL
 
-HALVES, SIXTEENTHS = Levels(-1, 7), Levels(-4, 9)
+HALVES, SIXTEENTHS = Quantizer(-1, 7), Quantizer(-4, 9)
 
 
 def drawn(*seeds: int) -> np.random.Generator:
@@ -138,7 +138,7 @@ def test_marks_tell_rows_in_time_and_little_in_as_many_evaluations_as_are_allowe
 def test_rows_that_are_moved_apart_are_read_for_certain() -> None:
     """Scores within 4: 1, 3, 7 and 15 rows an evaluation at a range of 4, 8, 16 and 32."""
     for reach, rows in ((4, 1), (8, 3), (16, 7), (32, 15)):
-        levels = Levels(-4, 4 + int(np.log2(2 * reach)))
+        levels = Quantizer(-4, 4 + int(np.log2(2 * reach)))
         f = np.clip(drawn(reach).normal(size=(400, 1)) * 1.5, -3.9, 3.9)
         assert (
             exact_rows(EvaluatedRows(np.array([[-3.9], [3.9]]), np.zeros((2, 1)), np.zeros((2, 1), bool), levels))
@@ -167,7 +167,7 @@ MODES: dict[str, dict[str, Any]] = {
     "classes": {"protocol": vfl.Protocol(shares=vfl.Shares(chunk=2)), "model": vfl.GeneralLinear(loss="one_vs_rest")},
     "open": {"protocol": vfl.Protocol(residual="open")},
     "ckks": {"protocol": vfl.Protocol(residual=vfl.Ckks())},
-    "paillier": {"protocol": vfl.Protocol(residual=SMALL.quick)},
+    "paillier": {"protocol": vfl.Protocol(residual=SMALL.with_smallest_keys)},
     "pairwise": {"protocol": vfl.Protocol(sum="pairwise", residual="open")},
 }
 ASKED, PAIRS, LINKED = (

@@ -45,7 +45,15 @@ def test_a_sealed_job_tells_what_is_declared(sealed: Audit) -> None:
 @pytest.mark.long
 def test_the_page_names_parties_messages_scores_and_remedies(sealed: Audit) -> None:
     for page in (text(sealed), html(sealed)):
-        for word in ("bank", "shop", "SealedG", "Opened", "model completion", "rows or more", "exceeds"):
+        for word in (
+            "bank",
+            "shop",
+            "ResidualCiphertext",
+            "OpenedProduct",
+            "model completion",
+            "rows or more",
+            "exceeds",
+        ):
             assert word in page, word
     assert html(sealed).count("<section") == html(sealed).count("</section>")
 

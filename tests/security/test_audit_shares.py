@@ -15,7 +15,7 @@ from securevfl.audit.attacks import ATTACKS, LabelAttack, label_auc
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.audit.report import run_audit
 from securevfl.consent.booking import guard
-from securevfl.families.sizes import known_run
+from securevfl.families.run_facts import known_run
 
 BLIND = ("shared_residual", "partial_score", "residual_sign", "residual_norm", "residual_direction", "batch_inversion")
 

@@ -122,7 +122,7 @@ def test_residuals_of_every_loss_are_turned_into_columns(loss: str) -> None:
     model: vfl.Model = vfl.GeneralLinear(loss=loss) if LOSSES[loss].single else vfl.Softmax()
     if not LOSSES[loss].classifies:
         scores = bank.X[:, 0] + shop.X[:, 0]
-        y = LOSSES[loss].stand_in(scores)
+        y = LOSSES[loss].synthetic_labels(scores)
         if LOSSES[loss].guesses:  # as counts and amounts of claims are: few, and then above what is predicted
             y = np.where(scores > 0.8, y, 0)
         bank = vfl.Party("bank", bank.X, y, aligned=True)

@@ -6,7 +6,7 @@ from selfcheck.bits import bits_of, bits_of_numbers, bitwise
 
 from securevfl.audit.statistics import LEVEL, Battery
 from securevfl.audit.transcript_checks import _wrong_total
-from securevfl.protocols.declared import Circle
+from securevfl.protocols.number_spaces import Circle
 
 
 def random_bits(n: int, b: int, seed: int = 0) -> np.ndarray:

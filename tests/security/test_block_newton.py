@@ -14,7 +14,7 @@ from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.disclosure.exposure import expected_label_auc
 from securevfl.models import linear_block
 from securevfl.optim.block_newton import OVER
-from securevfl.runtime.channel import Event
+from securevfl.runtime.observer import Event
 
 NOISE = 15  # columns of the attacker
 READ = ("batch_inversion", "cross_round", "partial_score")  # these read openings, and take seconds

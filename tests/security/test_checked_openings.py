@@ -13,19 +13,19 @@ import pytest
 import securevfl as vfl
 from securevfl.crypto.kernel import opening_checks, row_products
 from securevfl.crypto.kernel.gradient import KernelGradientHolder
-from securevfl.crypto.kernel.opening_checks import LEAST, MOST, checked
-from securevfl.crypto.kernel.row_parameters import OPENED
-from securevfl.crypto.lattice.lattice_gradient import LatticeHolder, LatticeScheme, Parameters
-from securevfl.crypto.paillier.paillier_checks import CHECKS, PaillierChecks
+from securevfl.crypto.kernel.opening_checks import MAX_CHECKS, MIN_CHECKS, columns_with_checks
+from securevfl.crypto.kernel.row_parameters import OPENED_HEADER
+from securevfl.crypto.lattice.lattice_gradient import LatticeGradient, LatticeGradientParameters, LatticeHolder
+from securevfl.crypto.paillier.paillier_checks import PAILLIER_CHECKS, PaillierChecks
 from securevfl.crypto.paillier.paillier_product import PaillierHolder
-from securevfl.crypto.scheme import Shape
+from securevfl.crypto.scheme import OpeningShape
 from securevfl.errors import ProtocolError
-from securevfl.families.rounds.rounds import Rounds
-from securevfl.families.transfer.transfer import TransferLearning
+from securevfl.families.rounds.rounds_family import Rounds
+from securevfl.families.transfer.transfer_family import TransferLearning
 from securevfl.protocols.engines import Engine
 from securevfl.protocols.residuals.sealed_residual import SealedActive
-from securevfl.protocols.sums.base import Part
-from securevfl.runtime.channel import Event
+from securevfl.protocols.sums.direct_sum import Part
+from securevfl.runtime.observer import Event
 from tests.small_keys import SMALL
 
 ENGINES: list[Engine] = [vfl.Ckks(), SMALL]
@@ -44,7 +44,7 @@ def deviating(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def open_with_paillier(*given: Any) -> bytes:
         opened = by_paillier(*given)
-        size = (len(opened) - 46) // ((given[2].columns + CHECKS) * given[2].outputs)
+        size = (len(opened) - 46) // ((given[2].columns + PAILLIER_CHECKS) * given[2].outputs)
         value = int.from_bytes(opened[46 : 46 + size], "big") + (1 << 8 * size - 14)
         return opened[:46] + (value % (1 << 8 * size)).to_bytes(size, "big") + opened[46 + size :]
 
@@ -53,9 +53,9 @@ def deviating(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def moved(opened: bytes, levels: int, place: int = 0) -> bytes:
     """What the lattice's holder opens, with one value moved by so many levels."""
-    values = np.frombuffer(opened, "<i4", offset=OPENED.size).copy()
+    values = np.frombuffer(opened, "<i4", offset=OPENED_HEADER.size).copy()
     values[place] += levels
-    return opened[: OPENED.size] + values.tobytes()
+    return opened[: OPENED_HEADER.size] + values.tobytes()
 
 
 def tables(parties: int) -> list[vfl.Party]:
@@ -81,7 +81,7 @@ def test_a_changed_value_ends_the_run_and_names_the_holder(deviating: None, engi
 def test_without_the_checks_the_next_output_is_a_raw_column(
     deviating: None, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_products, "fits", lambda *given: True)
+    monkeypatch.setattr(row_products, "passes_checks", lambda *given: True)
     monkeypatch.setattr(PaillierChecks, "fits", lambda *given: True)
     assert column_read(vfl.Protocol(residual=engine)) > 0.9999
 
@@ -142,23 +142,23 @@ def test_every_example_that_opens_is_checked(deviating: None, name: str) -> None
 def test_honest_openings_are_within_the_noise_that_the_tolerance_is_sized_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """In deviations of the bound: no test beyond 6, and a mean square below 1 that is not far below."""
     found: list[np.ndarray] = []
-    fits = opening_checks.fits
+    fits = opening_checks.passes_checks
 
     def noted(opened: np.ndarray, rho: np.ndarray, levels: float, within: np.ndarray) -> bool:
         rest = opened[len(rho) :] - rho.T @ opened[: len(rho)]
         rest -= levels * np.rint(rest / levels)
-        found.append(rest / within[:, None] * opening_checks.DEVIATIONS)
+        found.append(rest / within[:, None] * opening_checks.TEST_DEVIATIONS)
         return fits(opened, rho, levels, within)
 
-    monkeypatch.setattr(row_products, "fits", noted)
+    monkeypatch.setattr(row_products, "passes_checks", noted)
     rng = np.random.default_rng(0)
     for n, d, c in [(256, 15, 1), (256, 100, 1), (90, 1, 3), (3, 40, 1), (2000, 7, 2)] * 4:
-        holder = LatticeScheme().keygen(columns=d)
-        evaluator = LatticeScheme().evaluator(holder.public)
+        holder = LatticeGradient().keygen(columns=d)
+        evaluator = LatticeGradient().evaluator(holder.public)
         J, g = rng.normal(size=(n, d)), rng.choice([-1.0, 1.0], size=(n, c))
         J[:, 0] = 0
         blinded, mask = evaluator.blind(evaluator.transpose_product(evaluator.prepare(J), holder.encrypt(g, bound=1.0)))
-        assert evaluator.unblind(holder.open(blinded, Shape(n, c, d)), mask).shape == (d, c)
+        assert evaluator.unblind(holder.open(blinded, OpeningShape(n, c, d)), mask).shape == (d, c)
     all_ = np.concatenate([each.ravel() for each in found])
     assert np.abs(all_).max() < 6
     assert 0.1 < (all_**2).mean() < 1
@@ -167,16 +167,21 @@ def test_honest_openings_are_within_the_noise_that_the_tolerance_is_sized_for(mo
 @pytest.mark.parametrize("times", [2, 8, 32])
 def test_a_change_passes_a_test_as_rarely_as_stated(times: int) -> None:
     """One value changed by `times` m tolerances passes one test with probability 1 / times."""
-    d, levels = 12, Parameters().levels
+    d, levels = 12, LatticeGradientParameters().levels
     passed, draws = 0, 4000
     opened = np.zeros((d + 1, 1))
     opened[3] = times * 200.0 * np.sqrt(d / 3)
     for _ in range(draws):
-        rho = opening_checks.combinations(d, 1)
-        passed += opening_checks.fits(opened, rho, levels, np.array([200.0]))
+        rho = opening_checks.draw_check_weights(d, 1)
+        passed += opening_checks.passes_checks(opened, rho, levels, np.array([200.0]))
     assert passed / draws <= 1 / times + 6 * np.sqrt(1 / times / draws)  # standard errors, at most
 
 
 @pytest.mark.parametrize(("n", "d", "checks"), [(256, 15, 17), (256, 100, 20), (4096, 100, 12), (22_500, 12, 3)])
 def test_there_are_as_many_checks_as_the_table_says(n: int, d: int, checks: int) -> None:
-    assert LEAST <= checked(Parameters().choose(n, 1, d + LEAST, 1), d) - d == checks <= MOST
+    assert (
+        MIN_CHECKS
+        <= columns_with_checks(LatticeGradientParameters().choose(n, 1, d + MIN_CHECKS, 1), d) - d
+        == checks
+        <= MAX_CHECKS
+    )

@@ -18,16 +18,17 @@ from securevfl.base.roles import Roles
 from securevfl.crypto.key_agreement import KeyPair
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.sum_trees import SumTree
-from securevfl.protocols.declared import Circle, Space
+from securevfl.protocols.number_spaces import Circle, Space
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.sums import pairwise_sum
 from securevfl.protocols.sums.base import SumProtocol, SumRole
 from securevfl.protocols.sums.pairwise_sum import PairMasked
 from securevfl.protocols.sums.tree_sum import MaskedPartial, MaskPartial
-from securevfl.runtime.channel import Channel, Event
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import VirtualClock
-from securevfl.runtime.executor import Meter
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.observer import Event
+from securevfl.runtime.party_threads import run_threads
 from tests.small_keys import SMALL
 
 NAMES = ("a", "b", "c", "d", "e", "f")
@@ -52,7 +53,7 @@ class Transcript:
         exchanges, shape = len(parts["b"]), parts["b"][0].shape
 
         def play(channel: Channel) -> None:
-            context = PartyContext(channel, Roles.sum("a", self.names[1:]), Meter(channel.clock, channel.books))
+            context = PartyContext(channel, Roles.sum("a", self.names[1:]), Meter(channel.clock, channel.counters))
             self.session = f"{channel.session.hex()}/"
             role = self.roles[channel.me] = sums.role(context)
             if channel.me == "a":

@@ -21,7 +21,7 @@ from securevfl.organisations import correlate, fairness_by_group
 from securevfl.organisations.align import align_privately
 from securevfl.organisations.fairness_by_group import simulate_group_rates
 from securevfl.protocols.alignment import psi
-from securevfl.runtime import threads
+from securevfl.runtime import party_threads
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.codec import Message
@@ -90,7 +90,7 @@ class Liar:
         self.sent: dict[tuple[str, str], list[Message]] = {}
         self._plan: tuple[Place, int] | None = None
         self._seen: Counter[tuple[str, str]] = Counter()
-        send, together = Channel.send, threads.run_threads
+        send, together = Channel.send, party_threads.run_threads
 
         def quick(*roles: Any, **options: Any) -> Any:
             return together(*roles, **options | {"timeout": 3.0})
@@ -169,7 +169,7 @@ def aligned(name: str, liar: Liar) -> Act:
     def role(me: str) -> Callable[[Channel], object]:
         return lambda channel: align_privately(me, own[me], channel, active=lead, passives=others)
 
-    return lambda: threads.run_threads({each: role(each) for each in own}, WallClock, timeout=3.0)
+    return lambda: party_threads.run_threads({each: role(each) for each in own}, WallClock, timeout=3.0)
 
 
 ACTS: dict[str, Callable[[str, Liar], Act]] = (

@@ -24,11 +24,11 @@ from securevfl.data.row_order import read_rows, write_rows
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import SecureVFLError
-from securevfl.families.player import State
-from securevfl.families.shares.shares_player import _read_inputs
+from securevfl.families.shares.shares_inputs import read_inputs
+from securevfl.families.state import State
 from securevfl.organisations.align import FolderJournal
-from securevfl.protocols.shares.disk_store import OnDisk
-from securevfl.protocols.shares.spent_chunks import SpentNames
+from securevfl.protocols.shares.disk_store import DiskStore
+from securevfl.protocols.shares.spent_chunks import SpentChunks
 from securevfl.training.checkpoint import Checkpoints, Saved
 from securevfl.training.model_part import ModelPart
 
@@ -79,7 +79,7 @@ def _write_order(folder: Path) -> Path:
 
 
 def _write_chunk(folder: Path) -> Path:
-    store = OnDisk(folder)
+    store = DiskStore(folder)
     store.put(0, b"name".ljust(16), 3, [b"first record", b"", b"third"])
     store.close()
     return folder / "chunk-0.ready"
@@ -95,7 +95,7 @@ def _read_chunk(path: Path) -> list[bytes]:
         store.close()
 
 
-class _Bound(OnDisk):
+class _Bound(DiskStore):
     """A folder whose files pass as those that were written, as after a bit that a disk has lost."""
 
     def _is_bound(self, number: int) -> bool:
@@ -125,14 +125,14 @@ def _read_row_set(path: Path) -> Any:
 
 
 def _write_names(folder: Path) -> Path:
-    SpentNames(folder / "names").spend(b"one".ljust(16))
+    SpentChunks(folder / "names").spend(b"one".ljust(16))
     return folder / "names"
 
 
 KEPT = [
     Kept("part", _write_part, ModelPart.load, "take it from a backup|reads? by|upgrade"),
     Kept("state", _write_state, lambda path: Checkpoints(path.parent, "shop").load(JOB, 5), "remove it to start anew"),
-    Kept("inputs of work ahead", _write_inputs, _read_inputs, "do the work anew"),
+    Kept("inputs of work ahead", _write_inputs, read_inputs, "do the work anew"),
     Kept("chunk of work ahead", _write_chunk, _read_chunk, "remove it"),
     Kept("row order", _write_order, lambda path: read_rows(path.with_name("shop.csv"), of=20), "align again"),
     Kept("alignment", _write_journal, lambda path: FolderJournal(path.parent).chunk("secrets", 0), "align anew"),
@@ -143,7 +143,7 @@ KEPT = [
         "copy|use that",
     ),
     Kept("rows of a ledger", _write_row_set, _read_row_set, "put a copy"),
-    Kept("spent names", _write_names, lambda path: SpentNames(path).holds(bytes(16)), "put a copy back"),
+    Kept("spent names", _write_names, lambda path: SpentChunks(path).holds(bytes(16)), "put a copy back"),
 ]
 
 
@@ -210,7 +210,7 @@ FOR_OTHERS = {  # what is written to be shown, or to be handed on: pages, tables
     *("training/onnx_export", "training/run", "training/run_page", "training/scorecard", "base/files"),
 }
 TESTED = {  # by this file, or by the one that is named
-    *("training/model_part", "training/checkpoint", "families/shares/shares_player", "data/load"),
+    *("training/model_part", "training/checkpoint", "families/shares/shares_inputs", "data/load"),
     *("protocols/shares/disk_store", "protocols/shares/spent_chunks"),
     *("organisations/align", "disclosure/ledger", "disclosure/row_sets"),
 }

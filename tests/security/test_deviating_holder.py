@@ -20,26 +20,37 @@ from securevfl.crypto.kernel import gradient
 from securevfl.crypto.kernel.gradient import KernelGradient, KernelGradientHolder
 from securevfl.crypto.kernel.residue_bytes import packed_size
 from securevfl.crypto.kernel.residues import DEGREE
-from securevfl.crypto.kernel.row_parameters import BLINDED, SEALED
+from securevfl.crypto.kernel.row_parameters import BLINDED_HEADER, SEALED_HEADER
 from securevfl.crypto.kernel.row_products import _fingerprint
 from securevfl.crypto.lattice import lattice_sum, residue_bytes
-from securevfl.crypto.lattice.lattice_gradient import LatticeEvaluator, LatticeHolder, LatticeScheme, Parameters
+from securevfl.crypto.lattice.lattice_gradient import (
+    LatticeEvaluator,
+    LatticeGradient,
+    LatticeGradientParameters,
+    LatticeHolder,
+)
 from securevfl.crypto.lattice.lattice_sum import LatticeSum, LatticeSumHolder
 from securevfl.crypto.paillier import fixed_point
-from securevfl.crypto.paillier.packing import layout, pack, unpack
-from securevfl.crypto.paillier.paillier_checks import CHECKS
+from securevfl.crypto.paillier.packing import choose_packing, pack, unpack
+from securevfl.crypto.paillier.paillier_checks import PAILLIER_CHECKS
 from securevfl.crypto.paillier.paillier_keys import PublicKey, SecretKey, noise
-from securevfl.crypto.paillier.paillier_messages import Header, MessageKind, numbers, read, write
+from securevfl.crypto.paillier.paillier_messages import (
+    MessageKind,
+    PaillierHeader,
+    read_message,
+    read_numbers,
+    write_message,
+)
 from securevfl.crypto.paillier.paillier_product import PaillierEvaluator, PaillierHolder
 from securevfl.errors import CryptoError
 from securevfl.protocols.engines import Engine
-from securevfl.protocols.residuals.sealed_residual import Blinded
+from securevfl.protocols.residuals.sealed_residual import BlindedProduct
 from securevfl.protocols.residuals.sealed_residual import ResidualKey as KeyMessage
+from securevfl.protocols.sums.mask_keys import SumPublic
 from securevfl.protocols.sums.pairwise_sum import PairMasked
-from securevfl.protocols.sums.sum_masks import SumPublic
-from securevfl.runtime.channel import Event
+from securevfl.runtime.observer import Event
 
-PARAMETERS = Parameters()
+PARAMETERS = LatticeGradientParameters()
 
 
 def trains(engine: Engine) -> list[Event]:
@@ -72,10 +83,12 @@ def quotient(holder: LatticeHolder, evaluator: LatticeEvaluator, J: np.ndarray) 
     sealed = holder.encrypt(np.full((n, 1), 0.5), bound=1.0)
     product = evaluator.transpose_product(evaluator.prepare(J), sealed)
     blinded, _ = evaluator.blind(product)
-    second = residue_bytes.unpack(memoryview(blinded)[BLINDED.size :], ring.primes, DEGREE)
+    second = residue_bytes.unpack(memoryview(blinded)[BLINDED_HEADER.size :], ring.primes, DEGREE)
     flat = ring.io.ciphertext(ring.level, np.stack([second, second]), ntt=False)
     ring.evaluator.transform_to_ntt_inplace(flat)
-    own = ring.unsealed(product.scale.layout, 1, sealed[SEALED.size :][: ring.sealed_size(product.scale.layout, 1)])
+    own = ring.unsealed(
+        product.scale.layout, 1, sealed[SEALED_HEADER.size :][: ring.sealed_size(product.scale.layout, 1)]
+    )
     over, under = (ring.io.residues(each, ring.shape)[1][0] for each in (flat, own))
     ratio = np.zeros(ring.shape, np.uint64)
     ratio[:, 0] = [int(a) * pow(int(b), -1, p) % p for a, b in zip(over, under, strict=True)]
@@ -98,7 +111,7 @@ J = np.random.default_rng(0).normal(size=(64, 4))
 class NamesBoth(LatticeHolder):
     """Sends a public key of its choosing, both halves, as a format without a seed would let it."""
 
-    def __init__(self, parameters: Parameters, columns: int, openings: int = 1) -> None:
+    def __init__(self, parameters: LatticeGradientParameters, columns: int, openings: int = 1) -> None:
         super().__init__(parameters, columns, openings)
         self.public = b"SLK3" + bytes(2 * parameters.key_size)
         self._fingerprint = _fingerprint(self.public)
@@ -107,7 +120,7 @@ class NamesBoth(LatticeHolder):
 class TakesBoth(LatticeEvaluator):
     """Takes them."""
 
-    def __init__(self, parameters: Parameters, public: bytes) -> None:
+    def __init__(self, parameters: LatticeGradientParameters, public: bytes) -> None:
         ring = parameters.ring
         super().__init__(parameters, LatticeHolder(parameters, 1).public)
         body, half = memoryview(public)[4:], parameters.key_size
@@ -125,8 +138,8 @@ def test_a_key_that_names_both_halves_is_refused(monkeypatch: pytest.MonkeyPatch
     holder = NamesBoth(PARAMETERS, 4)
     with pytest.raises(CryptoError, match=r"SLK3 message has \d+ bytes, expected 57380"):
         LatticeEvaluator(PARAMETERS, holder.public)
-    monkeypatch.setattr(LatticeScheme, "holders", NamesBoth)
-    assert Blinded not in left_by_shop(trains(vfl.Ckks(library="seal")))
+    monkeypatch.setattr(LatticeGradient, "holders", NamesBoth)
+    assert BlindedProduct not in left_by_shop(trains(vfl.Ckks(library="seal")))
 
 
 class NamesBothOnKernel(KernelGradientHolder):
@@ -142,7 +155,7 @@ def test_a_key_on_the_kernel_that_names_both_halves_is_refused(monkeypatch: pyte
     with pytest.raises(CryptoError, match=r"SGK2 message has \d+ bytes, expected 49188"):
         KernelGradient().evaluator(holder.public)
     monkeypatch.setattr(KernelGradient, "holders", NamesBothOnKernel)
-    assert Blinded not in left_by_shop(trains(vfl.Ckks()))
+    assert BlindedProduct not in left_by_shop(trains(vfl.Ckks()))
 
 
 class ChoosesB(LatticeHolder):
@@ -181,7 +194,7 @@ def assert_reply_is_uniform(holder: LatticeHolder, evaluator: LatticeEvaluator) 
     product = evaluator.transpose_product(
         evaluator.prepare(np.ones((1, columns))), holder.encrypt(np.ones((1, 1)), bound=1.0)
     )
-    body, width = memoryview(evaluator.blind(product)[0])[BLINDED.size :], product.scale.width
+    body, width = memoryview(evaluator.blind(product)[0])[BLINDED_HEADER.size :], product.scale.width
     second = residue_bytes.unpack(body, ring.primes, DEGREE)
     first = residue_bytes.unpack(body[residue_bytes.packed_size(ring.primes, DEGREE) :], ring.primes, width)
     for row, p in [*zip(second, ring.primes, strict=True), *zip(first, ring.primes, strict=True)]:
@@ -294,18 +307,20 @@ def rows_read(evaluator_type: type[PaillierEvaluator]) -> tuple[np.ndarray, np.n
     key, powers, public = smooth_key()
     n, square = public.n, public.square
     table = np.random.default_rng(0).normal(size=(12, 2))
-    slots = layout(BITS, len(table))
+    slots = choose_packing(BITS, len(table))
     gamma = gmpy2.powmod(7, n, square)  # the randomness of the first ciphertext; the others have none
     packed = pack(fixed_point.encode(np.full(12, 0.5), 1.0, slots.residual_bits), slots.samples, slots.pitch)
     sealed = [int(public.shift(m) * (gamma if i == 0 else 1) % square) for i, m in enumerate(packed)]
     evaluator = evaluator_type(PublicKey.load(public.data, BITS))
     prepared = evaluator.prepare(table)
-    message = write(Header(MessageKind.SEALED, public.fingerprint, (12, 1, 0), 1.0), sealed, public.size)
+    message = write_message(
+        PaillierHeader(MessageKind.SEALED, public.fingerprint, (12, 1, 0), 1.0), sealed, public.size
+    )
     blinded, _ = evaluator.blind(evaluator.transpose_product(prepared, message))
-    _, body, count = read(blinded, MessageKind.BLINDED, public.fingerprint)
-    (reply, *_) = numbers(body, count, count, public.size)
+    _, body, count = read_message(blinded, MessageKind.BLINDED, public.fingerprint)
+    (reply, *_) = read_numbers(body, count, count, public.size)
     randomness = reply * public.shift(-key.decrypt([reply])[0]) % square
-    K, share = slots.samples, slots.share(2 + CHECKS)
+    K, share = slots.samples, slots.share(2 + PAILLIER_CHECKS)
     x = logarithm(gamma, mpz(randomness), square, powers, K * share * slots.pitch)
     if x is None:
         return None
@@ -334,12 +349,14 @@ def classes_of_replies(evaluator_type: type[PaillierEvaluator]) -> set[tuple[int
     key, powers, public = smooth_key()
     n, square = public.n, public.square
     evaluator = evaluator_type(PublicKey.load(public.data, BITS))
-    message = write(Header(MessageKind.SEALED, public.fingerprint, (1, 1, 0), 1.0), [int(public.shift(5))], public.size)
+    message = write_message(
+        PaillierHeader(MessageKind.SEALED, public.fingerprint, (1, 1, 0), 1.0), [int(public.shift(5))], public.size
+    )
     product = evaluator.transpose_product(evaluator.prepare(np.ones((1, 1))), message)
     found = set()
     for _ in range(20):
-        (reply,) = numbers(
-            read(evaluator.blind(product)[0], MessageKind.BLINDED, public.fingerprint)[1], 1, 1, public.size
+        (reply,) = read_numbers(
+            read_message(evaluator.blind(product)[0], MessageKind.BLINDED, public.fingerprint)[1], 1, 1, public.size
         )
         by_prime = [int(gmpy2.jacobi(reply % prime, prime)) for prime in (key._p, key._q)]
         randomness = reply * public.shift(-key.decrypt([reply])[0]) % square
@@ -358,7 +375,7 @@ def test_a_modulus_that_shares_a_factor_with_phi_is_refused(monkeypatch: pytest.
         self.public = bytes.fromhex(bad["public"])
 
     monkeypatch.setattr(PaillierHolder, "__init__", with_bad_key)
-    assert Blinded not in left_by_shop(trains(vfl.Paillier(bits=BITS)))
+    assert BlindedProduct not in left_by_shop(trains(vfl.Paillier(bits=BITS)))
 
 
 # Keys of masks

@@ -11,22 +11,29 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.crypto.kernel.opening_checks import checked
+from securevfl.crypto.kernel.opening_checks import columns_with_checks
 from securevfl.crypto.kernel.residues import DEGREE
 from securevfl.crypto.kernel.ring_layout import RingLayout
 from securevfl.crypto.kernel.row_encoding import g_scale
-from securevfl.crypto.kernel.row_parameters import BLINDED, OPENED, SEALED
+from securevfl.crypto.kernel.row_parameters import BLINDED_HEADER, OPENED_HEADER, SEALED_HEADER
 from securevfl.crypto.lattice import residue_bytes
-from securevfl.crypto.lattice.lattice_gradient import LatticeHolder, Parameters
-from securevfl.crypto.lattice.polynomial_ring import Ring
+from securevfl.crypto.lattice.lattice_gradient import LatticeGradientParameters, LatticeHolder
+from securevfl.crypto.lattice.polynomial_ring import SealRing
 from securevfl.crypto.paillier.paillier_keys import SecretKey
 from securevfl.crypto.paillier.paillier_product import PaillierEvaluator, PaillierHolder
-from securevfl.crypto.scheme import Shape
+from securevfl.crypto.scheme import OpeningShape
 from securevfl.data.party import register_of
 from securevfl.errors import LimitError, ProtocolError, ShapeMismatch
 from securevfl.protocols.engines import Engine
-from securevfl.protocols.residuals.sealed_residual import Opened, SealedActive, SealedG, SealedPassive, product_of
-from securevfl.runtime.channel import DisclosureGate, Event
+from securevfl.protocols.residuals.sealed_residual import (
+    OpenedProduct,
+    ResidualCiphertext,
+    SealedActive,
+    SealedPassive,
+    product_of,
+)
+from securevfl.runtime.disclosure_gate import DisclosureGate
+from securevfl.runtime.observer import Event
 from tests.small_keys import SMALL
 
 ENGINES = [vfl.Ckks(), SMALL]
@@ -61,8 +68,8 @@ def test_the_identity_for_j_is_refused_before_anything_is_opened(engine: Engine,
     with pytest.raises(ProtocolError, match=r"shop asks for .* 15 columns was agreed, .* 63 columns are asked"):
         vfl.simulate(job(engine), vfl.datasets.breast_cancer(), workers=1, observe=events.append)
     sent = [type(event.message) for event in events if event.me == "bank" and event.direction == "send"]
-    assert SealedG in sent
-    assert Opened not in sent
+    assert ResidualCiphertext in sent
+    assert OpenedProduct not in sent
     assert read == []
 
 
@@ -71,7 +78,7 @@ def test_without_either_check_it_reads_every_label(
     engine: Engine, deviating: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is asked for is held to the columns that were agreed, and what is sent to the bits that were entered."""
-    monkeypatch.setattr(Shape, "check", lambda self, rows, outputs, columns: None)
+    monkeypatch.setattr(OpeningShape, "check", lambda self, rows, outputs, columns: None)
     bank, shop = vfl.datasets.breast_cancer()
     chosen = job(engine, batch_size=len(bank) // 2)
     with pytest.raises(ProtocolError, match="of more bits than its entry has, which is 15 numbers"):
@@ -104,18 +111,18 @@ def test_a_second_opening_of_one_residual_is_not_given(monkeypatch: pytest.Monke
     assert asked == [0]
     assert more == []
     at_bank = [type(event.message) for event in events if event.me == "bank" and event.direction == "send"]
-    assert SealedG in at_bank
+    assert ResidualCiphertext in at_bank
     for end in range(len(at_bank)):
-        assert at_bank[:end].count(Opened) <= at_bank[:end].count(SealedG)
+        assert at_bank[:end].count(OpenedProduct) <= at_bank[:end].count(ResidualCiphertext)
 
 
 # What is left: a ciphertext that is no product, of the width agreed
 
-PARAMETERS = Parameters()
+PARAMETERS = LatticeGradientParameters()
 DIGITS = 12  # ternary coefficients of the key in one opened value
 
 
-def crafted(ring: Ring, key: bytes, shape: Shape, s: int, offset: int) -> bytes:
+def crafted(ring: SealRing, key: bytes, shape: OpeningShape, s: int, offset: int) -> bytes:
     """A reply with c0 = 0 and c1 = A sum_i 3^i x^(offset + i): coefficient P of c1 s holds s_(P - offset - i) A 3^i."""
     step = PARAMETERS.modulus // 3**DIGITS
     c1 = np.zeros(ring.shape[1:], np.uint64)
@@ -123,13 +130,13 @@ def crafted(ring: Ring, key: bytes, shape: Shape, s: int, offset: int) -> bytes:
         sign = 1 if offset + i < DEGREE else -1
         c1[:, (offset + i) % DEGREE] = [sign * step * 3**i % p for p in ring.primes]
     zeros = np.zeros((len(ring.primes), width(shape, s)), np.uint64)
-    header = BLINDED.pack(b"SLB4", key, shape.rows, shape.outputs, 1, s, shape.columns)
+    header = BLINDED_HEADER.pack(b"SLB4", key, shape.rows, shape.outputs, 1, s, shape.columns)
     return header + residue_bytes.pack(c1, ring.primes) + residue_bytes.pack(zeros, ring.primes)
 
 
-def width(shape: Shape, s: int) -> int:
+def width(shape: OpeningShape, s: int) -> int:
     """Values in an opening: those of the columns, and of the checks beside them."""
-    return checked(RingLayout(shape.rows, shape.outputs, 1, s), shape.columns)
+    return columns_with_checks(RingLayout(shape.rows, shape.outputs, 1, s), shape.columns)
 
 
 def digits(values: np.ndarray) -> np.ndarray:
@@ -145,17 +152,17 @@ def digits(values: np.ndarray) -> np.ndarray:
 
 def test_a_crafted_ciphertext_takes_the_key_of_an_epoch_in_as_many_values_as_the_docs_say() -> None:
     """Not prevented, and said: 4,096 ternary coefficients, 12 a value, 32 values an opening."""
-    ring, shape = PARAMETERS.ring, Shape(256, 1, 16)
+    ring, shape = PARAMETERS.ring, OpeningShape(256, 1, 16)
     holder = LatticeHolder(PARAMETERS, shape.columns)
     g = np.random.default_rng(0).uniform(-1, 1, (256, 1))
     sealed = holder.encrypt(g, bound=1.0)
-    key, _, _, _, s, _ = SEALED.unpack_from(sealed)[1:]
+    key, _, _, _, s, _ = SEALED_HEADER.unpack_from(sealed)[1:]
     secret = np.zeros(DEGREE, int)
     places = np.arange(width(shape, s)) * s + s - 1
     offsets = range(0, s, DIGITS)
     for offset in offsets:
         opened = holder.open(crafted(ring, key, shape, s, offset), shape)
-        found = digits(np.frombuffer(opened, "<i4", offset=OPENED.size).astype(float))
+        found = digits(np.frombuffer(opened, "<i4", offset=OPENED_HEADER.size).astype(float))
         for place, row in zip(places, found, strict=True):
             for i, digit in enumerate(row):
                 at = place - offset - i
@@ -167,10 +174,10 @@ def test_a_crafted_ciphertext_takes_the_key_of_an_epoch_in_as_many_values_as_the
 def g_from_key(sealed: bytes, secret: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     """c0 + c1 s of each ciphertext, by the attacker's own arithmetic."""
     n, c = shape
-    *_, r, s, bound = SEALED.unpack_from(sealed)
+    *_, r, s, bound = SEALED_HEADER.unpack_from(sealed)
     layout = RingLayout(n, c, r, s)
     scale, size = g_scale(PARAMETERS, layout, bound), PARAMETERS.sealed_size(layout, c, 1)
-    found = [message(layout, sealed[at : at + size], secret)[:s] for at in range(SEALED.size, len(sealed), size)]
+    found = [message(layout, sealed[at : at + size], secret)[:s] for at in range(SEALED_HEADER.size, len(sealed), size)]
     return np.concatenate(found)[:n, None] / scale
 
 
@@ -199,10 +206,10 @@ def test_a_wider_crafted_ciphertext_is_refused(width: int) -> None:
     """One message of six megabytes with a constant c1 would take the whole key at once."""
     holder = LatticeHolder(PARAMETERS, 15)
     sealed = holder.encrypt(np.zeros((1, 1)), bound=1.0)
-    key = SEALED.unpack_from(sealed)[1]
-    reply = crafted(PARAMETERS.ring, key, Shape(1, 1, width), 1, 0)
+    key = SEALED_HEADER.unpack_from(sealed)[1]
+    reply = crafted(PARAMETERS.ring, key, OpeningShape(1, 1, width), 1, 0)
     with pytest.raises(ShapeMismatch, match="nothing is opened"):
-        holder.open(reply, Shape(1, 1, 15))
+        holder.open(reply, OpeningShape(1, 1, 15))
 
 
 def test_under_paillier_more_samples_do_not_widen_the_windows() -> None:
@@ -215,7 +222,7 @@ def test_under_paillier_more_samples_do_not_widen_the_windows() -> None:
     blinded, _ = evaluator.blind(product)
     wider = blinded[:22] + (1 << 24).to_bytes(4, "big") + blinded[26:]
     with pytest.raises(ShapeMismatch, match="16777216 rows"):
-        holder.open(wider, Shape(4, 1, 2))
+        holder.open(wider, OpeningShape(4, 1, 2))
 
 
 def test_the_active_party_knows_the_width_of_every_passive_party() -> None:
@@ -246,7 +253,7 @@ def test_one_entry_of_a_first_gradient_names_fourteen_labels(engine: Engine) -> 
     sealed = holder.encrypt(np.where(labels, -0.5, 0.5)[:, None], bound=1.0)
     J = 2.0 ** -np.arange(rows)[:, None]
     blinded, mask = evaluator.blind(evaluator.transpose_product(evaluator.prepare(J), sealed))
-    left, read = float(evaluator.unblind(holder.open(blinded, Shape(rows, 1, 1)), mask)[0, 0]), list[bool]()
+    left, read = float(evaluator.unblind(holder.open(blinded, OpeningShape(rows, 1, 1)), mask)[0, 0]), list[bool]()
     for step in J[:, 0] / 2:
         read.append(left < 0)
         left += step if left < 0 else -step

@@ -11,7 +11,7 @@ from securevfl.data.schedule import Schedule
 from securevfl.disclosure.counts import Disclosure, Sizes, earlier
 from securevfl.disclosure.exposure import HALF, enough, held
 from securevfl.errors import LeakageError
-from securevfl.families.sizes import sizes_of
+from securevfl.families.run_shape import sizes_of
 
 
 def counts(own: vfl.Job, known: Sizes) -> list[Disclosure]:

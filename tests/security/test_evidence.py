@@ -12,16 +12,16 @@ import securevfl as vfl
 from securevfl.audit.attacks.two_values import subset
 from securevfl.consent.booking import leaks
 from securevfl.crypto.kernel import opened_words
-from securevfl.crypto.kernel.row_parameters import OPENED
-from securevfl.crypto.lattice.lattice_gradient import LatticeScheme
+from securevfl.crypto.kernel.row_parameters import OPENED_HEADER
+from securevfl.crypto.lattice.lattice_gradient import LatticeGradient
 from securevfl.crypto.paillier.paillier_messages import _HEAD as HEAD
-from securevfl.crypto.scheme import Shape
+from securevfl.crypto.scheme import OpeningShape
 from securevfl.data.party import register_of
-from securevfl.data.woe import BinRows, Woe
+from securevfl.data.woe import BinIndicators, Woe
 from securevfl.disclosure.exposure import alone, label_entropy
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import LeakageError, LimitError, OpeningMismatch, ProtocolError
-from securevfl.families.sizes import known_run
+from securevfl.families.run_facts import known_run
 from securevfl.protocols import bin_classes
 from securevfl.protocols.differentiable import FixedJacobian
 from securevfl.protocols.residuals.base import Agreement, Batch
@@ -48,7 +48,7 @@ def told(parties: list[vfl.Party], woe: Woe) -> tuple[np.ndarray, np.ndarray]:
     kept: list[Any] = []
     ask = bin_classes.ask
 
-    def watched(context: Any, residual: Any, bins: BinRows, rows: Any) -> Any:
+    def watched(context: Any, residual: Any, bins: BinIndicators, rows: Any) -> Any:
         found = ask(context, residual, bins, rows)
         kept.extend((bins[:].T, found))
         return found
@@ -112,7 +112,7 @@ def test_bins_of_two_columns_that_differ_by_one_row_are_refused() -> None:
     place = np.arange(180)
     shop = vfl.Party("shop", np.column_stack([place, place > 90]), aligned=True)
     woe = Woe(bins=2, rows=20)
-    assert alone(BinRows(np.column_stack([place >= 90, place > 90]).astype(float), woe.slots)) == 1
+    assert alone(BinIndicators(np.column_stack([place >= 90, place > 90]).astype(float), woe.slots)) == 1
     with pytest.raises(LeakageError, match="shop: counts in the bins of its columns together single out 1 rows"):
         vfl.simulate(job(woe), [bank, shop])
     A, counts = told([bank, shop], woe)
@@ -122,7 +122,7 @@ def test_bins_of_two_columns_that_differ_by_one_row_are_refused() -> None:
 def test_nobody_is_told_more_counts_than_all_know_of(monkeypatch: pytest.MonkeyPatch) -> None:
     """A party that asks with a matrix of its own, one row a column, is refused before anything is opened."""
 
-    def rows_apart(context: Any, residual: Any, bins: BinRows, rows: Any) -> Any:
+    def rows_apart(context: Any, residual: Any, bins: BinIndicators, rows: Any) -> Any:
         return ask(context, residual, np.eye(len(bins)), np.ones(len(bins), int))
 
     ask = bin_classes.ask
@@ -133,18 +133,18 @@ def test_nobody_is_told_more_counts_than_all_know_of(monkeypatch: pytest.MonkeyP
 
 def test_what_is_opened_beside_the_counts_does_not_go_with_the_labels() -> None:
     """The same counts from two tables of labels: the fractions of what is opened are of one distribution."""
-    scheme = LatticeScheme()
+    scheme = LatticeGradient()
     holder = scheme.keygen(columns=2)
     evaluator = scheme.evaluator(holder.public)
     place = np.repeat([0.0, 1.0], 40)[:, None]
-    bins = BinRows(place, 2)
+    bins = BinIndicators(place, 2)
     fractions: list[list[float]] = []
     for later in (np.tile([True, False], 40), np.repeat([True, False, False, True], 20)):
         found = []
         for _ in range(150):
             sealed = holder.encrypt(np.where(later, 1.0, -1.0)[:, None], bound=1.0)
             blinded, r = evaluator.blind(evaluator.transpose_product(evaluator.prepare(bins[:]), sealed))
-            opened = evaluator.unblind(holder.open(blinded, Shape(80, 1, 2)), r)[:, 0]
+            opened = evaluator.unblind(holder.open(blinded, OpeningShape(80, 1, 2)), r)[:, 0]
             np.testing.assert_array_equal(np.rint(opened), 0)  # 20 of 40 in each bin
             found += opened.tolist()
         fractions.append(found)
@@ -162,7 +162,7 @@ def test_the_sheet_says_it_and_the_ledger_counts_bins_once(tmp_path: Path) -> No
     named = [vfl.Party(party.name, party.X, party.y, ids=[f"c{k}" for k in range(len(party))]) for party in parties]
     vfl.simulate(job(Woe()), named, ledgers=ledgers)
     once = sum(entry.told.count for entry in ledgers["bank"].read().entries if entry.told.group == "bins")
-    assert once == (41 + 3) * bin_classes.word_bits(1000)
+    assert once == (41 + 3) * bin_classes.count_bits(1000)
     vfl.simulate(job(Woe(), seed=4), named, ledgers=ledgers)  # the same bins and equations again
     with pytest.raises(LeakageError, match="fresh_equations"):
         vfl.simulate(job(Woe(bins=5)), named, ledgers=ledgers)
@@ -179,7 +179,7 @@ def test_weights_in_place_of_bins_read_no_more_labels_than_are_counted(
     """A party that deviates multiplies rows by 1, 2, 4 .. in place of bins. Whole numbers named 14 labels and more,
     each, 112 of 600 where 40 bits were counted; words name as many as they have bits, and these are counted."""
     parties, woe, read = noise(600, 2), Woe(bins=3), dict[int, list[bool]]()
-    word = bin_classes.word_bits(600)
+    word = bin_classes.count_bits(600)
     opens, sent = SealedActive._open_one, list[bytes]()
 
     def opened(self: SealedActive, *given: Any) -> bytes:
@@ -187,12 +187,12 @@ def test_weights_in_place_of_bins_read_no_more_labels_than_are_counted(
         return sent[-1]
 
     def ask(each: int) -> Any:
-        def asked(context: Any, residual: Any, bins: BinRows, rows: Any) -> Any:
+        def asked(context: Any, residual: Any, bins: BinIndicators, rows: Any) -> Any:
             J = np.zeros(bins[:].shape)
             for j in range(J.shape[1]):
                 J[j * each : (j + 1) * each, j] = 2.0 ** np.arange(each)[::-1]
             role = residual.passive(context, Agreement(group="bins", word=word))
-            with context.channel.gate.on("bins"):
+            with context.channel.gate.about_rows("bins"):
                 found = role.reply().gradient(FixedJacobian(), Batch(0, 0, J))[:, 0]
             read[each] = []
             for value in found.tolist():
@@ -219,9 +219,9 @@ def test_weights_in_place_of_bins_read_no_more_labels_than_are_counted(
     assert right[fits] == 7 * fits < counted  # what a word holds can be read
     assert 2 * right[14] - 7 * 14 <= 7 * word  # and no more: half of those beyond come right by guessing
     assert counted == engine.scheme().opened_bits(600, 7, word)
-    values = sent[0][-(7 + 3) * opened_words.size(word) :]  # lattice: the words alone after the head
+    values = sent[0][-(7 + 3) * opened_words.word_size(word) :]  # lattice: the words alone after the head
     if engine.name == "ckks":
-        assert len(sent[0]) == OPENED.size + len(values)
+        assert len(sent[0]) == OPENED_HEADER.size + len(values)
         whole = np.frombuffer(values, "<u2")
         assert (whole < 1 << word).all()
     else:

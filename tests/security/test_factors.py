@@ -25,10 +25,10 @@ from securevfl.data.columns import Columns
 from securevfl.data.party import Helper
 from securevfl.disclosure.counts import Disclosure
 from securevfl.errors import ProtocolError, SecureVFLError, TransportError
-from securevfl.families.fdml import fdml
-from securevfl.families.fdml.fdml import FdmlMethod
-from securevfl.families.sizes import known_run
-from securevfl.families.transfer.transfer import TransferLearning
+from securevfl.families.fdml import fdml_family
+from securevfl.families.fdml.fdml_family import FdmlMethod
+from securevfl.families.run_facts import known_run
+from securevfl.families.transfer.transfer_family import TransferLearning
 from securevfl.organisations import predict, prediction_session
 from securevfl.organisations.reason_codes import ReasonCodePolicy
 from securevfl.protocols.alignment.psi_many import Tags
@@ -180,14 +180,17 @@ PROBES = (counts_of_numbers, names_of_questions, alarms_of_looks, expired_author
 SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
     "evaluations of FDML without the outputs": (
         lambda: edited(
-            fdml,
+            fdml_family,
             "_evaluated",
-            ("told = evaluations(job, sizes) * job.model.shown(sizes.outputs)", "told = evaluations(job, sizes)"),
+            (
+                "told = evaluations(job, sizes) * job.model.output_width(sizes.outputs)",
+                "told = evaluations(job, sizes)",
+            ),
         ),
         counts_of_numbers,
     ),
     "visits of FDML without the outputs": (
-        lambda: edited(FdmlMethod, "counts", ("job.model.shown(sizes.outputs) * sizes.epochs", "sizes.epochs")),
+        lambda: edited(FdmlMethod, "counts", ("job.model.output_width(sizes.outputs) * sizes.epochs", "sizes.epochs")),
         counts_of_numbers,
     ),
     "moments of transfer once a run": (

@@ -19,8 +19,9 @@ from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.audit.recording.transcript_recording import record_transcript
 from securevfl.audit.transcript_checks import check_transcript
 from securevfl.errors import CryptoError, KeyMismatch, LimitError, ProtocolError, SecureVFLError
+from securevfl.families.fdml.masked_store import MaskedServer, MaskedWorker
 from securevfl.families.fdml.pulls import Push, Restored
-from securevfl.families.fdml.stored_sum import MaskedServer, MaskedWorker, StoredWorker
+from securevfl.families.fdml.stored_sum import StoredWorker
 from securevfl.training.checkpoint import Checkpoints
 
 SERVER = vfl.Helper("server", "server")

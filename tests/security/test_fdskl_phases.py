@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 import securevfl as vfl
 from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Schedule
-from securevfl.families.fdskl.kernel_model import Frequencies, Kernel
-from securevfl.protocols.sums.base import PhasePart
-from securevfl.runtime.channel import Event
+from securevfl.families.fdskl.kernel_model import Kernel
+from securevfl.families.fdskl.random_features import Frequencies
+from securevfl.protocols.sums.direct_sum import PhasePart
+from securevfl.runtime.observer import Event
 
 ROWS, COLUMNS = 64, 3
 MODEL = Kernel(gamma=0.01, blocks=2, block_size=128)  # phases of 0/1 columns stay within half a turn
@@ -65,7 +66,7 @@ def error(found: Floats, X: Floats) -> float:
 
 
 def test_a_shared_seed_gives_the_columns_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("securevfl.families.fdskl.fdskl.os.urandom", bytes)
+    monkeypatch.setattr("securevfl.families.fdskl.fdskl_participant.os.urandom", bytes)
     run, turns, X = seen(parties(1))
     assert error(guess(turns, run.parts["p0"].state["key"], 1), X) < 1e-5
 

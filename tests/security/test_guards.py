@@ -11,7 +11,7 @@ from securevfl.audit.attacks import ATTACKS
 from securevfl.data.schedule import Schedule
 from securevfl.errors import LeakageError
 from securevfl.families import METHODS, leak_kinds
-from securevfl.runtime.channel import Event
+from securevfl.runtime.observer import Event
 
 
 def job(**keys: object) -> vfl.Job:
@@ -72,7 +72,7 @@ def noise_attack(epochs: int, *, reshuffle: bool, seed: int) -> float:
     schedule = Schedule(rows, batch_size=batch, epochs=epochs, seed=seed, test_fraction=0.0, reshuffle=reshuffle)
     equations: list[np.ndarray] = []
     answers: list[np.ndarray] = []
-    for visit in schedule.visits():
+    for visit in schedule.iterations():
         i = visit.rows
         g = 1 / (1 + np.exp(-own[i] @ theta)) - y[i]
         theta -= 0.05 * own[i].T @ g / len(i)
@@ -95,7 +95,7 @@ def test_the_schedule_of_a_run_is_the_fixed_partition() -> None:
     rows: dict[int, set[bytes]] = {}
     own = job(epochs=3)
     schedule = Schedule(100, batch_size=own.batch_size, epochs=3, seed=0, test_fraction=0.25, reshuffle=own.reshuffle)
-    for visit in schedule.visits():
+    for visit in schedule.iterations():
         rows.setdefault(visit.index, set()).add(visit.rows.tobytes())
     assert all(len(kept) == 1 for kept in rows.values())
     assert len(schedule.test) == 25
@@ -107,9 +107,9 @@ def test_sealed_messages_show_no_residual_and_repeat_nothing() -> None:
     parties = vfl.datasets.breast_cancer()
     events: list[Event] = []
     vfl.simulate(job(), parties, observe=events.append)
-    for kind in ("SealedG", "Blinded", "Opened"):
+    for kind in ("ResidualCiphertext", "BlindedProduct", "OpenedProduct"):
         bodies = [
-            event.message.__getattribute__("values" if kind == "Opened" else "ciphertext")
+            event.message.__getattribute__("values" if kind == "OpenedProduct" else "ciphertext")
             for event in events
             if type(event.message).__name__ == kind and event.direction == "recv"
         ]

@@ -18,16 +18,16 @@ from selfcheck.mutants.mutant import Edit, edited
 import securevfl as vfl
 from securevfl.base.arrays import Floats
 from securevfl.crypto.kernel import ciphertexts, ring_sampling
-from securevfl.crypto.kernel.ciphertexts import Answering
+from securevfl.crypto.kernel.ciphertexts import ProductHider
 from securevfl.crypto.kernel.gradient import KernelGradient
-from securevfl.crypto.kernel.ring_layout import choose
-from securevfl.crypto.kernel.row_parameters import OPENED
+from securevfl.crypto.kernel.ring_layout import choose_layout
+from securevfl.crypto.kernel.row_parameters import OPENED_HEADER
 from securevfl.crypto.kernel.shares import KernelShares, PreparedWords
-from securevfl.crypto.key_derivation import KEY_BYTES
-from securevfl.crypto.paillier.paillier_checks import CHECKS
+from securevfl.crypto.key_derivation import SYMMETRIC_KEY_BYTES
+from securevfl.crypto.paillier.paillier_checks import PAILLIER_CHECKS
 from securevfl.crypto.paillier.paillier_product import PaillierEvaluator
 from securevfl.crypto.prg import Prg
-from securevfl.crypto.scheme import KeyHolder, LinearScheme, Shape
+from securevfl.crypto.scheme import KeyHolder, LinearScheme, OpeningShape
 from securevfl.errors import OpeningMismatch, RangeError
 from securevfl.models.losses import LOSSES
 from securevfl.models.row_weights import WeightedLoss
@@ -42,24 +42,24 @@ NOTICED = AssertionError, pytest.fail.Exception, ValueError, IndexError
 def zeros_of_answers() -> None:
     """Each ciphertext of an answer has an encryption of zero of its own, over outputs and column blocks."""
     drawn, blocks = [0], [0]
-    real, hidden = ring_sampling.ternary, Answering._hidden
+    real, hidden = ring_sampling.ternary, ProductHider._hidden
 
     def ternary(prg: Prg, shape: tuple[int, ...]) -> Floats:
         drawn[0] += int(np.prod(shape))
         return real(prg, shape)
 
-    def counting(self: Answering, layout: Any, total: Floats, *rest: Any) -> tuple[bytes, Floats]:
+    def counting(self: ProductHider, layout: Any, total: Floats, *rest: Any) -> tuple[bytes, Floats]:
         blocks[0] += layout.points * layout.r * total.shape[3]
         return hidden(self, layout, total, *rest)
 
     n, c, d = 200, 3, 160
-    with mock.patch.object(ciphertexts, "ternary", ternary), mock.patch.object(Answering, "_hidden", counting):
+    with mock.patch.object(ciphertexts, "ternary", ternary), mock.patch.object(ProductHider, "_hidden", counting):
         shares = KernelShares(40)
         holder = shares.keygen(bytes(32))
         V, W = RNG.integers(0, 2**40, (n, c), dtype=np.uint64), RNG.integers(-9, 9, (n, d))
         evaluator, drawn[0] = shares.evaluator(holder.public, bytes(32)), 0
         evaluator.product(evaluator.prepare(W), holder.encrypt(V, columns=d))
-        assert choose(n, c, d).column_blocks(d) > 1
+        assert choose_layout(n, c, d).column_blocks(d) > 1
         assert drawn[0] == blocks[0] > 0
         gradient = KernelGradient()
         key = gradient.keygen(columns=d)
@@ -75,7 +75,7 @@ def layouts_of_a_product() -> None:
     n, d, bits = 400, 12, 40
     by_layout = {}
     for c, columns, uses in product((1, 2, 5, 9, 33, 64), (1, 4, 12, 60, 300), (1, 8)):
-        layout = choose(n, c, columns, uses)
+        layout = choose_layout(n, c, columns, uses)
         by_layout[layout.r, layout.s] = c, columns, uses
     pairs = [
         (one, other)
@@ -131,21 +131,23 @@ def openings_of_outputs() -> None:
         total = evaluator.transpose_product(evaluator.prepare(J), holder.encrypt(g, bound=1.0))
         for output in range(c):
             blinded, mask = evaluator.blind(total)
-            opened = holder.open(blinded, Shape(n, c, d))
+            opened = holder.open(blinded, OpeningShape(n, c, d))
             with pytest.raises(OpeningMismatch):
                 evaluator.unblind(moved(holder, opened, output, c), mask)
         blinded, mask = evaluator.blind(total)
-        np.testing.assert_allclose(evaluator.unblind(holder.open(blinded, Shape(n, c, d)), mask), J.T @ g, atol=1e-3)
+        np.testing.assert_allclose(
+            evaluator.unblind(holder.open(blinded, OpeningShape(n, c, d)), mask), J.T @ g, atol=1e-3
+        )
 
 
 def _moved_level(holder: KeyHolder, opened: bytes, output: int, outputs: int) -> bytes:
-    levels = np.frombuffer(opened, "<i4", offset=OPENED.size).copy()
+    levels = np.frombuffer(opened, "<i4", offset=OPENED_HEADER.size).copy()
     levels[output * (len(levels) // outputs)] += 1 << 25
-    return opened[: OPENED.size] + levels.tobytes()
+    return opened[: OPENED_HEADER.size] + levels.tobytes()
 
 
 def _moved_window(holder: KeyHolder, opened: bytes, output: int, outputs: int) -> bytes:
-    head, width = 46, 4 + CHECKS
+    head, width = 46, 4 + PAILLIER_CHECKS
     size = (len(opened) - head) // (width * outputs)
     at = head + output * width * size
     value = (int.from_bytes(opened[at : at + size], "big") + (1 << 8 * size - 14)) % (1 << 8 * size)
@@ -177,7 +179,7 @@ def draws_of_defences() -> None:
     n, c = 4000, 3
     for kind in DEFENCES.values():
         defence = kind(**{"sigma": 0.5} if "sigma" in kind.model_fields else {})
-        moved = defence.apply(np.full((n, c), 0.2), Prg(bytes(KEY_BYTES), "noise")) - 0.2
+        moved = defence.apply(np.full((n, c), 0.2), Prg(bytes(SYMMETRIC_KEY_BYTES), "noise")) - 0.2
         if len(np.unique(moved)) == 1:
             continue  # draws nothing
         between = np.corrcoef(moved.T)[np.triu_indices(c, 1)]
@@ -203,7 +205,7 @@ PROBES = (
 )
 SLIPS: dict[str, tuple[Callable[[], Edit], Callable[[], None]]] = {
     "one encryption of zero for all column blocks": (
-        lambda: edited(Answering, "_hidden", ("prg, total.shape[3])", "prg, 1)")),
+        lambda: edited(ProductHider, "_hidden", ("prg, total.shape[3])", "prg, 1)")),
         zeros_of_answers,
     ),
     "values of another s": (

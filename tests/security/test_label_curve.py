@@ -29,7 +29,7 @@ def simulate_label_auc(share: float, epochs: int, reshuffle: bool, seed: int, ba
     equations: list[Any] = []
     answers: list[Floats] = []
     by_batch: dict[int, tuple[np.ndarray, Floats]] = {}
-    for visit in schedule.visits():
+    for visit in schedule.iterations():
         i = visit.rows
         g = 1 / (1 + np.exp(-own[i] @ theta)) - y[i]
         theta -= 0.05 * own[i].T @ g / len(i)

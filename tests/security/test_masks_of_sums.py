@@ -11,8 +11,9 @@ from securevfl.crypto.prg import Prg
 from securevfl.crypto.sum_trees import SumTree
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.sums import pairwise_sum
-from securevfl.protocols.sums.base import SumProtocol, SumRole, two_passes
+from securevfl.protocols.sums.base import SumProtocol, SumRole
 from securevfl.protocols.sums.pairwise_sum import PairMasked
+from securevfl.protocols.sums.topologies import two_passes
 from securevfl.protocols.sums.tree_sum import MaskedPartial, MaskPartial, TreeSumRole
 from tests.security.test_collusion import NAMES, SUMS, Transcript, knowledge, parts_of, solve
 

@@ -14,15 +14,15 @@ from securevfl.crypto.kernel.shares import PreparedWords
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.disclosure.counts import Disclosure
 from securevfl.errors import LeakageError
+from securevfl.families.run_facts import known_run
+from securevfl.families.shares.shares_measures import Measures
 from securevfl.families.shares.shares_plan import weight_levels
-from securevfl.families.shares.shares_player import Measures
-from securevfl.families.sizes import known_run
 from securevfl.protocols.shares import opened_weights
-from securevfl.protocols.shares.column_blocks import VisitColumns
-from securevfl.protocols.shares.fixed_point import Numbers
-from securevfl.protocols.shares.iteration import SharesActive, SharesPartner, Side
-from securevfl.protocols.shares.opened_weights import WeightLevels
-from securevfl.protocols.shares.residual_tables import LookUp
+from securevfl.protocols.shares.column_blocks import LocalColumns
+from securevfl.protocols.shares.fixed_point import FixedPointEncoding
+from securevfl.protocols.shares.iteration import LabelParty, PartnerParty, TrainingRole
+from securevfl.protocols.shares.opened_weights import WeightQuantizer
+from securevfl.protocols.shares.residual_tables import ResidualTables
 
 ROWS, COLUMNS = 420, 15
 HALF_BIT = 7  # log2 of a residual of 1/2
@@ -56,20 +56,20 @@ def places(count: int, weights: int, first: int, bits: int) -> np.ndarray:
 
 def steps_of(monkeypatch: pytest.MonkeyPatch, party: str, chosen: Any) -> None:
     """Have this party multiply residuals by what it likes: chosen(n) (n x d) in place of W, None for its own."""
-    honest, made = VisitColumns._integers, VisitColumns.__init__
+    honest, made = LocalColumns._integers, LocalColumns.__init__
 
-    def integers(self: VisitColumns, piece: Any) -> Any:
+    def integers(self: LocalColumns, piece: Any) -> Any:
         X, W = honest(self, piece)
         return X, chosen(piece.batch, self._numbers, *W.shape) if self.of == party else W
 
-    def init(self: VisitColumns, numbers: Numbers, rate: float, X: Any, *rest: Any) -> None:
+    def init(self: LocalColumns, numbers: FixedPointEncoding, rate: float, X: Any, *rest: Any) -> None:
         made(self, numbers, rate, X, *rest)
         self.of = X(0).of.__self__._context.me  # type: ignore[attr-defined]
 
     monkeypatch.setattr(PreparedWords, "check", lambda self, columns: None)  # its own, which is none of the peers'
     monkeypatch.setattr(Measures, "measure", lambda *_: ({}, [], {}))  # a model that is measured has diverged
-    monkeypatch.setattr(VisitColumns, "__init__", init)
-    monkeypatch.setattr(VisitColumns, "_integers", integers)
+    monkeypatch.setattr(LocalColumns, "__init__", init)
+    monkeypatch.setattr(LocalColumns, "_integers", integers)
 
 
 def told(tape: Recording, giver: str, kind: str) -> int:
@@ -84,7 +84,7 @@ def labels_read(monkeypatch: pytest.MonkeyPatch, parties: int, *, first: int | N
     y = both[0].y[schedule.partition(0)[0]]
     seen: dict[str, Any] = {}
 
-    def powers(batch: int, numbers: Numbers, n: int, d: int) -> np.ndarray:
+    def powers(batch: int, numbers: FixedPointEncoding, n: int, d: int) -> np.ndarray:
         lowest = weight_levels(chosen, ROWS).shift(numbers) - HALF_BIT if first is None else first
         seen.update(numbers=numbers, lowest=lowest)
         return places(n, d, lowest, bits)
@@ -123,8 +123,8 @@ def test_low_places_read_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_unrounded_weights_give_every_label(monkeypatch: pytest.MonkeyPatch) -> None:
     """What they were: all bits of the ring."""
-    monkeypatch.setattr(WeightLevels, "shift", lambda self, numbers: 1)
-    monkeypatch.setattr(WeightLevels, "bits", property(lambda self: 55))
+    monkeypatch.setattr(WeightQuantizer, "shift", lambda self, numbers: 1)
+    monkeypatch.setattr(WeightQuantizer, "bits", property(lambda self: 55))
     found, _ = labels_read(monkeypatch, 2, first=4, bits=28)
     assert found == ROWS
 
@@ -151,7 +151,7 @@ def outputs_read(monkeypatch: pytest.MonkeyPatch, *, first: int | None, bits: in
     states: dict[tuple[str, int], Any] = {}
     a_weight = bits // LEVEL
 
-    def powers(batch: int, numbers: Numbers, n: int, d: int) -> np.ndarray:
+    def powers(batch: int, numbers: FixedPointEncoding, n: int, d: int) -> np.ndarray:
         lowest = weight_levels(chosen, ROWS).shift(numbers) if first is None else first
         seen.update(numbers=numbers, lowest=lowest)
         W = np.zeros((n, d), np.int64)
@@ -159,7 +159,7 @@ def outputs_read(monkeypatch: pytest.MonkeyPatch, *, first: int | None, bits: in
             W[row, row // a_weight] = 1 << (lowest + LEVEL * (row % a_weight))
         return W
 
-    def kept(kind: type[Side]) -> None:
+    def kept(kind: type[TrainingRole]) -> None:
         honest = kind.train
 
         def train(self: Any, chunk: int, visits: int) -> Any:
@@ -169,21 +169,23 @@ def outputs_read(monkeypatch: pytest.MonkeyPatch, *, first: int | None, bits: in
 
         monkeypatch.setattr(kind, "train", train)
 
-    def made(numbers: Numbers, residual: Any, targets: Any, centres: Any, smooth: bool) -> Any:
+    def made(numbers: FixedPointEncoding, residual: Any, targets: Any, centres: Any, smooth: bool) -> Any:
         honest = read(numbers, residual, targets, centres, smooth)
         place = (np.arange(numbers.entries) + numbers.entries // 2) % numbers.entries
         return honest if not seen.get("trained") else np.tile((place << 16).astype(np.int32), len(targets))
 
-    def look_up(self: LookUp, numbers: Numbers, residual: Any, y: Any, least: Any, *, smooth: bool) -> None:
+    def look_up(
+        self: ResidualTables, numbers: FixedPointEncoding, residual: Any, y: Any, least: Any, *, smooth: bool
+    ) -> None:
         seen["trained"] = len(seen.setdefault("tables", [])) >= 1
         seen["tables"].append(0)
         init(self, numbers, residual, y, least, smooth=smooth)
 
-    read, init = LookUp._made, LookUp.__init__
-    monkeypatch.setattr(LookUp, "_made", staticmethod(made))
-    monkeypatch.setattr(LookUp, "__init__", look_up)
-    kept(SharesActive)
-    kept(SharesPartner)
+    read, init = ResidualTables._made, ResidualTables.__init__
+    monkeypatch.setattr(ResidualTables, "_made", staticmethod(made))
+    monkeypatch.setattr(ResidualTables, "__init__", look_up)
+    kept(LabelParty)
+    kept(PartnerParty)
     steps_of(monkeypatch, "bank", powers)
     tape = Recording()
     run = vfl.simulate(chosen, both, observe=tape, workers=1)
@@ -209,8 +211,8 @@ def test_a_table_of_powers_tells_no_more_bits_of_columns_than_are_counted(monkey
 
 
 def test_unrounded_weights_give_the_other_party_s_part_of_most_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(WeightLevels, "shift", lambda self, numbers: 1)
-    monkeypatch.setattr(WeightLevels, "bits", property(lambda self: 47))
+    monkeypatch.setattr(WeightQuantizer, "shift", lambda self, numbers: 1)
+    monkeypatch.setattr(WeightQuantizer, "bits", property(lambda self: 47))
     found, rows, _ = outputs_read(monkeypatch, first=2, bits=30)
     assert rows == 5 * COLUMNS
     assert found >= 0.9 * rows
@@ -248,12 +250,12 @@ def test_bits_of_earlier_jobs_add_up() -> None:
 @pytest.mark.parametrize("rows", [100, 10_000, 1_000_000])
 def test_rounding_stays_below_its_part_of_a_standard_error(rows: int) -> None:
     """Both shares of two holders are cut: the error is that of two uniform fractions."""
-    levels = WeightLevels.of(rows, 0.25)
+    levels = WeightQuantizer.of(rows, 0.25)
     rng = np.random.default_rng(0)
     cut = rng.random((20_000, 2)).sum(axis=1) - 1
     off = cut.std() * 2.0**-levels.fraction
-    assert off <= 1.02 * opened_weights.FINE * 2 / np.sqrt(rows)
-    assert off >= 0.2 * opened_weights.FINE * 2 / np.sqrt(rows)
+    assert off <= 1.02 * opened_weights.MAX_ROUNDING_ERROR * 2 / np.sqrt(rows)
+    assert off >= 0.2 * opened_weights.MAX_ROUNDING_ERROR * 2 / np.sqrt(rows)
 
 
 def test_the_rounded_weights_are_what_is_served(tmp_path: Path) -> None:

@@ -6,10 +6,10 @@ import re
 import pytest
 
 import securevfl as vfl
-from securevfl.crypto.kernel.opening_checks import MOST
-from securevfl.crypto.kernel.row_parameters import OPENINGS
-from securevfl.crypto.lattice.lattice_gradient import PROFILE
-from securevfl.crypto.paillier.paillier_checks import CHECKS
+from securevfl.crypto.kernel.opening_checks import MAX_CHECKS
+from securevfl.crypto.kernel.row_parameters import MAX_RUN_OPENINGS
+from securevfl.crypto.lattice.lattice_gradient import LATTICE_PROFILE
+from securevfl.crypto.paillier.paillier_checks import PAILLIER_CHECKS
 from securevfl.protocols.engines import Engine
 from securevfl.protocols.residuals.sealed_residual import SealedResidual
 from tests.small_keys import SMALL
@@ -42,10 +42,10 @@ def test_explain_prints_the_distance_of_the_run_of_a_key_and_of_a_value() -> Non
     text = line(vfl.Ckks())
     values, run, key, one = figures(text)
     assert values == 4 * batches * columns
-    assert checks_of(text) == 4 * batches * MOST
+    assert checks_of(text) == 4 * batches * MAX_CHECKS
     values += checks_of(text)  # each is an opening like the others
     assert (run, key, one) == pytest.approx(
-        [PROFILE.distance_bits(count) for count in (values, values // 4, 1)], abs=0.06
+        [LATTICE_PROFILE.distance_bits(count) for count in (values, values // 4, 1)], abs=0.06
     )
     assert run == pytest.approx(one - math.log2(values) / 2, abs=0.1)  # many openings add up by squares
 
@@ -53,7 +53,7 @@ def test_explain_prints_the_distance_of_the_run_of_a_key_and_of_a_value() -> Non
 def test_under_paillier_one_key_serves_the_run_and_chances_add_up() -> None:
     values, run, key, one = figures(SealedResidual(engine=SMALL).openings(500, 16, columns=250))
     assert values == 8_000
-    values += 16 * 250 * CHECKS
+    values += 16 * 250 * PAILLIER_CHECKS
     assert run == key == pytest.approx(one - math.log2(values), abs=0.1)
     assert run > 40
 
@@ -64,9 +64,9 @@ def test_nothing_is_said_where_nothing_is_opened() -> None:
 
 def test_a_run_beyond_the_stated_number_of_openings_is_told_so() -> None:
     residual = SealedResidual(engine=vfl.Ckks())
-    checked = OPENINGS // 16 // MOST
-    assert "is meant" not in residual.openings(OPENINGS // 16, 16, columns=0)
-    beyond = residual.openings(OPENINGS // 16, 16, columns=checked)
+    checked = MAX_RUN_OPENINGS // 16 // MAX_CHECKS
+    assert "is meant" not in residual.openings(MAX_RUN_OPENINGS // 16, 16, columns=0)
+    beyond = residual.openings(MAX_RUN_OPENINGS // 16, 16, columns=checked)
     assert "2^-40 is meant, so use fewer epochs or larger batches" in beyond
 
 

@@ -21,13 +21,13 @@ from selfcheck.mutants.mutant import Patch, edited
 
 from securevfl.errors import LeakageError, ProtocolError
 from securevfl.protocols.score_ledger import ledger as ledger_module
-from securevfl.protocols.score_ledger.ledger import KEPT, NEW, REFUSED, Ledger
-from securevfl.protocols.score_ledger.row_digests import COMMITMENT
+from securevfl.protocols.score_ledger.ledger import NEW, REFUSED, STORED, ScoreLedger
+from securevfl.protocols.score_ledger.row_digests import COMMITMENT_BYTES
 from securevfl.protocols.shares import word_shuffle
-from securevfl.protocols.shares.opened_scores import Scores
-from securevfl.protocols.shares.quantizer import Levels
+from securevfl.protocols.shares.opened_scores import ScoringSession
+from securevfl.protocols.shares.quantizer import Quantizer
 from securevfl.protocols.shares.word_shuffle import Shuffle
-from securevfl.runtime.channel import DisclosingMessage, DisclosureGate, DisclosureRecord
+from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureGate, DisclosureRecord
 
 PROTOCOLS = Path(__file__).parents[1] / "protocols"
 SHUFFLES, SCORES = (
@@ -36,15 +36,15 @@ SHUFFLES, SCORES = (
 
 SLIPS: dict[str, tuple[Callable[[], Patch], Callable[[], None]]] = {
     "no dither": (
-        lambda: edited(Scores, "_made", ("h = h + (below", "h = h + 0 * (below")),
+        lambda: edited(ScoringSession, "_made", ("h = h + (below", "h = h + 0 * (below")),
         SCORES["test_what_is_opened_is_rounded_at_random_and_says_no_more"],
     ),
     "one dither for all scores": (
-        lambda: edited(Scores, "_made", ("array(h.shape, np.uint64)", "array((1, 1), np.uint64)")),
+        lambda: edited(ScoringSession, "_made", ("array(h.shape, np.uint64)", "array((1, 1), np.uint64)")),
         SCORES["test_each_score_has_a_dither_of_its_own"],
     ),
     "one dither for all outputs of a row": (
-        lambda: edited(Scores, "_made", ("array(h.shape, np.uint64)", "array((len(h), 1), np.uint64)")),
+        lambda: edited(ScoringSession, "_made", ("array(h.shape, np.uint64)", "array((len(h), 1), np.uint64)")),
         SCORES["test_each_score_has_a_dither_of_its_own"],
     ),
     "one order for all shuffles": (
@@ -52,7 +52,7 @@ SLIPS: dict[str, tuple[Callable[[], Patch], Callable[[], None]]] = {
         SHUFFLES["test_a_session_draws_a_new_order_for_each_shuffle"],
     ),
     "bits above those of a level": (
-        lambda: edited(Levels, "cut", (" & np.uint64(2**self.bits - 1)", "")),
+        lambda: edited(Quantizer, "cut", (" & np.uint64(2**self.bits - 1)", "")),
         SCORES["test_a_level_has_no_bits_but_its_own"],
     ),
     "masks of a shuffle are zero": (
@@ -111,16 +111,23 @@ def ids(*numbers: int) -> list[bytes]:
     return [f"row {number}".encode() for number in numbers]
 
 
-def ledger(trained: int = 20, X: Any = None) -> Ledger:
-    own = Ledger(None)
+def ledger(trained: int = 20, X: Any = None) -> ScoreLedger:
+    own = ScoreLedger(None)
     own.trained(b"m", trained, ids(*range(100, 140)), X)
     return own
 
 
 def ask(
-    own: Ledger, rows: list[bytes], *, model: bytes = b"m", d: int = 40, salt: bytes = b"", X: Any = None, **keys: Any
+    own: ScoreLedger,
+    rows: list[bytes],
+    *,
+    model: bytes = b"m",
+    d: int = 40,
+    salt: bytes = b"",
+    X: Any = None,
+    **keys: Any,
 ) -> list[int]:
-    committed = b"".join((name + salt).ljust(COMMITMENT) for name in rows)
+    committed = b"".join((name + salt).ljust(COMMITMENT_BYTES) for name in rows)
     table = np.random.default_rng().normal(size=(len(rows), d)) if X is None else X
     question = own.question(model, "bank", rows, committed)
     states = own.admit(question, table, **keys)
@@ -135,7 +142,7 @@ def refused(match: str, call: Callable[[], None]) -> None:
 
 
 def of_a_strange_model() -> None:
-    refused("knows none", lambda: ask(Ledger(None), ids(1)))
+    refused("knows none", lambda: ask(ScoreLedger(None), ids(1)))
 
 
 def of_a_young_model() -> None:
@@ -159,19 +166,19 @@ def of_a_row_twice_in_one_question() -> None:
 def of_a_row_again() -> None:
     own = ledger()
     ask(own, ids(1, 2))
-    assert ask(own, ids(2, 3)) == [KEPT, NEW]
+    assert ask(own, ids(2, 3)) == [STORED, NEW]
 
 
 def of_a_row_while_another_scores_it() -> None:
     own = ledger()
     with own.claiming() as claim, mock.patch.object(ledger_module, "PATIENCE", 0.05):
-        own.admit(own.question(b"m", "bank", ids(1), ids(1)[0].ljust(COMMITMENT)), np.ones((1, 40)), claim=claim)
+        own.admit(own.question(b"m", "bank", ids(1), ids(1)[0].ljust(COMMITMENT_BYTES)), np.ones((1, 40)), claim=claim)
         assert ask(own, ids(1, 2)) == [REFUSED, NEW]
 
 
 def of_a_row_again_and_again() -> None:
     own, rows = ledger(), ids(1)
-    question = own.question(b"m", "bank", rows, rows[0].ljust(COMMITMENT))
+    question = own.question(b"m", "bank", rows, rows[0].ljust(COMMITMENT_BYTES))
     assert [int(own.admit(question, np.ones((1, 40)))[0]) for _ in range(5)] == [NEW] * 4 + [REFUSED]
 
 
@@ -198,7 +205,7 @@ def with_other_columns() -> None:
 
 
 def measured_often() -> None:
-    own, rows = Ledger(None), ids(*range(250))
+    own, rows = ScoreLedger(None), ids(*range(250))
     for _ in range(2):
         own.measure("bank", rows)
     refused("2 times at most", lambda: own.measure("bank", rows))
@@ -233,7 +240,7 @@ def sent_of_more_bits_than_its_entry() -> None:
 
 CHECKS: dict[str, tuple[Any, str, list[Callable[[], None]]]] = {
     "what is scored": (
-        Ledger,
+        ScoreLedger,
         "_judge",
         [
             of_a_strange_model,
@@ -246,8 +253,8 @@ CHECKS: dict[str, tuple[Any, str, list[Callable[[], None]]]] = {
             with_other_columns,
         ],
     ),
-    "how rows come": (Ledger, "admit", [of_a_row_twice_in_one_question, of_a_row_while_another_scores_it]),
-    "rows like those of the training": (Ledger, "_check_alike", [of_training_rows_by_other_names]),
+    "how rows come": (ScoreLedger, "admit", [of_a_row_twice_in_one_question, of_a_row_while_another_scores_it]),
+    "rows like those of the training": (ScoreLedger, "_check_alike", [of_training_rows_by_other_names]),
     "what is measured": (ledger_module, "_check_measures", [measured_often]),
     "what leaves": (
         DisclosureGate,
@@ -260,7 +267,7 @@ CHECKS: dict[str, tuple[Any, str, list[Callable[[], None]]]] = {
         "_offered",
         [lambda: SHUFFLES["test_messages_of_another_length_end_it_with_a_word"](word_shuffle.SwitchSettings)],
     ),
-    "commitments": (Scores, "_agree", [SCORES["test_commitments_of_another_number_end_it_with_a_word"]]),
+    "commitments": (ScoringSession, "_agree", [SCORES["test_commitments_of_another_number_end_it_with_a_word"]]),
 }
 
 

@@ -15,9 +15,10 @@ from securevfl.protocols.alignment import psi, psi_points, psi_transfers, psi_wo
 from securevfl.protocols.alignment.psi import align_active, align_passive
 from securevfl.protocols.alignment.psi_many import Store
 from securevfl.protocols.alignment.psi_work import AlignmentWork, Journal, Points
-from securevfl.runtime.channel import Channel, Event
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.observer import Event
+from securevfl.runtime.party_threads import run_threads
 
 NAMES = ["bank", "shop", "telco", "clinic"]
 flows = pytest.mark.parametrize("transfers", [False, True], ids=["points", "transfers"])
@@ -170,9 +171,9 @@ def masked_shares(view: PartyView, passive: str) -> okvs.Words:
 def evaluated(work: AlignmentWork, passive: str, keys: okvs.Words) -> okvs.Words:
     """What P_1 can compute of F_i on any keys, from its journal."""
     own = work.journal.chunk("own", 0)
-    slots = (len(own) - okvs.SEED_BYTES) // okvs.VALUE_BYTES
+    slots = (len(own) - okvs.OKVS_SEED_BYTES) // okvs.VALUE_BYTES
     _, c = psi_transfers._take_vole(work, passive, slots, 1 << 40)
-    return vole_prf.evaluated(PrfHash(psi_transfers._coin(work, "all")), own[: okvs.SEED_BYTES], c, keys)
+    return vole_prf.evaluate_stored(PrfHash(psi_transfers._coin(work, "all")), own[: okvs.OKVS_SEED_BYTES], c, keys)
 
 
 def pairwise_guesses(parties: int, *, transfers: bool = False) -> dict[str, set[int]]:

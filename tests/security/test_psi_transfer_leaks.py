@@ -13,7 +13,7 @@ from securevfl.protocols.alignment import psi_many, psi_transfers, psi_work
 from securevfl.protocols.alignment.psi_many import Store
 from securevfl.protocols.alignment.psi_transfers import Masked, Question
 from securevfl.protocols.alignment.psi_work import AlignmentWork, Journal
-from securevfl.runtime.channel import DisclosurePermit, DisclosureRecord
+from securevfl.runtime.disclosure_gate import DisclosurePermit, DisclosureRecord
 from tests.security.test_psi_leaks import SETS, PartyView, evaluated
 
 UNIVERSE = list(range(200))
@@ -39,7 +39,7 @@ def test_what_is_asked_with_does_not_show_what_is_asked() -> None:
 def test_that_check_catches_noise_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     real = np.packbits
     monkeypatch.setattr(vole.np, "packbits", lambda bits, **keys: real(bits, **keys) * np.uint8(0))
-    monkeypatch.setattr(vole.TakenPiece, "check", lambda *_: None)
+    monkeypatch.setattr(vole.VoleReceiverPiece, "check", lambda *_: None)
     monkeypatch.setattr(AlignmentWork, "in_shared_order", lambda work, rows: rows)  # the PRFs no longer agree
     assert asked_about() == set(SETS[0])
 
@@ -78,7 +78,7 @@ def asked_for_as_many_as_fit() -> tuple[set[int], int]:
             hashing.append(self)
 
     def crowded(keys: okvs.Words, values: okvs.Words) -> tuple[bytes, okvs.Words]:
-        return solved(wanted, hashing[0].target(wanted), okvs.slots(len(keys)))
+        return solved(wanted, hashing[0].target(wanted), okvs.table_rows(len(keys)))
 
     def names(work: AlignmentWork, to: str, ids: int) -> DisclosurePermit:
         told.append((work.me, ids))
@@ -96,7 +96,7 @@ def asked_for_as_many_as_fit() -> tuple[set[int], int]:
 
 def solved(keys: okvs.Words, targets: okvs.Words, slots: int) -> tuple[bytes, okvs.Words]:
     """A store of so many slots for as many of the keys as it can have, by elimination: row by row, bits of an int."""
-    seed = os.urandom(okvs.SEED_BYTES)
+    seed = os.urandom(okvs.OKVS_SEED_BYTES)
     sparse, dense = okvs._places(seed, keys, (slots - okvs._DENSE) // 3)
     found: dict[int, tuple[int, np.ndarray]] = {}
     for n in range(len(keys)):
@@ -120,7 +120,7 @@ def solved(keys: okvs.Words, targets: okvs.Words, slots: int) -> tuple[bytes, ok
 def test_a_party_that_asks_about_more_than_it_says_is_within_what_is_entered() -> None:
     found, entered = asked_for_as_many_as_fit()
     assert len(found) > 100
-    assert 60 + len(found) <= entered == okvs.slots(60)
+    assert 60 + len(found) <= entered == okvs.table_rows(60)
 
 
 def test_two_alignments_by_transfers_share_nothing() -> None:
@@ -148,7 +148,7 @@ def test_a_store_does_not_show_which_slots_it_uses() -> None:
 
 def test_that_check_catches_unused_slots_left_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     def empty(size: int) -> bytes:
-        return os.urandom(size) if size == okvs.SEED_BYTES else bytes(size)
+        return os.urandom(size) if size == okvs.OKVS_SEED_BYTES else bytes(size)
 
     monkeypatch.setattr(okvs, "os", SimpleNamespace(urandom=empty))
     assert excluded_by_empty_slots() > 300

@@ -13,7 +13,7 @@ from securevfl.protocols.residuals.base import ResidualProtocol
 from securevfl.protocols.residuals.defences import Gaussian, Noise
 from securevfl.protocols.residuals.open_residual import OpenResidual, Residual
 from securevfl.protocols.residuals.sealed_residual import SealedResidual
-from securevfl.runtime.channel import Event
+from securevfl.runtime.observer import Event
 from securevfl.training.checkpoint import Checkpoints
 
 EVERY, SIGMA = 3, 2.0

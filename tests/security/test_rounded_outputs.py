@@ -15,9 +15,10 @@ import securevfl as vfl
 from securevfl.base.arrays import Floats
 from securevfl.crypto.kernel import opening_checks, row_products
 from securevfl.crypto.kernel.gradient import KernelGradientHolder
-from securevfl.families import player
-from securevfl.families.player import BatchPlayer, RoundedOutputs, step_for
-from securevfl.protocols import link
+from securevfl.families import output_rounding
+from securevfl.families.batch_participant import BatchPlayer
+from securevfl.families.output_rounding import RoundedOutputs, step_for
+from securevfl.protocols import joint_prediction
 from securevfl.protocols.link import ActiveLink, PassiveLink
 from securevfl.protocols.residuals.sealed_residual import SealedActive
 from tests.security.test_checked_openings import moved
@@ -47,7 +48,7 @@ def read(monkeypatch: pytest.MonkeyPatch, sums: str, rows: int, columns: int) ->
 
     The holder knows the checks' secret, so that it moves the value by the most that passes.
     """
-    publish, opens, fits = SealedActive.publish, KernelGradientHolder.open, opening_checks.fits
+    publish, opens, fits = SealedActive.publish, KernelGradientHolder.open, opening_checks.passes_checks
     most, seen = list[int](), list[Floats]()
 
     def noted(opened: Floats, rho: Floats, levels: float, within: Floats) -> bool:
@@ -61,7 +62,7 @@ def read(monkeypatch: pytest.MonkeyPatch, sums: str, rows: int, columns: int) ->
         return seen[-1]
 
     monkeypatch.setattr(SealedActive, "publish", lambda self, g, **rest: publish(self, 0 * g, **rest))
-    monkeypatch.setattr(row_products, "fits", noted)
+    monkeypatch.setattr(row_products, "passes_checks", noted)
     monkeypatch.setattr(ActiveLink, "ahead", ahead)
     chosen, parties = SUMS[sums]
 
@@ -111,10 +112,10 @@ def test_a_fresh_dither_each_visit_is_averaged_away(monkeypatch: pytest.MonkeyPa
         return np.asarray(np.floor(H / self._step + rng.random(H.shape)) * self._step)
 
     monkeypatch.setattr(RoundedOutputs, "__call__", fresh)
-    monkeypatch.setattr(player, "COARSEST", 1 / 64)
+    monkeypatch.setattr(output_rounding, "COARSEST", 1 / 64)
     again = read(monkeypatch, "direct", 2000, 15)
     monkeypatch.undo()
-    monkeypatch.setattr(player, "COARSEST", 1 / 64)
+    monkeypatch.setattr(output_rounding, "COARSEST", 1 / 64)
     assert again > read(monkeypatch, "direct", 2000, 15) + 0.1
 
 
@@ -146,7 +147,7 @@ def test_every_output_of_a_run_is_whole_steps_with_one_dither_a_row(
 
     monkeypatch.setattr(RoundedOutputs, "__call__", noted)
     passed = list[Floats]()
-    for owner, name in ((PassiveLink, "contribute"), (link, "predict")):
+    for owner, name in ((PassiveLink, "contribute"), (joint_prediction, "predict")):
         assert hasattr(owner, name)
     own, keys = tables(120, 4, 2), {"epochs": 4, "batch_size": "all"} | FAMILIES[family]
     made = job(vfl.DirectSum(), **{key: value for key, value in keys.items() if key != "model"})

@@ -20,13 +20,13 @@ from selfcheck.mutants.mutant import Patch, edited
 import securevfl as vfl
 from securevfl.audit.recording.transcript import Transcript
 from securevfl.audit.recording.transcript_recording import record_sum
-from securevfl.families import player
-from securevfl.families.fdml.fdml_player import FdmlWorker
-from securevfl.families.player import TrainingData
-from securevfl.families.rounds import rounds
+from securevfl.families import training_data
+from securevfl.families.fdml.fdml_worker import FdmlWorker
+from securevfl.families.rounds import rounds_participant
+from securevfl.families.training_data import TrainingData
 from securevfl.models import row_weights
 from securevfl.optim.fedbcd import FedBCD
-from securevfl.protocols.declared import Reals
+from securevfl.protocols.number_spaces import Reals
 
 TESTS = Path(__file__).parents[1]
 
@@ -39,7 +39,7 @@ def body_of(path: str, name: str) -> Callable[..., None]:
 HELD_OUT, BALANCED = "training/test_held_out.py", {"classes": "balanced"}
 SLIPS: dict[str, tuple[Callable[[], Patch], str, str, dict[str, Any]]] = {
     "robust scaling by all rows": (
-        lambda: edited(player, "_scaling", ("(party.X, train)", "(party.X, np.arange(len(party)))")),
+        lambda: edited(training_data, "_scaling", ("(party.X, train)", "(party.X, np.arange(len(party)))")),
         HELD_OUT,
         "test_no_bit_of_a_weight",
         {"method": "FedSGD", "scale": "robust", "weights": None},
@@ -121,7 +121,7 @@ def test_shapes_are_compared_in_every_respect(name: str) -> None:
 
 def test_first_weights_still_differ_from_table_to_table() -> None:
     """What is drawn from the training rows is no constant: other labels of these give another start."""
-    assert rounds.SAMPLE > 0
+    assert rounds_participant.SAMPLE > 0
     bank, shop = vfl.datasets.breast_cancer()
     assert bank.y is not None
     other = vfl.Party("bank", bank.X, 1 - np.asarray(bank.y), aligned=True)

@@ -11,7 +11,8 @@ import securevfl as vfl
 from securevfl.audit.attacks.column_space import shares
 from securevfl.audit.recording.protocol_record import COLLECTS
 from securevfl.base.arrays import Floats
-from securevfl.families.fdml.stored_sum import MARKS, StoredSum
+from securevfl.families.fdml.masked_store import MARKS
+from securevfl.families.fdml.stored_sum import StoredSum
 
 ROWS, COLUMNS, VISITS = 300, 4, 8
 HIDING = [vfl.StoredMasks()]

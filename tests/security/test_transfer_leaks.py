@@ -21,16 +21,16 @@ from securevfl.base.arrays import Floats
 from securevfl.data.party import register_of
 from securevfl.disclosure.counts import Disclosure
 from securevfl.errors import ConfigError, LeakageError
-from securevfl.families.sizes import sizes_of
-from securevfl.families.transfer import taylor
-from securevfl.families.transfer.transfer import SecondMoments
+from securevfl.families.run_shape import sizes_of
+from securevfl.families.transfer import local_quadratic, taylor
 from securevfl.families.transfer.transfer_model import Transfer
+from securevfl.families.transfer.two_way_exchange import SecondMoments
 from securevfl.models.metrics import area_under_curve
-from securevfl.protocols.notes import Learned
+from securevfl.protocols.observations import GradientLearned
 from securevfl.protocols.residuals.defences import Gaussian
 from securevfl.protocols.residuals.open_residual import OpenResidual
 from securevfl.protocols.residuals.sealed_residual import SealedResidual
-from securevfl.runtime.channel import Event, Observer
+from securevfl.runtime.observer import Event, Observer
 
 COLUMNS = 10
 
@@ -39,13 +39,13 @@ class Bank(Observer):
     """Keeps what the party with labels learns, in order: gradients, and scores at an evaluation."""
 
     def __init__(self) -> None:
-        self.learned: list[Learned] = []
+        self.learned: list[GradientLearned] = []
 
     def __call__(self, event: Event) -> None:
         pass
 
     def note(self, me: str, fact: object) -> None:
-        if me == "bank" and isinstance(fact, Learned):
+        if me == "bank" and isinstance(fact, GradientLearned):
             self.learned.append(fact)
 
 
@@ -64,8 +64,8 @@ def parties(rows: int) -> list[vfl.Party]:
 class Received:
     """Of one run: what the bank has learned, and what it has not been told, of both groups of rows (k x d)."""
 
-    gradients: list[Learned]
-    scores: list[Learned]
+    gradients: list[GradientLearned]
+    scores: list[GradientLearned]
     trained: Floats
     held_out: Floats
     own: Floats
@@ -101,7 +101,7 @@ def job(units: int, optimizer: Any, rounds: int, residual: Any, gamma: float, **
     )
 
 
-def solved(facts: Sequence[Learned], before: Floats) -> Floats:
+def solved(facts: Sequence[GradientLearned], before: Floats) -> Floats:
     """The vector nearest to `before` that answers all equations of an exchange."""
     A, b = np.vstack([fact.J.dense.T for fact in facts]), np.concatenate([fact.gradient for fact in facts])
     weight = 1 / np.maximum(np.linalg.norm(A, axis=1), 1e-12)
@@ -166,7 +166,7 @@ class Exchange(Observer):
     """Keeps what both parties learn of the first exchange: opened gradients, and the other's moments."""
 
     def __init__(self) -> None:
-        self.learned: dict[str, list[Learned]] = {"bank": [], "shop": []}
+        self.learned: dict[str, list[GradientLearned]] = {"bank": [], "shop": []}
         self.moments: dict[str, Floats] = {}
 
     def __call__(self, event: Event) -> None:
@@ -174,7 +174,7 @@ class Exchange(Observer):
             self.moments[event.me] = np.asarray(event.message.upper, np.float64)
 
     def note(self, me: str, fact: object) -> None:
-        if isinstance(fact, Learned):
+        if isinstance(fact, GradientLearned):
             self.learned[me].append(fact)
 
 
@@ -207,7 +207,7 @@ def test_one_opening_and_moments_tell_labels_less_than_an_opening_a_step() -> No
         units, _, rows = np.linalg.svd(vector, full_matrices=False)
         auc = area_under_curve(positive, rows[0])
         found[openings, linearised] = max(auc, 1 - auc), units[:, 0], moments
-    phi = np.linalg.eigh(taylor.whole(found[1, True][2], 6))[1][:, -1]
+    phi = np.linalg.eigh(local_quadratic.whole(found[1, True][2], 6))[1][:, -1]
     assert abs(found[1, False][1] @ phi) > 0.95  # before any moments
     assert found[1, False][0] < found[1, True][0] < found[8, False][0]
 
@@ -217,7 +217,7 @@ def test_one_opening_and_moments_tell_representations_less_than_an_opening_a_ste
     U = received(job(6, vfl.FedBCD(lr=1e-9), 1, "open", 0.005, test_fraction=0.0), parties(400)).trained
     each, _ = of_one_exchange("bank", 8, False)
     one, moments = of_one_exchange("bank", 1, True)
-    own, S = np.linalg.cholesky(one @ one.T / 400), np.linalg.cholesky(taylor.whole(moments, 6))
+    own, S = np.linalg.cholesky(one @ one.T / 400), np.linalg.cholesky(local_quadratic.whole(moments, 6))
     stretched = S @ np.linalg.solve(own, one)
     assert max(added_variance(one.T, U), added_variance(stretched.T, U)) < added_variance(each.T, U)
 

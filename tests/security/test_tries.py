@@ -17,11 +17,11 @@ from securevfl.cli.main import app
 from securevfl.consent.booking import Booking, Sitting
 from securevfl.disclosure.ledger import TRIES, DisclosureLedger
 from securevfl.errors import DATA_DEPENDENT_REASONS, LeakageError, StorageError, stop_reason_of
-from securevfl.families.sizes import known_run
+from securevfl.families.run_facts import known_run
 from securevfl.organisations import peer_session
 from securevfl.organisations.peer_session import run_session
 from securevfl.organisations.peer_settings import PeerSettings
-from securevfl.runtime.channel import DisclosureGate
+from securevfl.runtime.disclosure_gate import DisclosureGate
 from securevfl.transport.peers import Peers
 from tests.transport.test_aborts import KINDS, made
 

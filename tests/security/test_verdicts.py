@@ -10,7 +10,7 @@ import pytest
 
 import securevfl as vfl
 from securevfl.disclosure.ledger import DisclosureLedger, told_to
-from securevfl.protocols.declared import VERDICT
+from securevfl.protocols.permits import STOP_DECISION_BITS
 
 PROTOCOLS: dict[str, Any] = {
     "open": {"protocol": vfl.Protocol(residual="open")},
@@ -53,6 +53,6 @@ def test_every_verdict_is_bits_of_labels_in_the_ledger(protocol: str, watch: str
     if watch == "neither":
         assert not own
     else:
-        assert told >= VERDICT * evaluated > 0
+        assert told >= STOP_DECISION_BITS * evaluated > 0
         assert {each.told.of for each in own} <= set(range(50, 61))  # what labels of 60 rows hold
     assert not [each for each in ledgers["shop"].read().entries if each.told.group == "verdicts"]

@@ -14,13 +14,13 @@ from securevfl.base.arrays import Floats
 from securevfl.base.roles import COLLECTOR, CONTRIBUTOR, READER, Roles
 from securevfl.errors import SecureVFLError
 from securevfl.families.fdml.stored_sum import StoredServer, StoredSum, StoredWorker
-from securevfl.protocols.declared import Declared, recast
+from securevfl.protocols.declarations import MessageDeclaration, declare_in_roles
 from securevfl.protocols.party_context import PartyContext
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.codec import Message
-from securevfl.runtime.executor import Meter
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.party_threads import run_threads
 
 WORKERS = ("P1", "P2", "P3")
 
@@ -97,7 +97,7 @@ def record_stored(
 
     def context(channel: Channel) -> PartyContext:
         witness.sessions.add(channel.session)
-        return PartyContext(channel, cast, Meter(channel.clock, channel.books))
+        return PartyContext(channel, cast, Meter(channel.clock, channel.counters))
 
     def serve(channel: Channel) -> StoredServer:
         side = stored.server(context(channel), readers)
@@ -134,8 +134,8 @@ def record_stored(
     sides = run_threads(roles, WallClock, timeout=60.0, observe=events.append)
     declared = [
         *stored.declares(),
-        Declared(StoredPush, CONTRIBUTOR, COLLECTOR, stored.pushed),
-        Declared(StoredTotal, COLLECTOR, READER, stored.pulled),
+        MessageDeclaration(StoredPush, CONTRIBUTOR, COLLECTOR, stored.pushed),
+        MessageDeclaration(StoredTotal, COLLECTOR, READER, stored.pulled),
     ]
-    declared = recast(declared, {READER: (CONTRIBUTOR,)})
+    declared = declare_in_roles(declared, {READER: (CONTRIBUTOR,)})
     return StoredRun(Transcript(events, cast, declared, witness), pulled, outputs, sides)

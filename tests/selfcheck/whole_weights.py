@@ -8,8 +8,9 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.crypto.share_ring import ShareRing
-from securevfl.families.player import State
-from securevfl.families.shares.shares_plan import SharesJob, plan_of
+from securevfl.families.shares.shares_job import SharesJob
+from securevfl.families.shares.shares_plan import plan_of
+from securevfl.families.state import State
 
 
 def whole_weights(job: SharesJob, states: Mapping[str, State], active: str) -> dict[str, Floats]:

@@ -11,7 +11,7 @@ import pytest
 import securevfl as vfl
 from securevfl.protocols.residuals.defences import Gaussian
 from securevfl.protocols.residuals.open_residual import Residual
-from securevfl.runtime.channel import Event
+from securevfl.runtime.observer import Event
 from securevfl.training.checkpoint import Checkpoints
 from tests.small_keys import SMALL
 

@@ -9,7 +9,7 @@ import pytest
 import securevfl as vfl
 from securevfl.base.checked_files import read_checked_json, write_checked_json
 from securevfl.errors import DataError
-from securevfl.families.player import State
+from securevfl.families.state import State
 from securevfl.protocols.engines import Engine
 from securevfl.protocols.sums.base import SumProtocol
 from securevfl.training.checkpoint import KEPT, Checkpoints, Saved, common_round

@@ -15,11 +15,11 @@ from securevfl.data.party import register_of
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, LeakageError
 from securevfl.models.metrics import area_under_curve
-from securevfl.protocols.score_ledger.ledger import Ledger
+from securevfl.protocols.score_ledger.ledger import ScoreLedger
 from securevfl.training.comparison import Comparison, compared_jobs, own_metrics
 
 sklearn = pytest.importorskip("sklearn.linear_model")
-JOB = vfl.Job(model=vfl.Trees(trees=4, depth=2, own_score=False))  # small ones, and logistic as it comes
+JOB = vfl.Job(model=vfl.Trees(trees=4, depth=2, boosted_score=False))  # small ones, and logistic as it comes
 
 
 def tables(rows: int = 1600, *, worth: float = 1.0, parties: int = 2) -> list[vfl.Party]:
@@ -120,7 +120,7 @@ def test_ledgers_are_asked_for_all_models_before_anything_is_told(tmp_path: Path
     own = tables(1600)
     ledgers = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in own}
     held = JOB.schedule(register_of(own)).test
-    measured = Ledger(ledgers["shop"].scores)
+    measured = ScoreLedger(ledgers["shop"].scores)
     for _ in range(2):
         measured.measure("bank", [own[1].keys[row].tobytes() for row in held])
     seen: list[str] = []
@@ -151,7 +151,7 @@ def test_the_command_prints_the_table_and_writes_a_page(tmp_path: Path) -> None:
             *(f"{k}," + ",".join(map(str, row)) for k, row in enumerate(rows.tolist())),
         ]
         (tmp_path / f"{party.name}.csv").write_text("\n".join(lines) + "\n")
-    (tmp_path / "job.toml").write_text('model = { name = "trees", trees = 4, depth = 2, own_score = false }\n')
+    (tmp_path / "job.toml").write_text('model = { name = "trees", trees = 4, depth = 2, boosted_score = false }\n')
     words = ["compare", str(tmp_path / "job.toml"), "--html", str(tmp_path / "page.html")]
     for name in ("bank", "shop"):
         words += ["--data", f"{name}={tmp_path / name}.csv", "--id", f"{name}=client of {name}"]

@@ -10,8 +10,9 @@ import pytest
 
 import securevfl as vfl
 from securevfl.families import METHODS
-from securevfl.runtime.clock import Network, VirtualClock, WallClock
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.clock import VirtualClock, WallClock
+from securevfl.runtime.network import Network
+from securevfl.runtime.party_threads import run_threads
 from securevfl.training import simulate as simulation
 from securevfl.training.run import Run
 from securevfl.training.session import take_part

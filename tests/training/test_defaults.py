@@ -19,7 +19,7 @@ import securevfl as vfl
 from securevfl.consent.consent_sheet import MOST, settled
 from securevfl.data.location_scale import QUARTILES
 from securevfl.errors import ConfigError, DataNotice, LeakageError
-from securevfl.families.sizes import prepare_all
+from securevfl.families.table_preparation import prepare_all
 from securevfl.optim.defaults import EVALUATE_EVERY, HELD_OUT, LONG_VISITS, why_sealed
 from securevfl.organisations.join import check_role
 from securevfl.transport.peers import Peers
@@ -107,7 +107,7 @@ def test_more_rows_than_there_are_bits_for_at_full_width_train_by_default(
 
 def test_the_job_of_one_key_trains_on_parts_that_grow(first_job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Evaluations of models of fewer rows neither end it nor are kept."""
-    for name, value in (("GROWS", 1000), ("PART", 200)):
+    for name, value in (("MIN_GROWING_ROWS", 1000), ("MIN_SUBSET_ROWS", 200)):
         monkeypatch.setattr(f"securevfl.data.schedule.{name}", value)
     own, job = made_up(4_000, (3, 3)), vfl.Job(model="logistic")
     run = vfl.simulate(job, own)

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import securevfl as vfl
 from securevfl.cli.main import app
-from securevfl.cli.show import parted
+from securevfl.cli.show import split_wide_table
 from securevfl.data.columns import Columns
 
 N = 4000
@@ -108,7 +108,7 @@ def test_what_is_wider_than_a_terminal_comes_in_parts_and_uncut(width: int) -> N
     heads = ["column", *(f"figure {j}" for j in range(9)), "notes"]
     rows = [[f"balance{i}", *(1234.5 * j for j in range(9)), ""] for i in range(3)]
     out = Console(width=width, file=StringIO())
-    parts = parted(heads, rows, width)
+    parts = split_wide_table(heads, rows, width)
     for part in parts:
         out.print(part)
     told = out.file.getvalue()  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import securevfl as vfl
 from securevfl.cli.main import app
 from securevfl.errors import DivergenceError, LabelError, RangeError
-from securevfl.families.player import Divergence, check_outcome
+from securevfl.families.divergence import Divergence, check_outcome
 from securevfl.models.losses import LOSSES
 
 

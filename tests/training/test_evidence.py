@@ -9,11 +9,11 @@ import pytest
 import securevfl as vfl
 from securevfl.data.store import store_table
 from securevfl.errors import DataError, LabelError, ProtocolError, TableError
-from securevfl.families.sizes import as_prepared
+from securevfl.families.table_preparation import as_prepared
 from securevfl.protocols import bin_classes
 from securevfl.protocols.residuals.open_residual import OpenActive
-from securevfl.protocols.residuals.sealed_residual import SealedG
-from securevfl.runtime.channel import Event
+from securevfl.protocols.residuals.sealed_residual import ResidualCiphertext
+from securevfl.runtime.observer import Event
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart
 from tests.small_keys import SMALL
@@ -66,7 +66,7 @@ def test_a_training_that_goes_on_asks_for_no_class_again(tmp_path: Path) -> None
     with pytest.raises(RuntimeError, match="cut"):
         vfl.simulate(job(vfl.Ckks()), PARTIES, checkpoints=states, on_round=cut, observe=asked[0].append)
     run = vfl.simulate(job(vfl.Ckks()), PARTIES, checkpoints=states, observe=asked[1].append)
-    told = [{event.subchannel for event in events if isinstance(event.message, SealedG)} for events in asked]
+    told = [{event.subchannel for event in events if isinstance(event.message, ResidualCiphertext)} for events in asked]
     assert f"{bin_classes.EVIDENCE_SUBCHANNEL}/residual" in told[0]
     assert told[1] == {"/residual"}
     whole = vfl.simulate(job(vfl.Ckks()), PARTIES)
@@ -101,7 +101,7 @@ def test_training_rows_of_one_class_are_refused_before_any_count_is_told() -> No
     seen: list[Event] = []
     with pytest.raises(LabelError, match="training rows of all 2 classes were expected"):
         vfl.simulate(job(vfl.Ckks()), [vfl.Party("bank", bank.X, y, ids=bank.ids), *others], observe=seen.append)
-    assert not [event for event in seen if isinstance(event.message, SealedG)]
+    assert not [event for event in seen if isinstance(event.message, ResidualCiphertext)]
 
 
 def test_a_table_on_disk_is_refused_with_the_way_out(tmp_path: Path) -> None:

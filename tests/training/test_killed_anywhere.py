@@ -18,10 +18,12 @@ from securevfl.data.party import Helper
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import DataError
 from securevfl.families import METHODS, leak_kinds
-from securevfl.runtime.channel import Abort, Channel, DisclosurePermit
+from securevfl.runtime.abort import Abort
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.codec import Message
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.disclosure_gate import DisclosurePermit
+from securevfl.runtime.party_threads import run_threads
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart
 from securevfl.training.session import take_part
@@ -127,7 +129,7 @@ def test_tries_that_are_killed_are_counted(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(vfl.errors.LeakageError):  # noqa: PT012
         for _ in range(30):
             with pytest.raises(Killed):
-                command("bank", "Opened")
+                command("bank", "OpenedProduct")
             tries += 1
     assert 1 < tries < 30
 

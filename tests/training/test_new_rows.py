@@ -13,10 +13,10 @@ from pyarrow import csv, parquet
 import securevfl as vfl
 from securevfl import errors
 from securevfl.data import parquet_source as parquet_source
-from securevfl.data.preparation import Prepared
+from securevfl.data.preparation import FittedPreparation
 from securevfl.data.row_order import write_rows
 from securevfl.data.scaling import Scaling
-from securevfl.families.player import State
+from securevfl.families.state import State
 from securevfl.training import new_rows
 from securevfl.training.model_part import ModelPart
 from securevfl.training.new_rows import NewRows, rows_of_array, rows_of_file
@@ -143,7 +143,7 @@ import sys
 from pathlib import Path
 from securevfl.training import new_rows
 from securevfl.data import parquet_source, store
-from securevfl.families.player import State
+from securevfl.families.participant import State
 from securevfl.training.model_part import ModelPart
 
 def peak():
@@ -172,7 +172,7 @@ def grown(folder: Path, part: ModelPart, rows: int, *, aligned: bool) -> int:
     wide = ModelPart(
         **{
             **vars(part),
-            "preparation": Prepared([f"c{j}" for j in range(100)]),
+            "preparation": FittedPreparation([f"c{j}" for j in range(100)]),
             "scaling": Scaling.none(100),
             "state": State(theta=np.zeros((100, 1))),
         }

@@ -237,10 +237,10 @@ READERS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("own_score", [True, False])
-def test_no_reader_gives_columns_a_share_of_what_mixes_them(own_score: bool) -> None:
+@pytest.mark.parametrize("boosted_score", [True, False])
+def test_no_reader_gives_columns_a_share_of_what_mixes_them(boosted_score: bool) -> None:
     """A party beside whose trees stand cosines of all its columns; one that is told its weights has none."""
-    model = vfl.Trees(trees=3, depth=2, own_score=own_score)
+    model = vfl.Trees(trees=3, depth=2, boosted_score=boosted_score)
     shares = vfl.Protocol(shares=vfl.Shares(open_weights=("bank",)))
     job, own, new = vfl.Job(model=model, protocol=shares, epochs=4, test_fraction=0.0), parties("trees"), new_rows()
     with warnings.catch_warnings():

@@ -18,7 +18,7 @@ from selfcheck.whole_weights import whole_weights
 
 import securevfl as vfl
 from securevfl.errors import DataNotice
-from securevfl.families.shares.shares_plan import on_shares
+from securevfl.families.shares.shares_job import on_shares
 
 N = 150
 DRAW = np.random.default_rng(11)

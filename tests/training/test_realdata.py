@@ -11,7 +11,7 @@ from sklearn.metrics import roc_auc_score
 
 import securevfl as vfl
 from securevfl.protocols.engines import Engine
-from securevfl.runtime.clock import Kind
+from securevfl.runtime.costs import Kind
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 

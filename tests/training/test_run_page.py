@@ -9,7 +9,7 @@ import pytest
 import securevfl as vfl
 from securevfl.display.svg import COLOURS
 from securevfl.errors import DataError
-from securevfl.runtime.clock import Stage
+from securevfl.runtime.costs import Stage
 from securevfl.training.run_page import curve, learned, lifts, roc, write_report
 
 
@@ -42,7 +42,7 @@ def test_the_page_has_the_figures_of_the_run(run: vfl.Run, tmp_path: Path) -> No
     assert f"{run.costs.bytes:,}" in page
     for word, seconds in run.costs.parts.items():
         assert f"{word}: {seconds:.3f} s" in page
-    for word in ("bank", "shop", "telco", "SealedG", "encrypt", "pairwise/ckks", "columns", "held-out rows"):
+    for word in ("bank", "shop", "telco", "ResidualCiphertext", "encrypt", "pairwise/ckks", "columns", "held-out rows"):
         assert word in page
     assert page.count("<svg") == 8  # loss and AUC by round and second, cost split, lift, calibration, ROC
     for name in ("bank", "shop", "telco"):
@@ -65,7 +65,7 @@ def test_the_page_has_the_party_alone_beside_all_together_and_what_was_agreed(ru
     own = (tmp_path / "shop.html").read_text(encoding="utf-8")
     assert "sheet of shop" in own
     assert "How good it is" not in own
-    assert f"{sum(part.books.bytes_sent(stage) for stage in (Stage.AHEAD, Stage.TRAIN)):,}" in own
+    assert f"{sum(part.counters.bytes_sent(stage) for stage in (Stage.AHEAD, Stage.TRAIN)):,}" in own
 
 
 def test_lift_is_that_of_the_rows_with_the_highest_scores() -> None:

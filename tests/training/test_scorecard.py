@@ -19,8 +19,8 @@ from securevfl.cli.main import app
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.errors import ConfigError
-from securevfl.protocols.shares.fixed_point import Numbers
-from securevfl.protocols.shares.quantizer import Levels
+from securevfl.protocols.shares.fixed_point import FixedPointEncoding
+from securevfl.protocols.shares.quantizer import Quantizer
 from securevfl.training.scorecard import BASE, Scorecard, ScorecardScale
 
 N = 3000
@@ -168,7 +168,7 @@ def test_points_rank_like_the_model_on_credit() -> None:
 
 def levelled(f: Any, step: int, shares: Prg, dithers: Prg) -> Any:
     """f in levels 2^step apart, as two holders' shares of it are rounded and told."""
-    numbers, levels = Numbers(256, 0.1), Levels(step, 6 - step)
+    numbers, levels = FixedPointEncoding(256, 0.1), Quantizer(step, 6 - step)
     ring = ShareRing(numbers.bits)
     whole = ring.of(np.rint(f * 2.0 ** (numbers.f_x + numbers.f_theta)).astype(np.int64))
     share = ring.uniform(shares, whole.shape)

@@ -14,8 +14,8 @@ from securevfl.errors import ConfigError, LabelError, LeakageError, PartiesError
 from securevfl.families.transfer.transfer_model import Transfer
 from securevfl.models.metrics import area_under_curve
 from securevfl.protocols.engines import Paillier
-from securevfl.protocols.notes import Learned
-from securevfl.runtime.channel import Event, Observer
+from securevfl.protocols.observations import GradientLearned
+from securevfl.runtime.observer import Event, Observer
 from securevfl.training.checkpoint import Checkpoints
 
 ACCEPTED = ("rank", "columns", "fresh_equations")
@@ -139,13 +139,13 @@ class Host(Observer):
     """Keeps what the host learns."""
 
     def __init__(self) -> None:
-        self.learned: list[Learned] = []
+        self.learned: list[GradientLearned] = []
 
     def __call__(self, event: Event) -> None:
         pass
 
     def note(self, me: str, fact: object) -> None:
-        if me == "shop" and isinstance(fact, Learned):
+        if me == "shop" and isinstance(fact, GradientLearned):
             self.learned.append(fact)
 
 

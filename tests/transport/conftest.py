@@ -12,8 +12,8 @@ import pytest
 
 import securevfl as vfl
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.families.fdskl.fdskl import Phases
-from securevfl.families.player import State
+from securevfl.families.fdskl.fdskl_family import Phases
+from securevfl.families.state import State
 from securevfl.organisations.kit import init_certs, write_kit
 from securevfl.training.model_part import ModelPart
 from securevfl.transport.peers import Peers
@@ -27,7 +27,7 @@ from securevfl.runtime import eventlog
 from securevfl.errors import SecureVFLError
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.job import Job
-from securevfl.families.player import BatchPlayer
+from securevfl.families.participant import BatchPlayer
 from securevfl.organisations.join import join
 
 if "EXACT_OUTPUTS" in os.environ:

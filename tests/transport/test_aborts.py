@@ -12,10 +12,12 @@ from securevfl import errors
 from securevfl.errors import STOP_REASONS, SecureVFLError, StopReason, TransportError
 from securevfl.organisations.peer_session import run_session
 from securevfl.organisations.peer_settings import PeerSettings
-from securevfl.runtime.channel import Abort, Channel, Event
+from securevfl.runtime.abort import Abort
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.codec import Message, decode_message, encode_message
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.observer import Event
+from securevfl.runtime.party_threads import run_threads
 from tests.transport.processes import at_each
 
 SECRET = "hiv_positive holds least, 0.2137 bits; 137 rows are rare; /home/bank/loans.csv"

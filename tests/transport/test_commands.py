@@ -25,7 +25,7 @@ LARGE = """
 from securevfl.training import new_rows
 from securevfl.data import load as tables
 from securevfl.cli.main import main
-tables.LARGE, new_rows.BLOCK = 0, 100
+tables.MAX_IN_MEMORY_BYTES, new_rows.BLOCK = 0, 100
 main()
 """
 BAR = "━"
@@ -62,7 +62,17 @@ def start(meeting: Any, party: str, verb: str, *options: str, stderr: Any = subp
         (party_here,) = (each for each in vfl.datasets.breast_cancer() if each.name == party)
         own += meeting.accepts(party_here)
     return Forked(
-        [sys.executable, "-c", LARGE, *own, "--peers", f"{party}/peers.toml", "--data", f"{party}.parquet", *options],
+        [
+            sys.executable,
+            "-c",
+            LARGE,
+            *own,
+            "--peers",
+            f"{party}/peers.toml",
+            "--data",
+            f"{party}.parquet",
+            *options,
+        ],
         cwd=meeting.folder,
         env=os.environ | TERMINAL,
         stdout=subprocess.PIPE,

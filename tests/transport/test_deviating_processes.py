@@ -20,7 +20,7 @@ from securevfl.organisations.align import align_privately
 from securevfl.organisations.peer_session import run_session
 from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.organisations.scoring import ScoreClient, ScoreRequest, scoring_handshake
-from securevfl.protocols.declared import permit_sizes
+from securevfl.protocols.permits import permit_sizes
 from tests.forked import Forked
 from tests.transport.conftest import PROCESS
 from tests.transport.test_serve import PARTIES, limits

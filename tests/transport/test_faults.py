@@ -10,7 +10,7 @@ import pytest
 
 from securevfl.errors import SecureVFLError
 from securevfl.organisations.kit import write_kit
-from securevfl.runtime.channel import Abort
+from securevfl.runtime.abort import Abort
 from securevfl.runtime.codec import Frame, decode_frame, encode_frame
 
 

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from securevfl.errors import FrameError, SecureVFLError, TransportError
-from securevfl.runtime.channel import Inbox
 from securevfl.runtime.codec import decode_message, encode_frame, encode_message
+from securevfl.runtime.inbox import Inbox
 from securevfl.transport.acceptor import STREAM_METHOD
 from securevfl.transport.certificate_names import server_name
 from securevfl.transport.endpoint import Endpoint

@@ -25,11 +25,12 @@ from securevfl.organisations.line_measurement import (
     slowest,
 )
 from securevfl.organisations.peer_settings import PeerSettings
-from securevfl.protocols.declared import permit_sizes
+from securevfl.protocols.permits import permit_sizes
 from securevfl.runtime.channel import Channel
-from securevfl.runtime.clock import Network, WallClock
+from securevfl.runtime.clock import WallClock
 from securevfl.runtime.codec import Message
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.network import Network
+from securevfl.runtime.party_threads import run_threads
 from securevfl.transport.endpoint import Endpoint
 from securevfl.transport.peers import Peers
 from securevfl.transport.tls import Credentials

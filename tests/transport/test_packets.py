@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from securevfl.errors import STOP_REASONS, FrameError, PeerLost, TransportError
-from securevfl.runtime.channel import Abort
+from securevfl.runtime.abort import Abort
 from securevfl.runtime.codec import FORMAT, encode_frame, encode_message
 from securevfl.transport.packets import (
     MAX_HANDSHAKE_BYTES,

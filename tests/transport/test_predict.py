@@ -21,7 +21,7 @@ from securevfl.errors import (
 from securevfl.families import METHODS
 from securevfl.organisations.predict import answer_rows, predict_with
 from securevfl.runtime.clock import WallClock
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.party_threads import run_threads
 from securevfl.training import new_rows
 from securevfl.training.model_part import ModelPart
 from tests.transport.processes import each

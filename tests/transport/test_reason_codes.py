@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.cli.part_command import given_codes
-from securevfl.cli.predictions import predictions
+from securevfl.cli.prediction_output import write_predictions
+from securevfl.cli.reason_code_options import given_codes
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.limits import Limit
 from securevfl.errors import ConfigError, LeakageError, ProtocolError
@@ -24,8 +24,8 @@ from securevfl.organisations.prediction import Prediction
 from securevfl.organisations.reason_codes import ReasonCodePolicy, ReasonCodes, take
 from securevfl.organisations.scoring import score_rows
 from securevfl.organisations.serve import Server
-from securevfl.protocols.score_ledger.ledger import Ledger
-from securevfl.protocols.score_ledger.limits import FEWEST_VISITS
+from securevfl.protocols.score_ledger.ledger import ScoreLedger
+from securevfl.protocols.score_ledger.limits import MIN_ITERATIONS
 from securevfl.training.explanations import shapley
 from tests.transport.processes import each
 from tests.transport.test_serve import held, limits, serving
@@ -75,7 +75,7 @@ def predict(meeting: Any, run: vfl.Run, ids: Any = range(30), **code_policy: Rea
 
 def told(path: Path) -> list[float]:
     """Bits of each row that a ledger of scores has noted of codes."""
-    ledger = Ledger(path)
+    ledger = ScoreLedger(path)
     return [bits for (bits,) in ledger._file._connection.execute("SELECT total(bits) FROM codes GROUP BY row")]
 
 
@@ -96,7 +96,7 @@ def test_codes_are_told_by_those_who_chose_to_and_counted(meet: Any, run: vfl.Ru
     predict(meeting, run, shop=codes_of(run, "shop", 2))
     assert told(scores["shop"]) == pytest.approx([THREE] * 30)  # the same columns of the same rows tell nothing new
     path = tmp_path / "out.csv"
-    with predictions(run.parts["bank"], path) as written:
+    with write_predictions(run.parts["bank"], path) as written:
         written["on_block"](list(range(30)), found["bank"])
     first = next(csv.DictReader(path.open()))
     assert [first[f"reason shop {k}"] for k in (1, 2, 3)] == expected(run, "shop", TABLES["shop"])[0]
@@ -127,8 +127,8 @@ def test_a_party_that_serves_gives_codes_with_its_scores(meet: Any, run: vfl.Run
 
 def test_codes_and_levels_have_one_budget(tmp_path: Path) -> None:
     X, ids = np.arange(40.0).reshape(4, 10), [b"1", b"2", b"3", b"4"]
-    ledger = Ledger(tmp_path / "scores")
-    ledger.trained(b"m", FEWEST_VISITS, [b"9"], X[:1] + 0.5)
+    ledger = ScoreLedger(tmp_path / "scores")
+    ledger.trained(b"m", MIN_ITERATIONS, [b"9"], X[:1] + 0.5)
     ledger.admit_codes("run", ids[:2], X[:2], bits=THREE, most=15)
     ledger.admit_codes("run", ids[:2], X[:2], bits=THREE, most=15)
 
@@ -139,7 +139,7 @@ def test_codes_and_levels_have_one_budget(tmp_path: Path) -> None:
     assert not levels(0, 6)
     assert levels(0, 5)
     assert levels(2, 6)
-    other = Ledger(tmp_path / "scores")
+    other = ScoreLedger(tmp_path / "scores")
     assert other.admit_codes("run", ids[2:], X[2:], bits=THREE, most=15).tolist() == [False, True]
     assert told(tmp_path / "scores") == pytest.approx([THREE] * 3)
     # other columns of the same row tell something new, whoever asks

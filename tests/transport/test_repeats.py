@@ -14,7 +14,7 @@ from securevfl.disclosure.ledger import DisclosureLedger, told_to
 from securevfl.organisations.join import join
 from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.organisations.prepare import prepare
-from securevfl.protocols.shares.disk_store import OnDisk
+from securevfl.protocols.shares.disk_store import DiskStore
 from securevfl.training.model_part import ModelPart
 from tests.forked import Forked
 from tests.transport.processes import at_each
@@ -121,7 +121,7 @@ def test_work_ahead_that_is_put_back_at_both_parties_serves_nobody(meet: Any, tm
     assert len(prepared) == 2
 
     (folder,) = (meeting.kit("shop") / "ahead").iterdir()
-    other = OnDisk(folder)  # of another process
+    other = DiskStore(folder)  # of another process
     refused = {name: str(error) for name, error in at_each(meeting, train).items()}
     assert "another process has it" in refused["shop"]
     assert refused["bank"].startswith("shop has stopped: ")

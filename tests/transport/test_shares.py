@@ -22,7 +22,7 @@ from securevfl.organisations.predict import predict_with
 from securevfl.organisations.prepare import prepare
 from securevfl.organisations.reason_codes import ReasonCodePolicy
 from securevfl.organisations.scoring import score_rows
-from securevfl.protocols.score_ledger.ledger import Ledger
+from securevfl.protocols.score_ledger.ledger import ScoreLedger
 from securevfl.runtime import eventlog
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart
@@ -110,7 +110,7 @@ def trained(meeting: Any, **keys: Any) -> dict[str, Any]:
 @pytest.mark.long
 def test_what_was_prepared_is_gone_through_and_gone(prepared: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
-    monkeypatch.setattr("securevfl.protocols.shares.offline_phase.Ahead.make", lambda *_: made.append(1))
+    monkeypatch.setattr("securevfl.protocols.shares.offline_phase.OfflinePhase.make", lambda *_: made.append(1))
     parts = trained(prepared)
     assert not made
     assert {type(part) for part in parts.values()} == {ModelPart}
@@ -184,7 +184,7 @@ def test_scores_between_organisations_are_limited_and_logged(meet: Any, tmp_path
     np.testing.assert_array_equal(again["bank"].decision, found["bank"].decision)
     coded = ask(range(40, 60), k=2)
     assert {len(own) for own in coded["bank"].reasons["shop"]} == {2}
-    noted = Ledger(ledgers["shop"].with_name("shop.ledger.scores"))
+    noted = ScoreLedger(ledgers["shop"].with_name("shop.ledger.scores"))
     coded = noted.bits_told([id_digest("shop", f"new {row}") for row in range(40, 60)])
     assert [codes for _, codes in coded] == pytest.approx([np.log2(15 * 14)] * 20)
     with pytest.raises(ConfigError, match="open_weights"):

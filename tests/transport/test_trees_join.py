@@ -13,7 +13,7 @@ import pytest
 import securevfl as vfl
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.limits import Limit
-from securevfl.families.player import State
+from securevfl.families.state import State
 from securevfl.organisations.join import join
 from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.organisations.predict import predict_with
@@ -21,7 +21,7 @@ from securevfl.organisations.prediction import ScoreCounts
 from securevfl.organisations.prepare import prepare
 from securevfl.organisations.scoring import score_rows
 from securevfl.organisations.serve import Server
-from securevfl.protocols.shares.offline_phase import Ahead
+from securevfl.protocols.shares.offline_phase import OfflinePhase
 from securevfl.training.model_part import ModelPart
 from securevfl.training.new_rows import HeldRows, rows_of_array
 from tests.transport.processes import at_each
@@ -63,7 +63,7 @@ def test_trees_are_prepared_trained_asked_and_served(
 
     made: list[Any] = []
     with monkeypatch.context() as patched:
-        patched.setattr(Ahead, "make", lambda *own: made.append(own))
+        patched.setattr(OfflinePhase, "make", lambda *own: made.append(own))
         ledgers = {name: DisclosureLedger(tmp_path / f"{name}.ledger", name) for name in files}
 
         def train(party: vfl.Party, kit: Path) -> ModelPart:

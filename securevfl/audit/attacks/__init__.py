@@ -31,7 +31,7 @@ from securevfl.audit.attacks import (
     two_values,
 )
 from securevfl.audit.attacks.base import Attack, LabelAttack, Score, label_auc
-from securevfl.base.extensions import Extension, allowed, load
+from securevfl.base.extensions import Extension, allowed_entry_points, load_entry_point
 from securevfl.errors import ConfigError
 
 __all__ = ["ATTACKS", "Attack", "LabelAttack", "Score", "label_auc", "load_more"]
@@ -83,8 +83,8 @@ def load_more() -> dict[str, Extension]:
         ConfigError: if an attack has another name than its entry point, or a name that exists already.
     """
     loaded = {}
-    for name, point in allowed(GROUP).items():
-        attack, loaded[name] = load(point)
+    for name, point in allowed_entry_points(GROUP).items():
+        attack, loaded[name] = load_entry_point(point)
         if attack.name != name or ATTACKS.setdefault(name, attack) is not attack:
             raise ConfigError(
                 f"the attack of entry point {name} of {loaded[name].distribution} has another name, or the name exists",

@@ -17,7 +17,7 @@ from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
 from securevfl.data.party import Party
 from securevfl.disclosure.exposure import smallest_batch
-from securevfl.families.base import Known
+from securevfl.families.run_facts import Known
 from securevfl.job import Job
 
 Bits = NDArray[np.bool_]

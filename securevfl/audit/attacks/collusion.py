@@ -19,8 +19,8 @@ from securevfl.audit.attacks.base import WEIGHT_PER_COLUMN, Attack, AttackerRole
 from securevfl.audit.recording.party_recording import Recording
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.crypto.sum_trees import SumTree
-from securevfl.protocols.declared import Reals
-from securevfl.protocols.sums.sum_masks import to_residues
+from securevfl.protocols.number_spaces import Reals
+from securevfl.protocols.sums.residues import to_residues
 from securevfl.protocols.sums.tree_sum import MaskedPartial, MaskPartial, TreeSum
 from securevfl.runtime.codec import Message
 

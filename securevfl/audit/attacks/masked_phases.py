@@ -14,11 +14,11 @@ from securevfl.audit.attacks.base import Attack, AttackerRole, Score, fixed_reme
 from securevfl.audit.attacks.phase_attack import PHASES, explained_variance, first_rows, kernel, turns
 from securevfl.audit.recording.party_view import fields
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair, noise_like
-from securevfl.families.fdskl.kernel_model import Frequencies
 from securevfl.families.fdskl.phase_sums import worker_of
-from securevfl.protocols.declared import Phases
-from securevfl.runtime.channel import Event
+from securevfl.families.fdskl.random_features import Frequencies
+from securevfl.protocols.number_spaces import Phases
 from securevfl.runtime.codec import Message
+from securevfl.runtime.observer import Event
 
 
 class MaskedPhases(Attack):

@@ -20,7 +20,7 @@ from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Rows
 from securevfl.job import Job
-from securevfl.protocols.shares.quantizer import Levels
+from securevfl.protocols.shares.quantizer import Quantizer
 
 MAX_QUERIED_ROWS = 3000
 

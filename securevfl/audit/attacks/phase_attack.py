@@ -12,7 +12,7 @@ from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Rows
 from securevfl.families.fdskl.kernel_model import Kernel
-from securevfl.protocols.declared import Phases
+from securevfl.protocols.number_spaces import Phases
 
 PHASES: Requirement = (
     lambda job: isinstance(job.model, Kernel),

@@ -23,7 +23,7 @@ from securevfl.audit.recording.party_view import as_numbers, fields
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Rows
-from securevfl.protocols.notes import Pushed, ToldSum
+from securevfl.protocols.observations import OthersSumLearned, OutputsPushed
 from securevfl.protocols.residuals.open_residual import OpenResidual
 
 MAX_BATCHES = 8
@@ -101,7 +101,7 @@ def column_numbers(pair: RealIdealPair, recording: Recording) -> list[ColumnNumb
     batches = []
     for learner, about, source in sources:
         columns = tuple(column for name in about for column in parties[name].columns)
-        labels = learner != active and pair.job.loss.keeps_targets
+        labels = learner != active and pair.job.loss.retains_targets
         for rows, numbers in source:
             truth = np.hstack([parts[name].scaling(parties[name].X[rows]) for name in about])
             dimensions = len(columns) + labels

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from securevfl.base.arrays import Floats
-from securevfl.protocols.declared import Phases
-from securevfl.protocols.notes import Pushed, ToldSum
-from securevfl.runtime.channel import DisclosureRecord, Event
+from securevfl.protocols.number_spaces import Phases
+from securevfl.protocols.observations import OthersSumLearned, OutputsPushed
 from securevfl.runtime.codec import Message
+from securevfl.runtime.disclosure_gate import DisclosureRecord
+from securevfl.runtime.observer import Event
 
 
 @dataclass(frozen=True)

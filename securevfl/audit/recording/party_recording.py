@@ -16,9 +16,18 @@ from securevfl.audit.recording.replayed_defence import with_replayed_defence
 from securevfl.base.arrays import Floats
 from securevfl.data.party import Party, check_parties
 from securevfl.job import Job
-from securevfl.protocols.notes import Began, Learned, LearnedPhases, Pushed, SharedResidual, Summed, ToldSum
+from securevfl.protocols.observations import (
+    GradientLearned,
+    IterationStarted,
+    OthersSumLearned,
+    OutputsPushed,
+    PhasesLearned,
+    SharedResidual,
+    SumFinished,
+)
 from securevfl.protocols.residuals.base import ResidualProtocol
-from securevfl.runtime.channel import DisclosureRecord, Event, Observer
+from securevfl.runtime.disclosure_gate import DisclosureRecord
+from securevfl.runtime.observer import Event, Observer
 from securevfl.training.run import Run
 from securevfl.training.simulate import simulate
 

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import Roles
-from securevfl.protocols.declared import Declared, Space
+from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.differentiable import Jacobian
+from securevfl.protocols.number_spaces import Space
 
 COLLECTS = "A"
 """Name of the party that collects sums and publishes residuals when one protocol runs alone."""
@@ -32,7 +33,7 @@ class SumSession(NamedTuple):
 
     subchannel: str
     roles: Roles
-    declared: list[Declared]
+    declared: list[MessageDeclaration]
 
     def carries(self, subchannel: str, *names: str) -> bool:
         """Return whether the subchannel is this sum's or below it, and all named parties take part in the sum."""

@@ -106,7 +106,7 @@ class RealIdealPair:
     @cached_property
     def rows(self) -> dict[int, Rows]:
         """The rows of each batch, by its index in the schedule."""
-        return {visit.index: visit.rows for visit in self.schedule.visits()}
+        return {visit.index: visit.rows for visit in self.schedule.iterations()}
 
     def real(self, name: str | None = None) -> PartyView:
         """Return a party's view of the real run; the attacker's if no name is given."""

@@ -11,8 +11,10 @@ from pydantic import PrivateAttr, SerializeAsAny
 
 from securevfl.audit.recording.protocol_record import LearnedGradient, ProtocolRecord, SumRecord, SumSession
 from securevfl.base.arrays import Floats
-from securevfl.protocols.declared import Declared, Phases, Release, Space
+from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.differentiable import Differentiable
+from securevfl.protocols.message_protocol import Release
+from securevfl.protocols.number_spaces import Phases, Space
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.base import (
     ActiveResidual,

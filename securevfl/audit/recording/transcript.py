@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from securevfl.audit.recording.protocol_record import LearnedGradient, ProtocolRecord
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import Roles
-from securevfl.protocols.declared import Declared
-from securevfl.runtime.channel import Event
+from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.runtime.codec import Message
+from securevfl.runtime.observer import Event
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Transcript:
 
     events: list[Event]
     roles: Roles
-    declared: list[Declared]
+    declared: list[MessageDeclaration]
     protocol_record: ProtocolRecord
     secrets: dict[str, NDArray[Any]] = field(default_factory=dict)
     rotates: bool = False
@@ -58,7 +58,7 @@ class Transcript:
             (self.roles, self.declared),
         ]:
             for item in declared:
-                between = item.sender in roles.plays(event.peer) and item.receiver in roles.plays(event.me)
+                between = item.sender in roles.roles_of(event.peer) and item.receiver in roles.roles_of(event.me)
                 if between and item.message is type(event.message):
                     return item
         return None

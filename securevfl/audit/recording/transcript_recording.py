@@ -17,18 +17,20 @@ from securevfl.audit.recording.transcript import Transcript
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import CONTRIBUTOR, Roles
 from securevfl.data.party import Party, check_parties, register_of
-from securevfl.families.sizes import declared_of, roles_of
+from securevfl.families.declarations import declared_of, roles_of
 from securevfl.job import Job
 from securevfl.models.class_labels import classes_of
-from securevfl.protocols.declared import Declared, Space
+from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.differentiable import FixedJacobian
+from securevfl.protocols.number_spaces import Space
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.base import Agreement, Batch, ResidualProtocol
 from securevfl.protocols.sums.base import SumProtocol, SumRole
-from securevfl.runtime.channel import Channel, Event
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
-from securevfl.runtime.executor import Meter
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.observer import Event
+from securevfl.runtime.party_threads import run_threads
 from securevfl.training.run import Run
 from securevfl.training.simulate import simulate
 

@@ -26,7 +26,7 @@ from pydantic import Field
 
 from securevfl.base.arrays import Floats
 from securevfl.base.config import Config
-from securevfl.base.extras import extra
+from securevfl.base.extras import import_extra
 from securevfl.crypto.prg import Prg
 from securevfl.protocols.residuals.defences import cut, normals
 
@@ -97,4 +97,4 @@ def _multiplier(epsilon: float, delta: float, visits: int) -> float:
 
 def _library() -> tuple[Any, Any]:
     what = "noise on local predictions"
-    return extra("dp_accounting", "dp", what), extra("dp_accounting.rdp", "dp", what)
+    return import_extra("dp_accounting", "dp", what), import_extra("dp_accounting.rdp", "dp", what)

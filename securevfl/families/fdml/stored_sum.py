@@ -29,19 +29,16 @@ from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import field_validator
 
 from securevfl.base.arrays import Floats
-from securevfl.base.config import Registry, read_nested
-from securevfl.crypto.key_derivation import derive_key
-from securevfl.crypto.prg import Prg
-from securevfl.crypto.secret import Secret
-from securevfl.errors import CryptoError, KeyMismatch, ProtocolError, RangeError
+from securevfl.base.config import read_nested
+from securevfl.errors import CryptoError, ProtocolError, RangeError
 from securevfl.families.fdml.local_noise import LocalNoise
-from securevfl.protocols.declared import Declared, MessageProtocol, Reals, Reveal
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
+from securevfl.protocols.message_protocol import MessageProtocol
+from securevfl.protocols.number_spaces import Reals
 from securevfl.protocols.party_context import PartyContext
-from securevfl.protocols.sums.sum_masks import KEY_MESSAGES, from_residues, own_keys, to_residues
 
 SPACE = Reals()  # |H| of one entry never exceeds its bound
 OTHERS = "the sum of all workers' forward outputs; over a run the columns of all others, with two workers of the other"
@@ -165,7 +162,7 @@ class StoredSum(MessageProtocol):
         """Create the side of the context's collector, which is the server."""
 
     @abstractmethod
-    def declares(self) -> list[Declared]:
+    def declares(self) -> list[MessageDeclaration]:
         """Declare what its own messages reveal, in the roles of a sum and of who reads it: those that make keys."""
 
     @property
@@ -179,63 +176,6 @@ class StoredSum(MessageProtocol):
         return "the server and any worker that is told sums together open the forward outputs of every worker"
 
 
-class StoredOpen(StoredSum):
-    """Payloads in the clear: the server sees every worker's local predictions."""
-
-    name: ClassVar[str] = "open"
-    pushed: ClassVar[Reveal] = Reveal("plain", "the sender's forward outputs H_k, which over a run span its columns")
-    pulled: ClassVar[Reveal] = Reveal("plain", OTHERS)
-    hides_parts: ClassVar[bool] = False
-
-    def worker(self, context: PartyContext, readers: Collection[str]) -> StoredWorker:
-        return OpenWorker(context, whole=False)
-
-    def server(self, context: PartyContext, readers: Collection[str]) -> StoredServer:
-        return OpenServer(context, whole=False)
-
-    def declares(self) -> list[Declared]:
-        return []
-
-    @property
-    def strength(self) -> str:
-        return "none: local predictions lie at the server in the clear"
-
-    @property
-    def pooling(self) -> str:
-        return "the server learns the forward outputs of every worker by itself"
-
-
-class OpenWorker(StoredWorker):
-    """A contributor that sends its forward outputs H as they are."""
-
-    def size(self, H: Floats) -> int:
-        return 8 * H.size
-
-    def _conceal(self, H: Floats, batch: int, version: int) -> bytes:
-        if not np.all(np.abs(H) <= SPACE.bound):  # false for NaN too
-            raise RangeError(f"{self.me}: a forward output is not finite or beyond {SPACE.bound:g}; lower the step")
-        return np.ascontiguousarray(H, "<f8").tobytes()
-
-    def _reveal(self, total: bytes, versions: Mapping[str, int], batch: int, shape: tuple[int, int]) -> Floats:
-        if len(total) != 8 * shape[0] * shape[1]:
-            raise ProtocolError(
-                f"{self.me}: a sum of shape {shape} ({8 * shape[0] * shape[1]} bytes) was expected, {len(total)} bytes "
-                "came; do both run the same job?"
-            )
-        values = np.frombuffer(total, "<f8").reshape(shape)
-        if not np.isfinite(values).all():
-            raise ProtocolError(f"{self.me}: a sum with NaN or infinite values came; lower the step size")
-        return values.astype(np.float64)
-
-
-class OpenServer(StoredServer):
-    """A server that adds the numbers it receives as they are."""
-
-    def _add(self, stored: Mapping[str, bytes]) -> bytes:
-        total: Floats = np.sum([np.frombuffer(payload, "<f8") for payload in stored.values()], axis=0)
-        return total.astype("<f8").tobytes()
-
-
 def fit(stored: Mapping[str, bytes]) -> None:
     """ProtocolError unless all payloads are words of 8 bytes, equally many."""
     (first, one), *_ = stored.items()
@@ -245,98 +185,3 @@ def fit(stored: Mapping[str, bytes]) -> None:
                 f"payloads of one batch of equal length were expected, {name} sent {len(payload)} bytes and {first} "
                 f"{len(one)}; do both run the same job?"
             )
-
-
-# The stored sum under masks that those who are told sums can take off.
-#
-# 0. worker <-> reader    X25519 public keys, and every worker's fresh key K_k, sealed for each reader (`sum_keys`)
-# 1. worker k -> server   y_k = (H_k, 0, 0) + PRG(K_k; batch, version)      in Z_2^64, H_k in fixed point
-# 2. server -> reader     sum of the latest y_k, and their versions
-#    reader               subtracts the masks of these versions: (sum of all H_k, 0, 0)
-#
-# To the server every y_k is uniform, alone and with all others of a session, as a mask serves one (worker, batch,
-# version) and there are new keys for every session. A reader learns the sum and no more: it could make every mask,
-# but is sent totals alone. The two words of zero are the marks: another key, payload or version than was named, or a
-# payload too few, leaves them other than zero but for a chance of 2^-128.
-
-MARKS = 2
-_DOMAIN = "stored sum under masks"
-
-
-class StoredMasks(StoredSum):
-    """Payloads under masks that readers can take off and the server cannot; sums are exact to the fixed point."""
-
-    name: ClassVar[str] = "masks"
-    pushed: ClassVar[Reveal] = Reveal("uniform")
-    pulled: ClassVar[Reveal] = Reveal("output", OTHERS)
-
-    def worker(self, context: PartyContext, readers: Collection[str]) -> StoredWorker:
-        return MaskedWorker(context, own_keys(context, readers, _DOMAIN))
-
-    def server(self, context: PartyContext, readers: Collection[str]) -> StoredServer:
-        return MaskedServer(context, whole=True)
-
-    def declares(self) -> list[Declared]:
-        return KEY_MESSAGES
-
-    @property
-    def strength(self) -> str:
-        return "X25519, and ChaCha20 as a pseudorandom generator; masks uniform over the ring"
-
-
-class Masks(Secret):
-    """The masks of one session by worker, batch and version, of the workers whose keys these are."""
-
-    __slots__ = ("_keys",)
-
-    def __init__(self, keys: Mapping[str, bytes]) -> None:
-        self._keys = keys
-
-    def of(self, worker: str, batch: int, version: int, words: int) -> NDArray[np.uint64]:
-        """So many words, uniform over Z_2^64."""
-        key = derive_key(self._keys[worker], batch, version)
-        return Prg(key, "mask of a stored payload").array(words, np.uint64)
-
-
-class MaskedWorker(StoredWorker):
-    """Puts its own masks on, and as a reader takes everybody's off the total."""
-
-    def __init__(self, context: PartyContext, keys: Mapping[str, bytes]) -> None:
-        super().__init__(context, whole=True)
-        self._masks = Masks(keys)
-
-    def size(self, H: Floats) -> int:
-        return 8 * (H.size + MARKS)
-
-    def _conceal(self, H: Floats, batch: int, version: int) -> bytes:
-        words = np.append(to_residues(H, SPACE, len(self.workers)).ravel(), np.zeros(MARKS, np.uint64))
-        words += self._masks.of(self.me, batch, version, len(words))
-        return words.astype("<u8").tobytes()
-
-    def _reveal(self, total: bytes, versions: Mapping[str, int], batch: int, shape: tuple[int, int]) -> Floats:
-        count = shape[0] * shape[1] + MARKS
-        if len(total) != 8 * count:
-            raise ProtocolError(
-                f"{self.me}: a masked sum of shape {shape} ({8 * count} bytes) was expected, {len(total)} bytes came; "
-                "do both run the same job?"
-            )
-        words = np.frombuffer(total, "<u8").astype(np.uint64)
-        for name, version in versions.items():
-            words -= self._masks.of(name, batch, version, count)
-        if words[-MARKS:].any():
-            raise KeyMismatch(
-                f"{self.me}: the total of batch {batch} is not that of the payloads the server names, or is of another "
-                "session's key; nothing of it is used, start the session again"
-            )
-        return np.asarray(from_residues(words[:-MARKS], SPACE, len(self.workers)).reshape(shape))
-
-
-class MaskedServer(StoredServer):
-    """A server that adds masked payloads as words modulo 2^64."""
-
-    def _add(self, stored: Mapping[str, bytes]) -> bytes:
-        words = [np.frombuffer(payload, "<u8") for payload in stored.values()]
-        return np.sum(words, axis=0, dtype=np.uint64).astype("<u8").tobytes()
-
-
-STORED: Registry[StoredSum] = Registry("stored sum", StoredOpen, StoredMasks)

@@ -27,8 +27,9 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import COLLECTOR, CONTRIBUTOR
-from securevfl.protocols.declared import Circle, Declared, Phases, Reals, Reveal
-from securevfl.protocols.notes import LearnedPhases, Summed
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
+from securevfl.protocols.number_spaces import Circle, Phases, Reals
+from securevfl.protocols.observations import PhasesLearned, SumFinished
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.sums.base import SumProtocol, SumRole
 from securevfl.runtime.codec import Message
@@ -41,9 +42,9 @@ class Taken(Message, frozen=True):
     """The sender has summed one window more of its phases."""
 
 
-def declares() -> list[Declared]:
+def declares() -> list[MessageDeclaration]:
     """Declare what the messages beside those of the sums reveal."""
-    return [Declared(Taken, COLLECTOR, CONTRIBUTOR, Reveal("public"), space=Circle)]
+    return [MessageDeclaration(Taken, COLLECTOR, CONTRIBUTOR, Reveal("public"), space=Circle)]
 
 
 def subchannel_to(worker: str) -> str:
@@ -102,7 +103,7 @@ class PhaseSums:
             for k, phases in zip(ks, part, strict=True):
                 if self._channel.observed:
                     others = (phases - own(k)) & np.uint32(2**self.bits - 1)
-                    self._channel.note(LearnedPhases(k, self.bits, others))
+                    self._channel.note(PhasesLearned(k, self.bits, others))
                 yield k, phases
 
     def _wait(self, worker: str) -> None:
@@ -131,5 +132,5 @@ class PhaseSums:
             return None
         others: Floats = self.sums[worker].collect(own.shape, Reals())  # 2
         if index is not None:
-            self._channel.note(Summed(index))
+            self._channel.note(SumFinished(index))
         return own + others

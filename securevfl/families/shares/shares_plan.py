@@ -13,63 +13,33 @@ combination of all u whose coefficients come from the same rule run on vectors w
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import groupby
-from types import TracebackType
-from typing import Any, Generic, TypeGuard, TypeVar
+from typing import Any
 
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.base.config import misfits
-from securevfl.crypto.share_ring import ShareRing
-from securevfl.data.load import LARGE
-from securevfl.data.schedule import Schedule, Visit
-from securevfl.disclosure.counts import Sizes
 from securevfl.disclosure.exposure import code_bits
 from securevfl.errors import ConfigError
-from securevfl.models.inputs import Spread
-from securevfl.models.linear import LinearModel
-from securevfl.models.rounding_error import RoundedSums
+from securevfl.families.shares.shares_job import SharesJob
+from securevfl.models.rounding_error import SumRounding
+from securevfl.optim.block_descent import BlockDescent
 from securevfl.optim.fedbcd import FedBCD
-from securevfl.optim.rules import BlockDescent
-from securevfl.options import JobOptions
-from securevfl.protocols.choice import Protocol
-from securevfl.protocols.shares.fixed_point import Numbers
-from securevfl.protocols.shares.opened_weights import WeightLevels
-from securevfl.protocols.shares.shares_options import Shares
-from securevfl.protocols.shares.shares_params import BLOCK
-from securevfl.protocols.shares.update_rules import Coefficients, Descent, FixedCoefficients, LinearRule, Paced
-from securevfl.runtime.channel import Channel
-from securevfl.runtime.threads import BackgroundTask
+from securevfl.protocols.shares.fixed_point import FixedPointEncoding
+from securevfl.protocols.shares.opened_weights import WeightQuantizer
+from securevfl.protocols.shares.update_rules import (
+    Coefficients,
+    Descent,
+    FixedCoefficients,
+    LinearRule,
+    ScheduledDescent,
+)
 
 RESIDUAL_BITS = 8  # of residuals up to 64
 SMOOTHED = 2  # the power of the number of a visit that its point counts by in the mean
 CARRIED = 1.4  # times what is rounded in a visit is in the next ones (simulated: 1.24 to 1.55)
 MOST_REMEMBERED = 2048  # visits of a rule that remembers all of them
-
-
-class SharesHide(Protocol, defer_build=True):
-    """The messages of a job on shares."""
-
-    shares: Shares
-
-
-class SharesJob(JobOptions, defer_build=True):
-    """A job on shares: a linear model by steps that are linear in residuals."""
-
-    model: LinearModel
-    optimizer: FedBCD | BlockDescent
-    protocol: SharesHide
-
-
-def on_shares(job: JobOptions) -> TypeGuard[SharesJob]:
-    """Whether a job trains on shares."""
-    return not any(misfits(job, SharesJob))
 
 
 @dataclass(frozen=True)
@@ -78,32 +48,7 @@ class Plan:
 
     rate: float
     rule: LinearRule
-    numbers: Numbers
-
-
-def check_optimizer(job: JobOptions) -> None:
-    """ValueError, with the remedy, if its steps are not linear or not taken by all parties at once."""
-    optimizer = job.optimizer
-    if isinstance(optimizer, BlockDescent):
-        if job.model.loss.curvature is None:
-            raise ValueError(f"loss {job.model.loss.name} states no curvature, which steps rest on; use fedsgd")
-        own = isinstance(job.model, LinearModel) and job.model.ridge_of(1) is not None
-        if own and optimizer.ridge != BlockDescent().ridge:
-            raise ValueError(f"a {job.model.name} model has a ridge of its own; set model.ridge in place of this one")
-        return
-    if not isinstance(optimizer, FedBCD):
-        raise ValueError(
-            f"optimizer {optimizer.name}: steps that are linear in the residual were expected under shares; "
-            "use fedsgd, fedpbcd, fedbcd or block_descent"
-        )
-    optimizer.check_set()
-    if optimizer.mode != "parallel":
-        raise ValueError('under shares all parties step on one residual; use mode = "parallel"')
-    if not optimizer.update.linear:
-        raise ValueError(
-            f"rule {optimizer.update.name} is not linear in gradients, and nobody sees one under shares; use sgd, "
-            "momentum or proximal"
-        )
+    numbers: FixedPointEncoding
 
 
 Turned = Sequence[tuple[int, int]]  # by turn: the visits so far, and of them those gone back to
@@ -114,13 +59,13 @@ def plan(job: SharesJob, *, rows: int, batches: int, parties: int, turned: Turne
     if its numbers need more bits than there are, or a rule would have to remember more visits than MOST_REMEMBERED."""
     optimizer, visits = job.optimizer, job.epochs * batches
     rate, rule = (
-        _block_descent(optimizer, visits, parties, turned, smoothed=job.model.loss.estimates)
+        _block_descent(optimizer, visits, parties, turned, smoothed=job.model.loss.reports_standard_errors)
         if isinstance(optimizer, BlockDescent)
         else _steps(job, optimizer, batches, parties)
     )
     shares = job.protocol.shares
     curved = job.loss.curvature if isinstance(optimizer, BlockDescent) else None
-    numbers = Numbers.fitting(
+    numbers = FixedPointEncoding.fitting(
         rows,
         rate,
         steep=curved or 1.0,
@@ -135,7 +80,7 @@ def plan(job: SharesJob, *, rows: int, batches: int, parties: int, turned: Turne
     return Plan(rate, rule, numbers)
 
 
-def rounding(job: SharesJob) -> RoundedSums:
+def rounding(job: SharesJob) -> SumRounding:
     """Return how sums of f are rounded: each visit by sqrt(1/6) steps of the table, which the mean over late visits
     takes most of out again. What momentum carries from one visit to the next adds two fifths."""
     step = 2.0 ** job.protocol.shares.step_bits(job.model.loss.spacing)
@@ -143,12 +88,12 @@ def rounding(job: SharesJob) -> RoundedSums:
         f"to have less of it, set a smaller protocol.shares.step than {step:g} and table_bits = 8, which cover sums of "
         "128 steps; amounts, and counts that vary far more than Poisson's, are as exact as labels in model = 'gamma'"
     )
-    return RoundedSums(CARRIED * step / math.sqrt(6) * math.sqrt(2 / max(2, job.epochs)), remedy)
+    return SumRounding(CARRIED * step / math.sqrt(6) * math.sqrt(2 / max(2, job.epochs)), remedy)
 
 
-def weight_levels(job: SharesJob, rows: int) -> WeightLevels:
+def weight_levels(job: SharesJob, rows: int) -> WeightQuantizer:
     """Return the levels in which weights that were trained on so many rows are told."""
-    return WeightLevels.of(rows, job.model.loss.curvature or 1.0)
+    return WeightQuantizer.of(rows, job.model.loss.curvature or 1.0)
 
 
 def bits_of_codes(job: SharesJob, name: str, columns: int) -> float:
@@ -182,7 +127,7 @@ def _steps(job: SharesJob, optimizer: FedBCD, batches: int, parties: int) -> tup
         decays = tuple(kept.prod(axis=1).tolist())
     if not rates and not decays:
         return rate, Descent()
-    return rate, Paced(rates, decays, batches, rate_bits=6 if decays else 8)
+    return rate, ScheduledDescent(rates, decays, batches, rate_bits=6 if decays else 8)
 
 
 def _visit(optimizer: FedBCD, eta: float, l2: float, theta: Any, g: Any, memory: Any = None) -> tuple[Any, Any]:
@@ -270,136 +215,3 @@ def _limit(visits: int) -> None:
             f"momentum on shares remembers every visit, up to {MOST_REMEMBERED}, and there are {visits}; use larger "
             'batches (batch_size = "all") or fewer epochs'
         )
-
-
-# What a training on shares takes of its parties, from public sizes alone: said before anything is aligned or sent.
-
-# The chunks of a training on shares in turn: each is made while the visits of the one before go on.
-
-
-T = TypeVar("T")
-
-
-class Turns(Generic[T]):
-    """Chunks of one party, ready when their turn comes.
-
-    make: makes a chunk, in a thread of its own for all but the first. room: whether a chunk may be made while the one
-    before it is kept; otherwise it is made when that has gone. Parties may differ in that.
-
-    Used in a `with`: what is being made when it is left is finished if the training has stopped early and well, as the
-    others rely on this party's part in it, and ends with the channel if the training has failed.
-    """
-
-    def __init__(self, channel: Channel, chunks: Sequence[T], make: Callable[[T], None], room: Callable[[T], bool]):
-        self._channel, self._chunks, self._make, self._room = channel, chunks, make, room
-        self._making: BackgroundTask[None] | None = None
-
-    def __iter__(self) -> Iterator[T]:
-        for number, chunk in enumerate(self._chunks):
-            if self._making is None:
-                self._make(chunk)
-            else:
-                self._making.join()
-            self._making, after = None, self._chunks[number + 1 : number + 2]
-            if after and self._room(after[0]):
-                self._making = BackgroundTask(self._channel, partial(self._make, after[0]), "work ahead")
-            yield chunk
-
-    def __enter__(self) -> Turns[T]:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._making is None:
-            return
-        if error is not None and not isinstance(error, GeneratorExit):
-            self._channel.fail(error)
-        with suppress(Exception):  # it has failed the channel, or the channel has failed it
-            self._making.join()
-
-
-AHEAD = 1 << 29  # bytes of work ahead
-EPOCHS_AHEAD = 32
-
-
-def epochs_ahead(job: SharesJob, rows: int, outputs: int) -> int:
-    """Return for how many epochs work is done ahead at a time, for so many training rows and outputs."""
-    options = job.protocol.shares
-    if options.chunk is not None:
-        return options.chunk
-    kept = min(job.epochs, EPOCHS_AHEAD) * rows * outputs * 16 * (1 + options.table_bits)
-    return EPOCHS_AHEAD if kept <= AHEAD else EPOCHS_AHEAD // 2
-
-
-def chunks_of(visits: Sequence[Visit], start: int, epochs: int) -> Iterator[tuple[int, list[Visit]]]:
-    """Yield the visits from `start` on in chunks of so many whole epochs, each with the number of its first visit."""
-    for _, stretch in groupby(enumerate(visits), key=lambda item: item[1].epoch // epochs):
-        part = list(stretch)
-        left = [visit for number, visit in part if number >= start]
-        if left:
-            yield max(start, part[0][0]), left
-
-
-# Measured, 16 visits to 40,000 rows at once, a row, output and visit
-PRODUCT_BYTES = 47  # of a holder's query and its reply, from each other party
-PROCESSOR = 7.4e-6, 4.8e-8, 1.8e-6  # seconds at all parties: of two, of each column, of each party more
-WIDE, WIDE_COLUMN, WIDE_BYTES = 100, 1.3e-8, 0.35  # columns beyond which one more takes so many seconds, and bytes
-# Of processes between organisations at their largest, trainings of 100,000 to 5,000,000 rows
-MEMORY, ROW, ENTRY, TABLES = 3.4e8, 100, 12, 8  # bytes; of a row of the table; of an entry of a block; times its tables
-INTEGERS = 6  # bytes of an entry as integers, on disk
-LINE = 300e6 / 8  # bytes a second
-
-
-def needs(job: SharesJob, schedule: Schedule, sizes: Sizes) -> list[str]:
-    """Describe in lines the visits of a run, the bits of its numbers, and what goes over the line, is kept and takes
-    time; or why it would be refused."""
-    visits, parties = list(schedule.visits()), len(sizes.columns)
-    rows = max((len(part) for part in schedule.partition(0)), default=0)
-    widths = {
-        name: job.model.breadth(Spread(name == sizes.active, d, sizes.outputs, parties, len(schedule.train)))
-        for name, d in sizes.columns.items()
-    }
-    if not (visits and rows):
-        return []
-    try:
-        numbers = plan(job, rows=rows, batches=schedule.batches, parties=parties).numbers
-    except ConfigError as error:
-        return [f"more bits than there are, so it would be refused: {error}"]
-    by_rows = Counter(len(visit.rows) for visit in visits)
-    several = len(by_rows) > 1 and max(by_rows) > min(by_rows) + 1
-    visited = " then ".join(f"{times:,} to {each:,}" for each, times in sorted(by_rows.items())) if several else ""
-    total = sum(len(visit.rows) for visit in visits) * sizes.outputs
-    epochs = epochs_ahead(job, len(schedule.train), sizes.outputs)
-    chunk = max(sum(len(visit.rows) for visit in part) for _, part in chunks_of(visits, 0, epochs))
-    octets = ShareRing(numbers.bits).octets
-    sent = float(numbers.entries * octets + octets + 1 + 16 * numbers.table_bits)
-    sent += 2 * (parties - 1) * (PRODUCT_BYTES + WIDE_BYTES * max(0, sum(widths.values()) / parties - WIDE))
-    sent += 2 * octets * (parties - 2)
-    seconds = total * _processor(sum(widths.values()), parties)
-    kept = chunk * sizes.outputs * (2 * octets + 16 * numbers.table_bits)
-    n, widest = len(schedule.train) + len(schedule.test), max(widths.values())
-    own = 8 * n * max(sizes.columns.values())
-    tables = TABLES * numbers.entries * octets * sizes.outputs
-    memory = MEMORY + ROW * n + (own if own < LARGE else 0) + min(BLOCK, rows) * (ENTRY * widest + tables)
-    disk = kept + INTEGERS * rows * widest + (own / 2 if own >= LARGE else 0)
-    return [
-        f"{len(visits):,} visits at most, {visited or f'to {rows:,} rows'}; {numbers.bits} bits a number, "
-        f"w = {numbers.w}",
-        f"some {_size(total * sent)} sent, {_size(kept)} of work ahead at the active party at a time "
-        f"(chunk = {epochs}), {seconds:,.0f} s of processor at all parties; evaluations come on top",
-        f"between organisations some {_size(memory)} of memory and {_size(disk)} of disk a party at most, "
-        f"{seconds / parties:,.0f} s by the clock with a core each, or {total * sent / LINE:,.0f} s where a line of "
-        "300 Mbit/s takes longer",
-    ]
-
-
-def _processor(columns: int, parties: int) -> float:
-    """Return the seconds of processor that a row and visit take at all parties, of so many columns in all."""
-    first, column, more = PROCESSOR
-    return first + column * min(columns, WIDE) + WIDE_COLUMN * max(0, columns - WIDE) + more * (parties - 2)
-
-
-def _size(count: float) -> str:
-    units: Sequence[tuple[float, str]] = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
-    return next((f"{count / unit:.3g} {name}" for unit, name in units if count >= unit), f"{count:.0f} B")

@@ -21,66 +21,14 @@ units follow (`securevfl.families.transfer.taylor`).
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.base.chunked_matrix import HELD, Sparse
-
-# Rows of a Jacobian that belong to a pair of units j <= k, and where they are zero.
-#
-# What such a row multiplies is one number of a symmetric matrix (d x d). Its entries are a part for k, in the columns
-# that move representation k, and a part for j in those that move j; all others are zero whatever the data are. Pairs
-# are ordered by squares of `SIDE` x `SIDE` units, so that consecutive ones are of few units.
-
-
-SIDE = 16
-
-
-@functools.lru_cache(maxsize=8)
-def pairs(d: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """All j <= k below d, square by square: both (d (d + 1) / 2,)."""
-    j, k = np.triu_indices(d)
-    order = np.lexsort((k, j, k // SIDE, j // SIDE))
-    return j[order], k[order]
-
-
-class Pairs(Sparse):
-    """(d (d + 1) / 2 x columns): row (j, k) is by_unit[k][j] and, where j < k, by_unit[j][k] beside it.
-
-    by_unit: for every unit k its columns (w,) in order, and numbers (d x w).
-    """
-
-    def __init__(self, by_unit: Sequence[tuple[NDArray[np.intp], Floats]]) -> None:
-        self._by_unit = by_unit
-        self._first, self._second = pairs(len(by_unit))
-        self._width = 1 + max(int(columns[-1]) for columns, _ in by_unit)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return len(self._first), self._width
-
-    def part(self, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
-        columns, first, second = self.columns(start, stop), self._first[start:stop], self._second[start:stop]
-        found = np.zeros((stop - start, len(columns)))
-        for unit in self._units(start, stop):
-            own, numbers = self._by_unit[unit]
-            at = np.searchsorted(columns, own)
-            for mine, others in ((second == unit, first), ((first == unit) & (second != unit), second)):
-                rows = np.flatnonzero(mine)
-                found[rows[:, None], at] += numbers[others[rows]]
-        return columns, found
-
-    def columns(self, start: int, stop: int) -> NDArray[np.intp]:
-        return np.unique(np.concatenate([self._by_unit[unit][0] for unit in self._units(start, stop)]))
-
-    def _units(self, start: int, stop: int) -> NDArray[np.intp]:
-        """Which units these rows are of."""
-        return np.union1d(self._first[start:stop], self._second[start:stop])
-
+from securevfl.base.chunked_matrix import SparseRows
+from securevfl.families.transfer.pair_rows import Pairs, pairs
 
 Part = Callable[[int, int], tuple[NDArray[np.intp], Floats]]
 
@@ -111,14 +59,14 @@ def from_host(U: Floats) -> Floats:
     return np.concatenate([U.T.ravel(), upper(U.T @ U / len(U))])
 
 
-class HostJacobian(Sparse):
+class HostJacobian(SparseRows):
     """J (n d + d (d + 1) / 2 x p) of the host: J^T v is the gradient, less what `host_own` knows.
 
     own: the derivatives of U^B (n d x p), unit by unit. U: U^B (n x d). The row of Phi_j Phi_k is
     sum_i (u_ij J_ik + u_ik J_ij) / 4n, half of it where j = k.
     """
 
-    def __init__(self, own: Sparse, U: Floats) -> None:
+    def __init__(self, own: SparseRows, U: Floats) -> None:
         self._own = own
         self._n, self._d = U.shape
         found = [own.part(k * self._n, (k + 1) * self._n) for k in range(self._d)]
@@ -140,7 +88,7 @@ class HostJacobian(Sparse):
         return columns, scaled
 
 
-class GuestJacobian(Sparse):
+class GuestJacobian(SparseRows):
     """J (n d + d (d + 1) / 2 x p + 1) of the guest: J^T v is the gradient and, last, the loss, less what `guest_own`
     knows.
 
@@ -148,7 +96,7 @@ class GuestJacobian(Sparse):
     the same are zero.
     """
 
-    def __init__(self, own: Sparse, mean: Floats, phi: Floats, y: Floats, U: Floats, gamma: float) -> None:
+    def __init__(self, own: SparseRows, mean: Floats, phi: Floats, y: Floats, U: Floats, gamma: float) -> None:
         self._own = own
         self._mean = mean
         self._phi = phi
@@ -210,119 +158,14 @@ def _touched(
     return np.unique(np.concatenate([*above, *below]))
 
 
-def host_own(own: Sparse, U: Floats, gamma: float) -> Floats:
+def host_own(own: SparseRows, U: Floats, gamma: float) -> Floats:
     """Return what the host adds to J^T v (p,): the gradient of gamma mean |u_i^B|^2."""
     n = len(U)
     return 2 * gamma / n * own.backward(U.T.reshape(-1, 1))[:, 0]
 
 
-def guest_own(own: Sparse, U: Floats, gamma: float) -> Floats:
+def guest_own(own: SparseRows, U: Floats, gamma: float) -> Floats:
     """Return what the guest adds to J^T v (p + 1,): the gradient of gamma mean |u_i^A|^2, and as last number that term
     and log 2, which belong to the loss."""
     value = np.log(2) + gamma * (U**2).sum() / len(U)
     return np.append(host_own(own, U, gamma), value)
-
-
-# Local steps on one opening: a party's objective as a quadratic about the weights that it had at the exchange.
-#
-# With its network taken as linear in its weights there, u(theta) = u + J (theta - theta_0), the objective of
-# `securevfl.families.transfer.taylor` is a quadratic in theta. Its gradient at theta_0 is what is opened once; its
-# Hessian follows from J, which is the party's own, and from d (d + 1) / 2 numbers of the other's, for a step s with E
-# = J s (n x d):
-#
-#     host     J^T (E Phi^T Phi / 4 + 2 gamma E) / n             Phi^T Phi of the guest's
-#     guest    D^T S D s / 4 + 2 gamma J^T E / n                 S = mean u^B^T u^B of the host's; D: of Phi by theta
-#
-# So the other steps of a round need nothing from the other party. None is longer than 1 over the largest eigenvalue of
-# the Hessian, beyond which steps on a quadratic overshoot, and they end where the network has moved so far that it is
-# no longer nearly linear: where what is left out is more than `HOLDS` times what was taken, in mean square over the
-# rows.
-
-
-HOLDS = 0.5
-TURNS = 20  # of the power method
-
-
-def whole(upper: Floats, d: int) -> Floats:
-    """Return the symmetric matrix (d x d) of which `upper` is the upper half, as `taylor.upper` gives it."""
-    found = np.zeros((d, d))
-    j, k = pairs(d)
-    found[j, k] = found[k, j] = upper
-    return found
-
-
-class Quadratic:
-    """The objective of one party about the weights theta_0 (p,), where its gradient (p,) is known.
-
-    own: the derivatives of its representations U (n x d) by its weights, unit by unit (n d x p). moments: the other
-    party's (d x d). mean: at the party with labels the derivatives of Phi (d x p), None at the other.
-    """
-
-    def __init__(
-        self,
-        own: Sparse,
-        U: Floats,
-        theta: Floats,
-        gradient: Floats,
-        gamma: float,
-        *,
-        moments: Floats,
-        mean: Floats | None = None,
-    ) -> None:
-        self._own, self._U, self._moments, self._mean = own, U, moments, mean
-        self._theta = theta.copy()
-        self._gradient = gradient
-        self._gamma = gamma
-        n, d = U.shape
-        few = n * d * len(own.columns(0, n)) <= HELD
-        self._parts = [self._jacobian_rows(k) for k in range(d)] if few else None
-
-    def longest(self, eta: float) -> float:
-        """Return eta, or 1 over the largest eigenvalue of the Hessian if that is less."""
-        v = self._gradient
-        for _ in range(TURNS):
-            size = float(np.linalg.norm(v))
-            if size == 0.0:
-                return eta
-            v = self._bend(v / size, self._outputs_moved(v / size))
-        return 1 / max(float(np.linalg.norm(v)), 1 / eta)
-
-    def gradient(self, theta: Floats, U: Floats) -> Floats | None:
-        """Return the gradient at theta, where the network gives U; None where it is not linear enough any more."""
-        step = theta - self._theta
-        moved = self._outputs_moved(step)
-        if ((U - self._U - moved) ** 2).sum() > HOLDS**2 * (moved**2).sum():
-            return None
-        return self._gradient + self._bend(step, moved)
-
-    def _bend(self, step: Floats, moved: Floats) -> Floats:
-        """Return the Hessian times a step, by which the representations are moved (n x d)."""
-        if self._mean is None:
-            return self._back(moved @ self._moments / 4 + 2 * self._gamma * moved)
-        by_mean: Floats = self._mean.T @ (self._moments @ (self._mean @ step)) / 4
-        return by_mean + self._back(2 * self._gamma * moved)
-
-    def _outputs_moved(self, step: Floats) -> Floats:
-        """J times a step, as (n x d)."""
-        n, d = self._U.shape
-        found = np.empty((n, d))
-        for k in range(d):
-            columns, part = self._part(k)
-            found[:, k] = part @ step[columns]
-        return found
-
-    def _back(self, V: Floats) -> Floats:
-        """J^T times V (n x d) / n."""
-        n, d = V.shape
-        found = np.zeros(len(self._theta))
-        for k in range(d):
-            columns, part = self._part(k)
-            found[columns] += V[:, k] @ part / n
-        return found
-
-    def _part(self, k: int) -> tuple[NDArray[np.intp], Floats]:
-        """Return the rows of J for representation k: the columns in which they have entries, and these."""
-        return self._jacobian_rows(k) if self._parts is None else self._parts[k]
-
-    def _jacobian_rows(self, k: int) -> tuple[NDArray[np.intp], Floats]:
-        return self._own.part(k * len(self._U), (k + 1) * len(self._U))

@@ -32,28 +32,29 @@ from securevfl.data.party import Party
 from securevfl.disclosure.exposure import code_bits
 from securevfl.disclosure.ledger import TRIES, DisclosureLedger
 from securevfl.errors import LeakageError
-from securevfl.families.shares.shares_player import SharesPlayer
+from securevfl.families.shares.shares_participant import SharesPlayer
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedBCD
 from securevfl.options import Target
 from securevfl.organisations import correlate, fairness_by_group, join, peer_session
-from securevfl.protocols.declared import VERDICT
-from securevfl.protocols.link import AskedRows
+from securevfl.protocols.joint_prediction import RowsToScore
 from securevfl.protocols.party_context import LocalResources, PartyContext
-from securevfl.protocols.score_ledger.ledger import NEW
-from securevfl.protocols.score_ledger.ledger import Ledger as ScoreLedger
-from securevfl.protocols.score_ledger.row_digests import COMMITMENT
+from securevfl.protocols.permits import STOP_DECISION_BITS
+from securevfl.protocols.score_ledger.ledger import NEW, ScoreLedger
+from securevfl.protocols.score_ledger.row_digests import COMMITMENT_BYTES
 from securevfl.protocols.shares import column_correlations, group_counts
-from securevfl.protocols.shares.column_correlations import LEVELS, RoundedProducts
-from securevfl.protocols.shares.fixed_point import Numbers
+from securevfl.protocols.shares.column_correlations import CORRELATION_LEVELS, RoundedProducts
+from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 from securevfl.protocols.shares.group_counts import OUTCOMES, GroupCounts
-from securevfl.protocols.shares.opened_scores import Scores
+from securevfl.protocols.shares.opened_scores import ScoringSession
 from securevfl.protocols.shares.shares_options import Shares
-from securevfl.runtime.channel import Channel, DisclosureRecord, Event, Observer
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
-from securevfl.runtime.executor import Meter
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.disclosure_gate import DisclosureRecord
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.observer import Event, Observer
+from securevfl.runtime.party_threads import run_threads
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.simulate import simulate
 from securevfl.transport.peers import Peers
@@ -87,7 +88,7 @@ def _contexts(bank: Callable[[PartyContext], Any], shop: Callable[[PartyContext]
     roles = Roles.of((("bank", ACTIVE), ("shop", PARTNER)))
 
     def side(own: Callable[[PartyContext], Any], channel: Channel) -> Any:
-        return own(PartyContext(channel, roles, Meter(channel.clock, channel.books), subchannel="look"))
+        return own(PartyContext(channel, roles, Meter(channel.clock, channel.counters), subchannel="look"))
 
     return run_threads({"bank": partial(side, bank), "shop": partial(side, shop)}, WallClock)["bank"]
 
@@ -120,10 +121,10 @@ def groups() -> Outcome:
     marks = np.eye(10, dtype=np.int64)[np.arange(_N) % 10]
     cells = np.eye(OUTCOMES, dtype=np.int64)[np.arange(_N) % 7 % 4]
     _, counts = _contexts(
-        lambda context: group_counts.counted_by_group(context, cells, 10),
-        lambda context: group_counts.tell_groups(context, marks, names),
+        lambda context: group_counts.receive_group_counts(context, cells, 10),
+        lambda context: group_counts.send_group_counts(context, marks, names),
     )
-    _off(outcome, (counts - marks.T @ cells) / group_counts.STEP)
+    _off(outcome, (counts - marks.T @ cells) / group_counts.COUNT_STEP)
     told = fairness_by_group.merge_small_groups
     for sizes in ((300, 200, 99), (300, 120, 1), (300, 200, 60, 50)):
         found: NDArray[np.int64] = told(np.repeat(np.arange(len(sizes)), sizes))[1].sum(axis=0)
@@ -157,10 +158,10 @@ def correlations() -> Outcome:
     draw = np.random.default_rng(1)
     X, Y = (draw.normal(size=(_N, 7)) for _ in range(2))
     (R,) = _contexts(
-        lambda context: column_correlations.told_products(context, [X], [7]),
-        lambda context: column_correlations.told_products(context, [Y], [7]),
+        lambda context: column_correlations.rounded_correlations(context, [X], [7]),
+        lambda context: column_correlations.rounded_correlations(context, [Y], [7]),
     )
-    _off(outcome, (R - X.T @ Y / _N) * LEVELS)
+    _off(outcome, (R - X.T @ Y / _N) * CORRELATION_LEVELS)
 
     def look(ledger: DisclosureLedger, seen: Observer) -> None:
         correlate.correlate(tables, ledgers={"shop": ledger}, observe=seen)
@@ -218,12 +219,12 @@ class _Kept(ScoreLedger):
         return np.full(len(question.rows), NEW, np.uint8)
 
 
-def _scored(c: int, held: float, codes: int) -> tuple[Scores, _Kept]:
+def _scored(c: int, held: float, codes: int) -> tuple[ScoringSession, _Kept]:
     """Return a shop's side of scores of a model of c outputs, where its six columns hold so many bits and it gives so
     many codes of a row; and its ledger."""
     roles = Roles.of((("bank", ACTIVE), ("shop", PARTNER)))
     ledger, options = _Kept(None), Shares(open_weights=("shop",))
-    numbers = Numbers(64, 0.5)
+    numbers = FixedPointEncoding(64, 0.5)
     context = SimpleNamespace(
         me="shop",
         active="bank",
@@ -233,7 +234,7 @@ def _scored(c: int, held: float, codes: int) -> tuple[Scores, _Kept]:
         resources=LocalResources(),
         channel=SimpleNamespace(permit=lambda record: None),
     )
-    committed = SimpleNamespace(rows=bytes(COMMITMENT), states=bytes([NEW]))
+    committed = SimpleNamespace(rows=bytes(COMMITMENT_BYTES), states=bytes([NEW]))
     products = SimpleNamespace(context=context, others=("bank",), recv=lambda *_: committed, send=lambda *_, **__: None)
     player: Any = SimpleNamespace(
         _state=SimpleNamespace(visits=20),
@@ -258,7 +259,7 @@ def scores() -> Outcome:
     outcome = Outcome()
     for c, held, codes in ((1, 400.0, 0), (1, 16.0, 0), (3, 48.0, 0), (1, 28.0, 1)):
         scoring, ledger = _scored(c, held, codes)
-        scoring._agree(AskedRows([b"1"], np.zeros((1, 6))), ledger, "")
+        scoring._agree(RowsToScore([b"1"], np.zeros((1, 6))), ledger, "")
         bits = scoring._told_levels.bits
         most = held / 4 - code_bits(6, codes)
         if bits * c > most:
@@ -314,7 +315,7 @@ def verdicts() -> Outcome:
         ledgers = {party.name: DisclosureLedger(Path(folder) / party.name, party.name) for party in parties}
         simulate(job, parties, ledgers=ledgers, workers=1)
         told = [each.told for each in ledgers["bank"].read().entries if each.told.group == "verdicts"]
-    if sum(each.count for each in told) < 3 * VERDICT:
+    if sum(each.count for each in told) < 3 * STOP_DECISION_BITS:
         outcome.add("count", "bank", "verdicts that follow from labels are not in its ledger")
     return outcome
 

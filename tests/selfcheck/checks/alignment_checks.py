@@ -21,16 +21,18 @@ from securevfl.crypto import curve
 from securevfl.crypto.curve import POINT_BYTES, hash_to_group
 from securevfl.crypto.identifiers import canonical_ids, id_keys
 from securevfl.crypto.transfers import base_transfers, okvs, ot_extension, vole_pieces
-from securevfl.crypto.transfers.vole import Giver, Taker
-from securevfl.crypto.transfers.vole_pieces import Size
+from securevfl.crypto.transfers.vole import VoleReceiver, VoleSender
+from securevfl.crypto.transfers.vole_pieces import VoleSize
 from securevfl.crypto.transfers.vole_prf import PrfHash
 from securevfl.errors import CryptoError, LeakageError, PeerLost
 from securevfl.protocols.alignment import psi, psi_work
 from securevfl.protocols.alignment.psi_work import AlignmentHello, Points
-from securevfl.runtime.channel import Abort, Channel, Event
+from securevfl.runtime.abort import Abort
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.codec import encode_message
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.observer import Event
+from securevfl.runtime.party_threads import run_threads
 from selfcheck.checks.draws import watched
 from selfcheck.checks.two_runs import WAYS
 
@@ -175,11 +177,11 @@ def base_transfers_hide() -> Outcome:
     """Check that the chooser has the key it chose and no other, that its points are fresh, and that points outside the
     group are refused."""
     outcome = Outcome()
-    offerer = base_transfers.Offerer()
+    offerer = base_transfers.BaseSender()
     secrets = [ot_extension.fresh_secret()[1] for _ in range(2)]
     if secrets[0] == secrets[1] or not 24 < sum(secrets[0]) < 104:  # 7 standard errors
         outcome.add("fresh", "transfers", "the holder's choices are not random bits")
-    points, keys = base_transfers.choose(offerer.offer, secrets[0][:32])
+    points, keys = base_transfers.receive_keys(offerer.offer, secrets[0][:32])
     pairs = offerer.pairs(points)
     for choice, key, pair in zip(secrets[0], keys, pairs, strict=False):
         if key != pair[choice] or key == pair[not choice]:
@@ -189,7 +191,7 @@ def base_transfers_hide() -> Outcome:
         outcome.add("hidden", "transfers", "equal choices send equal points: what comes back shows them")
     for what, point in (("a point of small order", bytes(32)), ("the neutral point", b"\x01" + bytes(31))):
         try:
-            base_transfers.choose(point, [True])
+            base_transfers.receive_keys(point, [True])
         except CryptoError:
             continue
         except RuntimeError:  # libsodium's own refusal comes too late to name the sender
@@ -204,7 +206,7 @@ def masks() -> Outcome:
     outcome = Outcome()
     keys, (giver, taker), hashing = id_keys([b"%d" % i for i in range(600)]), ends(), PrfHash(bytes(32))
     seed, store = okvs.encode(keys, hashing.target(keys))
-    size = Size(len(store), 16, 8)
+    size = VoleSize(len(store), 16, 8)
     asked = taker.ask(0, size, os.urandom(vole_pieces.choice_bytes(size)))
     answered, given = giver.answer(0, size, asked)
     taken = taker.take(0, size, answered)
@@ -224,7 +226,7 @@ def masks() -> Outcome:
 def strays() -> Outcome:
     """Check that trees with an altered sum are refused, and so is a confirmation of other trees."""
     outcome = Outcome()
-    size = Size(60, 16, 3)
+    size = VoleSize(60, 16, 3)
     for at in (-1, -16 * size.trees):  # sums of leaves, which every taker reads
         giver, taker = ends()
         asked = taker.ask(0, size, os.urandom(vole_pieces.choice_bytes(size)))
@@ -241,12 +243,12 @@ def strays() -> Outcome:
     return outcome
 
 
-def ends() -> tuple[Giver, Taker]:
+def ends() -> tuple[VoleSender, VoleReceiver]:
     """Both ends of a vector OLE, by base transfers."""
-    offerer, coin = base_transfers.Offerer(), os.urandom(32)
+    offerer, coin = base_transfers.BaseSender(), os.urandom(32)
     secret, bits = ot_extension.fresh_secret()
-    points, seeds = base_transfers.choose(offerer.offer, bits)
-    return Giver(secret, seeds, os.urandom(32), coin), Taker(offerer.pairs(points), coin)
+    points, seeds = base_transfers.receive_keys(offerer.offer, bits)
+    return VoleSender(secret, seeds, os.urandom(32), coin), VoleReceiver(offerer.pairs(points), coin)
 
 
 CHECKS: dict[str, Callable[[], Outcome]] = {

@@ -17,7 +17,8 @@ from securevfl.audit.transcript_checks import Outcome
 from securevfl.crypto.key_agreement import KeyPair
 from securevfl.crypto.key_derivation import derive_key
 from securevfl.crypto.prg import Prg
-from securevfl.families.fdskl.kernel_model import Frequencies, Kernel
+from securevfl.families.fdskl.kernel_model import Kernel
+from securevfl.families.fdskl.random_features import Frequencies
 from securevfl.models.linear_block import starting_weights
 from securevfl.protocols.residuals.defences import Gaussian, uniforms
 from selfcheck.bits import bits_of, bits_of_numbers, bitwise

@@ -23,9 +23,9 @@ from securevfl.data import datasets
 from securevfl.data.party import Helper, Party
 from securevfl.families import METHODS
 from securevfl.job import Job
-from securevfl.protocols.choice import RESIDUALS, SUMS
-from securevfl.protocols.declared import Circle, Reals, Space
 from securevfl.protocols.engines import ENGINES, Ckks, Engine
+from securevfl.protocols.number_spaces import Circle, Reals, Space
+from securevfl.protocols.protocol_options import RESIDUALS, SUMS
 from securevfl.protocols.residuals.base import ResidualProtocol
 from securevfl.protocols.residuals.defences import Gaussian, Rounding
 from securevfl.protocols.residuals.open_residual import OpenResidual
@@ -142,7 +142,7 @@ def sum_checks() -> dict[str, Check]:
     found: dict[str, Check] = {}
     for name, kind in SUMS.items():
         for label, sums in kind.variants().items():
-            found[f"sum {label}"] = partial(sum_check, sums.quick, rounds=2 if sums.encrypts else 4)
+            found[f"sum {label}"] = partial(sum_check, sums.with_smallest_keys, rounds=2 if sums.encrypts else 4)
         first = next(iter(kind.variants().values()))
         if not first.encrypts:
             found[f"phases {name}"] = partial(sum_check, first, Circle(32))
@@ -155,7 +155,7 @@ def residual_checks() -> dict[str, Check]:
     for kind in RESIDUALS.values():
         for label, residual in kind.variants().items():
             few: dict[str, int] = {"passives": 1, "rows": 40} if residual.pooled else {}
-            found[f"residual {label}"] = partial(residual_check, residual.quick, **few)
+            found[f"residual {label}"] = partial(residual_check, residual.with_smallest_keys, **few)
     blurred = SealedResidual(engine=Ckks(), defence=Rounding())
     return found | {
         "residual open, blurred": partial(residual_check, OpenResidual(defence=Gaussian(sigma=0.5))),
@@ -180,9 +180,9 @@ def engine_checks() -> dict[str, Check]:
     found: dict[str, Check] = {}
     for name, kind in ENGINES.items():
         for library, engine in kind.libraries().items():
-            work = [partial(engines.linear, engine.quick.scheme(), executor) for executor in _ways(engine)]
+            work = [partial(engines.linear, engine.with_smallest_keys.scheme(), executor) for executor in _ways(engine)]
             found[f"engine {name}{library}"] = partial(_watch, work)
-        sums = [partial(engines.additive, kind().quick.sums(), executor) for executor in _ways(kind())]
+        sums = [partial(engines.additive, kind().with_smallest_keys.sums(), executor) for executor in _ways(kind())]
         found[f"engine {name} sums"] = partial(_watch, sums)
     return found
 

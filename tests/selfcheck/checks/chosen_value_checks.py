@@ -15,8 +15,8 @@ from gmpy2 import mpz
 from securevfl.audit.transcript_checks import Outcome
 from securevfl.crypto.kernel.residues import DEGREE
 from securevfl.crypto.lattice import residue_bytes
-from securevfl.crypto.lattice.lattice_gradient import LatticeScheme, Parameters
-from securevfl.crypto.paillier.modulus_proof import ROOTS
+from securevfl.crypto.lattice.lattice_gradient import LatticeGradient, LatticeGradientParameters
+from securevfl.crypto.paillier.modulus_proof import PROOF_ROOTS
 from securevfl.crypto.paillier.paillier_keys import PublicKey, SecretKey
 from securevfl.crypto.paillier.paillier_product import PaillierHolder, PaillierScheme
 from securevfl.crypto.scheme import KeyHolder
@@ -28,15 +28,15 @@ _BITS = 2048
 
 def lattice_key() -> Outcome:
     """Check that a public key that names its second half is refused: the evaluator expands that half from a seed."""
-    half = residue_bytes.packed_size(Parameters().ring.key_primes, DEGREE)
-    magic = LatticeScheme().keygen().public[:4]
-    return _refused("a lattice key with both halves", lambda: LatticeScheme().evaluator(magic + bytes(2 * half)))
+    half = residue_bytes.packed_size(LatticeGradientParameters().ring.key_primes, DEGREE)
+    magic = LatticeGradient().keygen().public[:4]
+    return _refused("a lattice key with both halves", lambda: LatticeGradient().evaluator(magic + bytes(2 * half)))
 
 
 def paillier_modulus() -> Outcome:
     """n = p p r: powers of x do not reach all n-th residues, so that a reply would tell exponents modulo p."""
     p, r = gmpy2.next_prime(mpz(1) << 683), gmpy2.next_prime(mpz(3) << 680)
-    public = PublicKey(int(p * p * r), 4, [2] * ROOTS)
+    public = PublicKey(int(p * p * r), 4, [2] * PROOF_ROOTS)
     return _refused("n = p p r", lambda: PublicKey.load(public.data, _BITS))
 
 
@@ -63,7 +63,9 @@ def _weak_holder() -> KeyHolder:
         if lead != 1:
             break
     data, width = key.public.data, _BITS // 8
-    roots = [int.from_bytes(data[i : i + width], "big") for i in range(len(data) - ROOTS * width, len(data), width)]
+    roots = [
+        int.from_bytes(data[i : i + width], "big") for i in range(len(data) - PROOF_ROOTS * width, len(data), width)
+    ]
     key.public = PublicKey(int(key.public.n), int(key._join(lead, mpz(1))), roots)
     return PaillierHolder(key)
 

@@ -21,16 +21,16 @@ from securevfl.crypto import share_scheme
 from securevfl.crypto.key_agreement import KeyPair
 from securevfl.crypto.key_derivation import derive_key
 from securevfl.crypto.prg import Prg
-from securevfl.crypto.transfers.ot_extension import RowOfferer
+from securevfl.crypto.transfers.ot_extension import OtSender
 from securevfl.crypto.transfers.row_hash import RowHash, tweaks
 from securevfl.crypto.transfers.vole_prf import PrfHash
 from securevfl.data.register import Register
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedSGD
-from securevfl.protocols.choice import Protocol
+from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.residuals.defences import Noise
-from securevfl.protocols.score_ledger.ledger import Ledger
+from securevfl.protocols.score_ledger.ledger import ScoreLedger
 from securevfl.protocols.shares import table_transfers
 from securevfl.transport import secure_transport
 from securevfl.transport.end_to_end import EndToEndSession, KeyOffer
@@ -51,8 +51,8 @@ class Derived:
 
 
 @lru_cache(maxsize=4)
-def _ledger(key: bytes) -> Ledger:
-    ledger = Ledger(None)
+def _ledger(key: bytes) -> ScoreLedger:
+    ledger = ScoreLedger(None)
     ledger._file.key = key
     return ledger
 
@@ -68,7 +68,7 @@ def _commitment(key: bytes, row: bytes, X: bytes) -> bytes:
 
 def _challenge(coin: bytes, number: int, first: bytes, middle: bytes, last: bytes) -> bytes:
     """Return the tags of one fixed column, which differ by the challenge alone."""
-    end, column = RowOfferer(bytes(16), [_A] * 128, coin, 2), np.arange(64, dtype=np.uint8).reshape(1, 64)
+    end, column = OtSender(bytes(16), [_A] * 128, coin, 2), np.arange(64, dtype=np.uint8).reshape(1, 64)
     return end._tags(number, first + middle + last, column)
 
 

@@ -16,17 +16,17 @@ import numpy as np
 
 from securevfl.audit.transcript_checks import Outcome
 from securevfl.crypto.transfers import base_transfers, okvs, ot_extension
-from securevfl.crypto.transfers.ot_extension import COLUMNS, Chooser, RowOfferer
+from securevfl.crypto.transfers.ot_extension import BASE_TRANSFERS, OtReceiver, OtSender
 from securevfl.data import datasets
 from securevfl.data.party import Party
 from securevfl.errors import SecureVFLError
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedSGD
-from securevfl.protocols.choice import Protocol
 from securevfl.protocols.engines import Ckks, Engine, Paillier
 from securevfl.protocols.handshake import RunHello
-from securevfl.protocols.residuals.sealed_residual import Blinded, Opened, SealedG
+from securevfl.protocols.protocol_options import Protocol
+from securevfl.protocols.residuals.sealed_residual import BlindedProduct, OpenedProduct, ResidualCiphertext
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.codec import Message
 from securevfl.training.simulate import simulate
@@ -111,14 +111,14 @@ FIELDS = (
 )
 # the digest of the key that an engine's message is for stands behind its first bytes
 LATTICE = (
-    Field(SealedG, "ciphertext", _lattice, (4, 20)),
-    Field(Blinded, "ciphertext", _lattice, (4, 20)),
-    Field(Opened, "values", _lattice, (4, 20)),
+    Field(ResidualCiphertext, "ciphertext", _lattice, (4, 20)),
+    Field(BlindedProduct, "ciphertext", _lattice, (4, 20)),
+    Field(OpenedProduct, "values", _lattice, (4, 20)),
 )
 PAILLIER = (
-    Field(SealedG, "ciphertext", _paillier, (6, 22)),
-    Field(Blinded, "ciphertext", _paillier, (6, 22)),
-    Field(Opened, "values", _paillier, (6, 22)),
+    Field(ResidualCiphertext, "ciphertext", _paillier, (6, 22)),
+    Field(BlindedProduct, "ciphertext", _paillier, (6, 22)),
+    Field(OpenedProduct, "values", _paillier, (6, 22)),
 )
 
 
@@ -164,17 +164,21 @@ def columns() -> Outcome:
     """Check that the tags of columns of transfers, 16 bytes for each column, are compared to their last byte."""
     outcome = Outcome()
     secret, choices = ot_extension.fresh_secret()
-    base, coin = base_transfers.Offerer(), os.urandom(32)
-    points, seeds = base_transfers.choose(base.offer, choices)
-    message, _ = Chooser(base.pairs(points), coin, 2).extend(_ROWS)
-    size = ot_extension._TAG * (COLUMNS + 1)
-    RowOfferer(secret, seeds, coin, 2).extend(_ROWS, message)
-    for number in (1, COLUMNS // 2, COLUMNS):  # the first is the tag of choices, which goes into the others
+    base, coin = base_transfers.BaseSender(), os.urandom(32)
+    points, seeds = base_transfers.receive_keys(base.offer, choices)
+    message, _ = OtReceiver(base.pairs(points), coin, 2).extend(_ROWS)
+    size = ot_extension._TAG * (BASE_TRANSFERS + 1)
+    OtSender(secret, seeds, coin, 2).extend(_ROWS, message)
+    for number in (
+        1,
+        BASE_TRANSFERS // 2,
+        BASE_TRANSFERS,
+    ):  # the first is the tag of choices, which goes into the others
         for place in PLACES:
             at = len(message) - size + number * ot_extension._TAG
             tag = altered(message[at : at + ot_extension._TAG], place)
             with suppress(SecureVFLError):
-                RowOfferer(secret, seeds, coin, 2).extend(_ROWS, message[:at] + tag + message[at + ot_extension._TAG :])
+                OtSender(secret, seeds, coin, 2).extend(_ROWS, message[:at] + tag + message[at + ot_extension._TAG :])
                 outcome.add("bound", "offerer", f"takes the tag of column {number} altered in its {place} byte")
     return outcome
 

@@ -23,14 +23,14 @@ from securevfl.audit.statistics import Battery, add_uniformity_tests
 from securevfl.audit.transcript_checks import Outcome
 from securevfl.base.arrays import Floats
 from securevfl.crypto.kernel.gradient import KernelGradient
-from securevfl.crypto.lattice.lattice_gradient import LatticeScheme
+from securevfl.crypto.lattice.lattice_gradient import LatticeGradient
 from securevfl.crypto.paillier.paillier_product import PaillierHolder, PaillierScheme
-from securevfl.crypto.scheme import AdditiveScheme, KeyHolder, LinearScheme, Shape, SumHolder
+from securevfl.crypto.scheme import AdditiveScheme, KeyHolder, LinearScheme, OpeningShape, SumHolder
 from securevfl.errors import CryptoError, KeyMismatch, OpeningMismatch, ShapeMismatch
 from securevfl.runtime.codec import Message
 
 _ROWS, _COLUMNS = 48, 6
-_SHAPE = Shape(_ROWS, 1, _COLUMNS)
+_SHAPE = OpeningShape(_ROWS, 1, _COLUMNS)
 
 
 class _Bytes(Message, frozen=True):
@@ -87,7 +87,7 @@ def linear(
     add_uniformity_tests(battery, "blind", *_joined([part for _, part, _ in sent]))
     add_uniformity_tests(battery, "open", *_joined([part for *_, part in sent]))
     outcome.statistics("uniform", "engine", battery)
-    if isinstance(scheme, LatticeScheme | KernelGradient):
+    if isinstance(scheme, LatticeGradient | KernelGradient):
         _dither(outcome, holder, [blinded for blinded, *_ in sent])
         _mask_serves_once(outcome, evaluator, product, holder)
     refusals(outcome, scheme, holder, make(), g, J)
@@ -133,7 +133,7 @@ def refusals(outcome: Outcome, scheme: LinearScheme, holder: KeyHolder, other: K
     _refused(outcome, "a cut ciphertext", CryptoError, lambda: evaluator.transpose_product(prepared, sealed[:-9]))
     blinded, _ = evaluator.blind(evaluator.transpose_product(prepared, sealed))
     _refused(outcome, "a blinded product of another key", KeyMismatch, lambda: other.open(blinded, _SHAPE))
-    narrow = Shape(_ROWS, 1, _COLUMNS - 1)
+    narrow = OpeningShape(_ROWS, 1, _COLUMNS - 1)
     _refused(outcome, "a product wider than agreed", ShapeMismatch, lambda: holder.open(blinded, narrow))
     if isinstance(scheme, PaillierScheme):
         _refuse_elements(outcome, holder, blinded)

@@ -16,11 +16,11 @@ from securevfl.errors import LeakageError
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedBCD
-from securevfl.protocols.bin_classes import EVIDENCE_SUBCHANNEL, word_bits
-from securevfl.protocols.choice import Protocol
+from securevfl.protocols.bin_classes import EVIDENCE_SUBCHANNEL, count_bits
 from securevfl.protocols.engines import Ckks
-from securevfl.protocols.residuals.sealed_residual import Opened
-from securevfl.runtime.channel import Event
+from securevfl.protocols.protocol_options import Protocol
+from securevfl.protocols.residuals.sealed_residual import OpenedProduct
+from securevfl.runtime.observer import Event
 from securevfl.training.simulate import simulate
 
 _TOLD = Woe(bins=2, rows=40)
@@ -32,7 +32,7 @@ def _opened(event: Event) -> int:
     """Return the bytes of counts that a message opens."""
     return (
         len(event.message.values)
-        if event.subchannel.startswith(EVIDENCE_SUBCHANNEL) and isinstance(event.message, Opened)
+        if event.subchannel.startswith(EVIDENCE_SUBCHANNEL) and isinstance(event.message, OpenedProduct)
         else 0
     )
 
@@ -55,7 +55,7 @@ def counts() -> Outcome:
     width = {party.name: party.X.shape[1] for party in _tables()}
     for name in transcript.roles.others(transcript.roles.lead):
         opened = sum(_opened(event) for event in transcript.received if event.me == name)
-        bits = _ENGINE.scheme().opened_bits(len(_tables()[0]), _TOLD.counts(width[name]), word_bits(len(_tables()[0])))
+        bits = _ENGINE.scheme().opened_bits(len(_tables()[0]), _TOLD.counts(width[name]), count_bits(len(_tables()[0])))
         if opened > 2 * bits / 8 + _HEAD:
             outcome.add("words", name, f"was sent more of its counts than the {bits} bits that words have")
         told = [each for each in transcript.protocol_record.gradients[name] if each.subchannel == EVIDENCE_SUBCHANNEL]

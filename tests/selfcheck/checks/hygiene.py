@@ -31,10 +31,10 @@ from securevfl.crypto.kernel.shares import KernelShares
 from securevfl.crypto.key_agreement import KeyPair
 from securevfl.crypto.key_derivation import derive_key
 from securevfl.crypto.lattice import residue_bytes
-from securevfl.crypto.lattice.lattice_gradient import PROFILE, LatticeScheme, Parameters
+from securevfl.crypto.lattice.lattice_gradient import LATTICE_PROFILE, LatticeGradient, LatticeGradientParameters
 from securevfl.crypto.lattice.lattice_shares import LatticeShares
 from securevfl.crypto.lattice.lattice_sum import LatticeSum
-from securevfl.crypto.lattice.polynomial_ring import MOST_MODULUS, Ring
+from securevfl.crypto.lattice.polynomial_ring import MAX_MODULUS_BITS, SealRing
 from securevfl.crypto.paillier.paillier_keys import PublicKey, SecretKey
 from securevfl.crypto.paillier.paillier_product import PaillierHolder, PaillierScheme
 from securevfl.crypto.paillier.paillier_sum import PaillierSum
@@ -42,18 +42,18 @@ from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_scheme import ShareScheme
 from securevfl.data import datasets
 from securevfl.errors import ConfigError, CryptoError, SecureVFLError
-from securevfl.families.fdml.stored_sum import Masks
+from securevfl.families.fdml.masked_store import Masks
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedSGD
-from securevfl.protocols.choice import Protocol
 from securevfl.protocols.engines import Ckks, Paillier
+from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.shares.share_schemes import SHARE_SCHEMES
 from securevfl.protocols.shares.shares_options import Shares
 from securevfl.protocols.sums.cipher_sum import CipherSum
 from securevfl.runtime import eventlog
-from securevfl.runtime.channel import Event
 from securevfl.runtime.codec import encode_message
+from securevfl.runtime.observer import Event
 from securevfl.training.simulate import simulate
 
 _STANDARD = {2048: 54, 4096: 109, 8192: 218, 16384: 438}  # HomomorphicEncryption.org 2018, table 1, 128 bits
@@ -73,21 +73,21 @@ def key_sizes() -> Outcome:
         ("Paillier primes of 1120 bits", lambda: SecretKey.from_primes(int(p), int(q))),
         ("a public key of another size", lambda: PublicKey.load(small.data, 2048)),
         ("an engine of 1536 bits in a job", lambda: Paillier(bits=1536)),
-        ("N = 4096 with 110 bits", lambda: Ring((55, 38, 17), 40)),
+        ("N = 4096 with 110 bits", lambda: SealRing((55, 38, 17), 40)),
     ):
         try:
             work()
         except (ConfigError, CryptoError):
             continue
         outcome.add("size", what, "accepted")
-    if sum(PROFILE.bits) > _STANDARD[4096]:
+    if sum(LATTICE_PROFILE.bits) > _STANDARD[4096]:
         outcome.add("size", "the lattice engine", "is below 128 bits")
-    if _STANDARD[4096] < MOST_MODULUS:
+    if _STANDARD[4096] < MAX_MODULUS_BITS:
         outcome.add("size", "rings", "more bits are allowed than the standard allows")
     key = SecretKey.generate(2048)
     if abs(int(key._p - key._q)).bit_length() < 1024 - 100:  # FIPS 186-5, A.1.3
         outcome.add("size", "Paillier primes", "lie so close that n falls to Fermat's method")
-    ring = Parameters().ring
+    ring = LatticeGradientParameters().ring
     if str(ring.context.first_context_data().qualifiers().sec_level).split(".")[-1] not in ("TC128", "TC192"):
         outcome.add("size", "the lattice engine", "SEAL does not hold this ring to 128 bits")
     return outcome
@@ -104,7 +104,7 @@ def _secret_objects() -> list[tuple[str, Any, list[int]]]:
     return [
         ("Paillier key", key, numbers),
         ("Paillier holder", PaillierHolder(key), numbers),
-        ("lattice holder", LatticeScheme().keygen(), []),
+        ("lattice holder", LatticeGradient().keygen(), []),
         ("holder on the kernel", KernelGradient().keygen(), []),
         ("lattice sum holder", LatticeSum().sum_keygen(), []),
         ("masks of stored payloads", Masks({"shop": raw}), [int.from_bytes(raw, "little")]),
@@ -147,7 +147,7 @@ def errors_are_silent() -> Outcome:
     bad = np.full((4, 1), _TELLING)
     paillier = PaillierScheme(2048).keygen()
     sums = PaillierSum(2048).sum_keygen()
-    ring = LatticeScheme().keygen()
+    ring = LatticeGradient().keygen()
     ring_sums = LatticeSum().sum_keygen()
     for what, work in (
         ("Paillier encrypt", lambda: paillier.encrypt(bad, bound=1.0)),
@@ -187,7 +187,7 @@ def captured_keys() -> Iterator[list[tuple[str, bytes]]]:
             found.append((f"Paillier {what}", str(int(number)).encode()[10:60]))
         return key
 
-    pair, ring_pair = vars(kernel_shares)["keypair"], Ring.keypair
+    pair, ring_pair = vars(kernel_shares)["keypair"], SealRing.keypair
 
     def keypair(*given: Any) -> Any:
         secret, first = pair(*given)
@@ -204,7 +204,7 @@ def captured_keys() -> Iterator[list[tuple[str, bytes]]]:
 
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(SecretKey, "from_primes", classmethod(from_primes)))
-        stack.enter_context(mock.patch.object(Ring, "keypair", residues))
+        stack.enter_context(mock.patch.object(SealRing, "keypair", residues))
         for own in (gradient, kernel_shares):
             stack.enter_context(mock.patch.object(own, "keypair", keypair))
         yield found
@@ -230,7 +230,7 @@ def _runs() -> Iterator[Protocol]:
 
 def keys_stay_home() -> Outcome:
     """No byte of a secret key in any frame, log or file of a run, a saved model or a report."""
-    from securevfl.runtime.clock import Network
+    from securevfl.runtime.network import Network
     from securevfl.training.run import write_report
 
     outcome = Outcome()
@@ -277,7 +277,7 @@ def keys_differ() -> Outcome:
         outcome.add("keys", "agreement", "two sessions or purposes share one key")
     if Prg.fresh("x").array(8, np.uint64).tobytes() == Prg.fresh("x").array(8, np.uint64).tobytes():
         outcome.add("keys", "keystreams", "two fresh keystreams are one")
-    if LatticeScheme().keygen().public == LatticeScheme().keygen().public:
+    if LatticeGradient().keygen().public == LatticeGradient().keygen().public:
         outcome.add("keys", "lattice", "two keys are one")
     return outcome
 

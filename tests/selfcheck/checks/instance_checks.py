@@ -22,7 +22,7 @@ from securevfl.audit.statistics import Battery
 from securevfl.audit.transcript_checks import Outcome
 from securevfl.base.arrays import Floats
 from securevfl.crypto.kernel.residues import DEGREE
-from securevfl.crypto.kernel.share_protocol import REPLY
+from securevfl.crypto.kernel.share_protocol import REPLY_HEADER
 from securevfl.crypto.lattice.lattice_shares import BfvParameters, LatticeShares
 from securevfl.crypto.lattice.lattice_shares import blocks as _ciphertexts
 from securevfl.crypto.lattice.residue_bytes import packed_size
@@ -30,11 +30,11 @@ from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing, Words
 from securevfl.crypto.share_scheme import common_coin
 from securevfl.crypto.transfers import base_transfers, ot_extension
-from securevfl.crypto.transfers.ot_extension import Chooser, RowOfferer
+from securevfl.crypto.transfers.ot_extension import OtReceiver, OtSender
 from securevfl.crypto.transfers.row_hash import RowHash
 from securevfl.families.fdml.local_noise import Blur, LocalNoise
 from securevfl.protocols.residuals.defences import Gaussian, Marvell, MaxNorm
-from securevfl.protocols.shares.disk_store import OnDisk
+from securevfl.protocols.shares.disk_store import DiskStore
 from securevfl.protocols.shares.preprocessing_store import NAME_BYTES
 
 _BITS = 4
@@ -66,8 +66,8 @@ def replies() -> Outcome:
 def _polynomials(scheme: LatticeShares, reply: bytes) -> Iterator[bytes]:
     """Yield the first bytes of the second polynomial of each ciphertext of a reply."""
     parameters = BfvParameters(scheme.bits)
-    c, r, s, d = REPLY.unpack_from(reply)[2:]
-    at = REPLY.size
+    c, r, s, d = REPLY_HEADER.unpack_from(reply)[2:]
+    at = REPLY_HEADER.size
     for outputs, columns in _ciphertexts(parameters.layout(s, c, r, s), d):
         yield reply[at : at + 64]
         count = (outputs.stop - outputs.start) * (columns.stop - columns.start)
@@ -92,9 +92,9 @@ def blocks() -> Outcome:
     """Over several blocks of transfers each choice is opened, and no tweak comes twice at the end that chooses."""
     outcome = Outcome()
     secret, choices = ot_extension.fresh_secret()
-    base, coin = base_transfers.Offerer(), os.urandom(32)
-    points, seeds = base_transfers.choose(base.offer, choices)
-    chooser, offerer = Chooser(base.pairs(points), coin, _BITS), RowOfferer(secret, seeds, coin, _BITS)
+    base, coin = base_transfers.BaseSender(), os.urandom(32)
+    points, seeds = base_transfers.receive_keys(base.offer, choices)
+    chooser, offerer = OtReceiver(base.pairs(points), coin, _BITS), OtSender(secret, seeds, coin, _BITS)
     tweaks: list[bytes] = []
     for number, rows in enumerate(_BLOCKS):
         with _tweaks() as hashed:
@@ -113,13 +113,13 @@ def numbers() -> Outcome:
     there."""
     outcome = Outcome()
     with tempfile.TemporaryDirectory() as folder:
-        store = OnDisk(Path(folder) / "ahead")
+        store = DiskStore(Path(folder) / "ahead")
         for number in _NUMBERS:
             store.put(number, bytes(NAME_BYTES), number, [b"one", b"two"])
         for number in _NUMBERS[1::2]:
             store.take(number, 0)
         store.close()
-        left = OnDisk(Path(folder) / "ahead").numbers
+        left = DiskStore(Path(folder) / "ahead").numbers
     for number in _NUMBERS[1::2]:
         if number in left:
             outcome.add("kept", "all", f"chunk {number} was begun and is there again after a crash, masks and all")

@@ -37,7 +37,7 @@ from securevfl.crypto.kernel import (
 from securevfl.crypto.kernel.ntt import Transform
 from securevfl.crypto.kernel.residues import DEGREE, Primes
 from securevfl.crypto.kernel.ring_layout import RingLayout
-from securevfl.crypto.kernel.row_parameters import FISHER, OPENINGS
+from securevfl.crypto.kernel.row_parameters import FISHER_FACTOR, MAX_RUN_OPENINGS
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.crypto.share_scheme import common_coin
@@ -95,9 +95,9 @@ def _coin(parameters: shares.ShareParameters) -> bytes:
 
 def _second(primes: Primes, reply: bytes) -> Floats:
     """c1 (P, M) of the first ciphertext of a reply about one output."""
-    *_, c, r, s, d = share_protocol.REPLY.unpack_from(reply)
+    *_, c, r, s, d = share_protocol.REPLY_HEADER.unpack_from(reply)
     count = RingLayout(s, c, r, s).column_blocks(d)
-    return residue_bytes.unpack(primes, memoryview(reply)[share_protocol.REPLY.size :], (DEGREE // r, r, count))[
+    return residue_bytes.unpack(primes, memoryview(reply)[share_protocol.REPLY_HEADER.size :], (DEGREE // r, r, count))[
         :, :, 0, 0
     ]
 
@@ -177,7 +177,7 @@ def arithmetic() -> Outcome:
             if not holds(primes):
                 outcome.add("exact", "all", f"{what} of residues of primes of {primes.bits} bits are not exact")
     with mock.patch.object(blas_check, "matmul", _rounded):
-        if not blas_check.blas_fault():
+        if not blas_check.find_blas_problem():
             outcome.add("exact", "all", "a BLAS that rounds sums to single precision passes the look at the start")
     return outcome
 
@@ -188,7 +188,7 @@ def _sums(primes: Primes) -> bool:
     terms = min(2 * primes.terms - 1, 1500)
     size = np.array([p // 2 for p in primes.values]).reshape(-1, 1, 1, 1)
     left, right = (size - rng.integers(0, 9, (len(primes), 1, *shape)) for shape in ((4, terms), (terms, 4)))
-    found = residue_products.multiplied(primes, left.astype(np.float64), right.astype(np.float64))
+    found = residue_products.multiply_residues(primes, left.astype(np.float64), right.astype(np.float64))
     column = np.array(primes.values).reshape(-1, 1, 1, 1)
     return bool(((found.astype(np.int64) - left @ right) % column == 0).all())
 
@@ -241,7 +241,7 @@ def opened() -> Outcome:
     width = min(
         2 * max(1.0, float(np.std([float(number) for number in sums]))), 2.0**k
     )  # of each of three uniform summands
-    if (far := width / (parameters.profile.noise * math.sqrt(2 * FISHER * OPENINGS))) < 2.0**_DISTANCE:
+    if (far := width / (parameters.profile.noise * math.sqrt(2 * FISHER_FACTOR * MAX_RUN_OPENINGS))) < 2.0**_DISTANCE:
         said = f"2^-{math.log2(far):.1f} of its openings without noise, 2^-{_DISTANCE} is promised"
         outcome.add("size", "holder", f"dithers bring a run within {said}")
     evaluator: Any = gradient.KernelGradient().evaluator(holder.public)

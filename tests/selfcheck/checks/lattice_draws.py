@@ -26,15 +26,20 @@ from securevfl.audit.transcript_checks import Outcome
 from securevfl.crypto.kernel.residues import DEGREE
 from securevfl.crypto.kernel.ring_layout import RingLayout
 from securevfl.crypto.kernel.ring_sampling import NOISE_STD
-from securevfl.crypto.kernel.row_parameters import FISHER, OPENINGS
+from securevfl.crypto.kernel.row_parameters import FISHER_FACTOR, MAX_RUN_OPENINGS
 from securevfl.crypto.key_derivation import derive_key
 from securevfl.crypto.lattice import residue_bytes
-from securevfl.crypto.lattice.lattice_gradient import LatticeEvaluator, LatticeHolder, LatticeScheme, Parameters
+from securevfl.crypto.lattice.lattice_gradient import (
+    LatticeEvaluator,
+    LatticeGradient,
+    LatticeGradientParameters,
+    LatticeHolder,
+)
 from securevfl.crypto.lattice.lattice_shares import blocks
 from securevfl.crypto.lattice.lattice_sum import _SUM, LatticeSum
-from securevfl.crypto.lattice.polynomial_ring import Ring, RingKey
+from securevfl.crypto.lattice.polynomial_ring import SealRing, SealSecretKey
 from securevfl.crypto.lattice.residue_bytes import Residues
-from securevfl.crypto.scheme import Shape
+from securevfl.crypto.scheme import OpeningShape
 from selfcheck.bits import bits_of, bits_of_numbers, bitwise
 from selfcheck.entropy import recorded
 
@@ -56,8 +61,8 @@ class Hidden:
     for_openings: list[list[bytes]] = field(default_factory=list)
 
 
-def _ends() -> tuple[Parameters, LatticeHolder, LatticeEvaluator]:
-    scheme = LatticeScheme()
+def _ends() -> tuple[LatticeGradientParameters, LatticeHolder, LatticeEvaluator]:
+    scheme = LatticeGradient()
     holder = scheme.keygen()
     evaluator = scheme.evaluator(holder.public)
     assert isinstance(holder, LatticeHolder)
@@ -65,7 +70,7 @@ def _ends() -> tuple[Parameters, LatticeHolder, LatticeEvaluator]:
     return holder._parameters, holder, evaluator
 
 
-def _exchange(replies: int, columns: int) -> tuple[Parameters, Hidden]:
+def _exchange(replies: int, columns: int) -> tuple[LatticeGradientParameters, Hidden]:
     """Blinds one product several times and opens each reply, and takes out what was added on the way."""
     parameters, holder, evaluator = _ends()
     ring, hidden = parameters.ring, Hidden()
@@ -74,10 +79,10 @@ def _exchange(replies: int, columns: int) -> tuple[Parameters, Hidden]:
     product = evaluator.transpose_product(evaluator.prepare(J), holder.encrypt(g, bound=1.0))
     layout, width = product.scale.layout, product.scale.width
     places = [columns for _, columns in blocks(layout, width, 1)]
-    answer, decrypt = Ring.answer, RingKey.decrypt
+    answer, decrypt = SealRing.answer, SealSecretKey.decrypt
     sent: list[tuple[Residues, Residues]] = []
 
-    def noting_answer(self: Ring, layout: RingLayout, total: Any, zero: Any, mask: Residues) -> bytes:
+    def noting_answer(self: SealRing, layout: RingLayout, total: Any, zero: Any, mask: Residues) -> bytes:
         bare = np.zeros(self.shape, np.uint64) if total is None else _flat(self, total)
         reply, count = answer(self, layout, total, zero, mask), mask.shape[1]
         view, size = memoryview(reply), residue_bytes.packed_size(self.primes, DEGREE)
@@ -89,7 +94,7 @@ def _exchange(replies: int, columns: int) -> tuple[Parameters, Hidden]:
         sent.append((first, second))
         return reply
 
-    def noting_decrypt(self: RingKey, residues: Residues) -> Any:
+    def noting_decrypt(self: SealSecretKey, residues: Residues) -> Any:
         first, second = sent.pop(0)
         if not np.array_equal(second, residues[1]):
             raise AssertionError("what is decrypted is not what was sent")
@@ -97,19 +102,22 @@ def _exchange(replies: int, columns: int) -> tuple[Parameters, Hidden]:
         hidden.dithers.append((full + ring.column - first) % ring.column)
         return decrypt(self, residues)
 
-    with mock.patch.object(Ring, "answer", noting_answer), mock.patch.object(RingKey, "decrypt", noting_decrypt):
+    with (
+        mock.patch.object(SealRing, "answer", noting_answer),
+        mock.patch.object(SealSecretKey, "decrypt", noting_decrypt),
+    ):
         for _ in range(replies):
             with recorded() as blinding:
                 blinded, _ = evaluator.blind(product)
             with recorded() as opening:
-                holder.open(blinded, Shape(_ROWS, 1, columns))
+                holder.open(blinded, OpeningShape(_ROWS, 1, columns))
             hidden.for_masks.append(blinding.here())
             hidden.for_openings.append(opening.here())
     assert len(hidden.masks) == replies * len(places)
     return parameters, hidden
 
 
-def _flat(ring: Ring, total: Any) -> Residues:
+def _flat(ring: SealRing, total: Any) -> Residues:
     """Residues of a product in coefficients."""
     out = seal.Ciphertext()
     ring.evaluator.transform_from_ntt(total, out)
@@ -134,7 +142,7 @@ def masks() -> Outcome:
     numbers = [_above_least(number, primes, k) for number in _joined(np.concatenate(hidden.dithers, axis=1), primes)]
     bitwise(battery, "dithers", bits_of_numbers(numbers, k))
     width = min(2 * float(np.std([float(number) for number in numbers])), 2.0**k)  # of each of three uniform summands
-    if (far := width / (NOISE_STD * profile.T * math.sqrt(2 * FISHER * OPENINGS))) < 2.0**_DISTANCE:
+    if (far := width / (NOISE_STD * profile.T * math.sqrt(2 * FISHER_FACTOR * MAX_RUN_OPENINGS))) < 2.0**_DISTANCE:
         said = f"2^{-math.log2(far):.1f} of its openings without noise, 2^-{_DISTANCE} is promised"
         outcome.add("size", "holder", f"dithers bring a run within {said}")
     outcome.statistics("bits", "engine", battery)
@@ -203,7 +211,7 @@ def unrelated() -> Outcome:
     return outcome
 
 
-def _sum_zeros() -> tuple[Ring, list[Residues]]:
+def _sum_zeros() -> tuple[SealRing, list[Residues]]:
     scheme = LatticeSum()
     adder, ring = scheme.adder(scheme.sum_keygen().public), scheme._ring
     v = np.linspace(-1, 1, _LONG)
@@ -220,7 +228,7 @@ def _sum_zeros() -> tuple[Ring, list[Residues]]:
     return ring, zeros
 
 
-def _relations(outcome: Outcome, what: str, ring: Ring, zeros: Sequence[Residues]) -> None:
+def _relations(outcome: Outcome, what: str, ring: SealRing, zeros: Sequence[Residues]) -> None:
     """Between the c1 of encryptions of zero, in NTT form, modulo the first prime."""
     p = ring.primes[0]
     rows = [_transformed(ring, zero, ntt=True)[0] for zero in zeros]
@@ -242,7 +250,7 @@ def _relations(outcome: Outcome, what: str, ring: Ring, zeros: Sequence[Residues
         outcome.add("related", what, "an encryption of zero is a sum of multiples of others")
 
 
-def _transformed(ring: Ring, rows: Residues, *, ntt: bool) -> Residues:
+def _transformed(ring: SealRing, rows: Residues, *, ntt: bool) -> Residues:
     """One polynomial (primes, N) in NTT form, or back in coefficients."""
     cipher = ring.io.ciphertext(ring.level, np.stack([rows, np.ones_like(rows)]), ntt=not ntt)
     (ring.evaluator.transform_to_ntt_inplace if ntt else ring.evaluator.transform_from_ntt_inplace)(cipher)

@@ -19,15 +19,15 @@ import numpy as np
 from securevfl.audit.transcript_checks import Outcome
 from securevfl.crypto.kernel import gradient
 from securevfl.crypto.kernel.gradient import KernelGradient
-from securevfl.crypto.kernel.opening_checks import DEVIATIONS
-from securevfl.crypto.kernel.row_parameters import OPENED
-from securevfl.crypto.lattice.lattice_gradient import LatticeScheme, Parameters
-from securevfl.crypto.paillier.packing import layout
-from securevfl.crypto.paillier.paillier_checks import CHECKS as PAILLIER_CHECKS
+from securevfl.crypto.kernel.opening_checks import TEST_DEVIATIONS
+from securevfl.crypto.kernel.row_parameters import OPENED_HEADER
+from securevfl.crypto.lattice.lattice_gradient import LatticeGradient, LatticeGradientParameters
+from securevfl.crypto.paillier.packing import choose_packing
+from securevfl.crypto.paillier.paillier_checks import PAILLIER_CHECKS as PAILLIER_CHECKS
 from securevfl.crypto.paillier.paillier_product import PaillierScheme
-from securevfl.crypto.scheme import LinearScheme, Shape
+from securevfl.crypto.scheme import LinearScheme, OpeningShape
 from securevfl.errors import OpeningMismatch
-from securevfl.families.player import RoundedOutputs
+from securevfl.families.output_rounding import RoundedOutputs
 
 _BITS = 2048
 _ROWS, _COLUMNS = 40, 6
@@ -38,15 +38,18 @@ Change = Callable[[bytes], bytes]
 
 
 def _lattice_changes(levels: float) -> Iterator[tuple[str, Change]]:
-    deviation, m = 25.0 * levels / Parameters().levels, math.sqrt(_COLUMNS / 3)  # levels; of a test, about
-    least, half = int(_FOUND * DEVIATIONS * deviation * m), int(levels / 2)
+    deviation, m = (
+        25.0 * levels / LatticeGradientParameters().levels,
+        math.sqrt(_COLUMNS / 3),
+    )  # levels; of a test, about
+    least, half = int(_FOUND * TEST_DEVIATIONS * deviation * m), int(levels / 2)
 
     def changed(opened: bytes, value: int, check: int) -> bytes:
-        _, _, count, _ = OPENED.unpack_from(opened)
-        values = np.frombuffer(opened, "<i4", offset=OPENED.size).copy()
+        _, _, count, _ = OPENED_HEADER.unpack_from(opened)
+        values = np.frombuffer(opened, "<i4", offset=OPENED_HEADER.size).copy()
         values[0] += value
         values[count:] += check
-        return opened[: OPENED.size] + values.tobytes()
+        return opened[: OPENED_HEADER.size] + values.tobytes()
 
     for size in (least, 4 * least, half // 3, half):
         yield "a value", partial(changed, value=size, check=0)
@@ -60,7 +63,7 @@ def _lattice_changes(levels: float) -> Iterator[tuple[str, Change]]:
 
 
 def _paillier_changes() -> Iterator[tuple[str, Change]]:
-    slots = layout(_BITS, _ROWS)
+    slots = choose_packing(_BITS, _ROWS)
     size, prime = -(-slots.width // 8), int(gmpy2.next_prime(1 << slots.column_bits))
 
     def changed(opened: bytes, value: int, check: int) -> bytes:
@@ -88,7 +91,7 @@ def _openings(scheme: LinearScheme, changes: Callable[[], Iterator[tuple[str, Ch
         """Whether the evaluator takes what is opened."""
         product: Any = evaluator.transpose_product(evaluator.prepare(J), holder.encrypt(g, bound=1.0))
         blinded, mask = evaluator.blind(product)
-        opened = holder.open(blinded, Shape(_ROWS, 1, _COLUMNS))
+        opened = holder.open(blinded, OpeningShape(_ROWS, 1, _COLUMNS))
         try:
             evaluator.unblind(opened if change is None else change(opened), mask)
         except OpeningMismatch:
@@ -125,7 +128,9 @@ def _rounded() -> Outcome:
 
 
 CHECKS: dict[str, Callable[[], Outcome]] = {
-    "openings ckks": lambda: _openings(LatticeScheme(), partial(_lattice_changes, Parameters().levels), _HONEST),
+    "openings ckks": lambda: _openings(
+        LatticeGradient(), partial(_lattice_changes, LatticeGradientParameters().levels), _HONEST
+    ),
     "openings on the kernel": lambda: _openings(
         KernelGradient(), partial(_lattice_changes, gradient.GradientParameters().levels), _HONEST
     ),

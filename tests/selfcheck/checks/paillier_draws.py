@@ -17,9 +17,9 @@ from scipy import stats
 
 from securevfl.audit.statistics import Battery
 from securevfl.audit.transcript_checks import Outcome
-from securevfl.crypto.paillier.packing import HEADROOM, layout
+from securevfl.crypto.paillier.packing import HEADROOM_BITS, choose_packing
 from securevfl.crypto.paillier.paillier_keys import SecretKey
-from securevfl.crypto.paillier.paillier_messages import MessageKind, numbers, read
+from securevfl.crypto.paillier.paillier_messages import MessageKind, read_message, read_numbers
 from securevfl.crypto.paillier.paillier_product import PaillierEvaluator, PaillierHolder, PaillierProduct
 from securevfl.crypto.paillier.paillier_sum import PaillierAdder
 from selfcheck.bits import bits_of_numbers, bitwise
@@ -38,8 +38,8 @@ def _key() -> SecretKey:
 
 def _sent(data: bytes, kind: MessageKind) -> list[int]:
     public = _key().public
-    _, body, count = read(data, kind, public.fingerprint)
-    return numbers(body, count, count, public.size)
+    _, body, count = read_message(data, kind, public.fingerprint)
+    return read_numbers(body, count, count, public.size)
 
 
 def _product_of_zero() -> PaillierProduct:
@@ -57,7 +57,7 @@ def masks() -> Outcome:
     """
     outcome, battery = Outcome(), Battery()
     n, product = int(_key().public.n), _product_of_zero()
-    evaluator, offset = PaillierEvaluator(_key().public), layout(_BITS, _ROWS).offset
+    evaluator, offset = PaillierEvaluator(_key().public), choose_packing(_BITS, _ROWS).offset
     plain: list[int] = []
     with mock.patch.object(evaluator, "_rerandomised", lambda ciphertexts: ciphertexts):
         for _ in range(_REPLIES):
@@ -65,7 +65,7 @@ def masks() -> Outcome:
             plain += [(c // n - offset) % n for c in _sent(blinded, MessageKind.BLINDED)]
     fractions = [float(gmpy2.mpq(v, n)) for v in plain]
     battery.add("masks: KS over n", float(stats.kstest(fractions, "uniform").pvalue))
-    bitwise(battery, "masks", bits_of_numbers(plain, _BITS - HEADROOM))
+    bitwise(battery, "masks", bits_of_numbers(plain, _BITS - HEADROOM_BITS))
     outcome.statistics("bits", "evaluator", battery)
     return outcome
 
@@ -127,7 +127,7 @@ def _by_evaluator(executor: Executor | None) -> bool:
         blinded, _ = PaillierEvaluator(public, executor).blind(product)
     draws = iter(drawn.here())
     masks = [slow_reference.below(draws, n) for _ in product.ciphertexts]
-    offset = layout(_BITS, _ROWS).offset
+    offset = choose_packing(_BITS, _ROWS).offset
     for c, m, r in zip(_sent(blinded, MessageKind.BLINDED), product.ciphertexts, masks, strict=True):
         x = slow_reference.below(draws, n)
         if min(r, x) < 0 or (c - m * public.shift(r + offset) * gmpy2.powmod(x, n, square)) % square:

@@ -110,7 +110,7 @@ def _stores(
         if not np.array_equal(okvs.decode(seeds[own], keys[own], tables[own])[0], values):
             outcome.add("derived", own, "its store holds other values than F ^ s of its scalar and its agreed keys")
         fill = [draw for draw in drawn.of_size(own, tables[own].nbytes) if _fills(draw, tables[own], len(points))]
-        if seeds[own] not in drawn.of_size(own, okvs.SEED_BYTES) or not fill:
+        if seeds[own] not in drawn.of_size(own, okvs.OKVS_SEED_BYTES) or not fill:
             outcome.add("derived", own, "the seed of its store, or what its keys leave open, is not what was drawn")
 
 
@@ -138,7 +138,7 @@ def _base(outcome: Outcome, bits: list[bool]) -> tuple[list[tuple[bytes, bytes]]
     """Check the base transfers: A = a G, B_j = b_j G + c_j A, and keys that are hashes of j, A, B_j and the shared
     point."""
     with recorded() as drawn:
-        offerer = base_transfers.Offerer()
+        offerer = base_transfers.BaseSender()
         points, seeds = _USED.choose(offerer.offer, bits)
     pairs, draws = offerer.pairs(points), iter(drawn.here())
     scalars = [1 + slow_reference.below(draws, _ORDER - 1) for _ in range(1 + len(bits))]
@@ -166,8 +166,8 @@ def _base(outcome: Outcome, bits: list[bool]) -> tuple[list[tuple[bytes, bytes]]
 
 def _vole(outcome: Outcome, secret: bytes, pairs: list[tuple[bytes, bytes]], seeds: list[bytes]) -> None:
     """Check that trees grow from the roots drawn, and rows from both streams, and that c = b + a Delta."""
-    (size,), coin, roots = vole_pieces.sizes(_OUTCOMES), os.urandom(32), os.urandom(32)
-    giver, taker = vole.Giver(secret, seeds, roots, coin), vole.Taker(pairs, coin)
+    (size,), coin, roots = vole_pieces.split_outcomes(_OUTCOMES), os.urandom(32), os.urandom(32)
+    giver, taker = vole.VoleSender(secret, seeds, roots, coin), vole.VoleReceiver(pairs, coin)
     choices = os.urandom(vole_pieces.choice_bytes(size))
     asked = taker.ask(0, size, choices)
     T, other = (_matrix([pair[which] for pair in pairs], len(choices)) for which in (0, 1))
@@ -210,8 +210,8 @@ def _prf(outcome: Outcome, secret: bytes) -> None:
     known = np.concatenate(
         [slow_reference.blocks(key, inner ^ keys ^ np.uint64(half) * last) ^ inner for half in (0, 1)], axis=1
     )
-    at_evaluator = vole_prf.evaluated(hashing, seed, c, keys)
-    at_holder = vole_prf.held(hashing, seed, b, P ^ a, times, keys)
+    at_evaluator = vole_prf.evaluate_stored(hashing, seed, c, keys)
+    at_holder = vole_prf.evaluate_any(hashing, seed, b, P ^ a, times, keys)
     if not np.array_equal(at_evaluator, known) or not np.array_equal(at_holder, known):
         outcome.add("derived", "transfers", "F(x) is not the hash of x and its sum")
     battery = Battery()

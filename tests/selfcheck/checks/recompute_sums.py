@@ -24,10 +24,11 @@ from securevfl.audit.recording.transcript import Transcript
 from securevfl.audit.recording.transcript_recording import record_sum
 from securevfl.audit.statistics import Battery
 from securevfl.audit.transcript_checks import Outcome
-from securevfl.protocols.declared import Circle, Reals, Space
-from securevfl.protocols.sums.base import SumProtocol, two_passes
+from securevfl.protocols.number_spaces import Circle, Reals, Space
+from securevfl.protocols.sums.base import SumProtocol
 from securevfl.protocols.sums.pairwise_sum import PairMasked, PairwiseSum
-from securevfl.protocols.sums.sum_masks import residue_type, to_residues
+from securevfl.protocols.sums.residues import residue_type, to_residues
+from securevfl.protocols.sums.topologies import two_passes
 from securevfl.protocols.sums.tree_sum import MaskedPartial, MaskPartial, TreeSum
 from selfcheck.bits import bits_of, bitwise
 from selfcheck.checks import slow_reference

@@ -24,11 +24,11 @@ from securevfl.errors import LeakageError
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedBCD
-from securevfl.protocols.choice import Protocol
 from securevfl.protocols.engines import Ckks
+from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.residuals.defences import Gaussian
 from securevfl.protocols.residuals.open_residual import OpenResidual, Residual
-from securevfl.runtime.channel import Event
+from securevfl.runtime.observer import Event
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.simulate import simulate
 
@@ -55,7 +55,7 @@ def batches() -> Outcome:
     outcome = Outcome()
     register = _tables()[0].register
     visits = [
-        [visit.rows.tobytes() for visit in _job(seed=s, batch_size=10).schedule(register).visits()] for s in (0, 1)
+        [visit.rows.tobytes() for visit in _job(seed=s, batch_size=10).schedule(register).iterations()] for s in (0, 1)
     ]
     if set(visits[0]) != set(visits[1]):
         outcome.add("repeat", "all", "another seed opens other equations about the labels")

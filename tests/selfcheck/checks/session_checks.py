@@ -21,19 +21,21 @@ from securevfl.errors import ConfigError, FrameError, IdError, LeakageError, Pro
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedBCD
-from securevfl.protocols.choice import Protocol
 from securevfl.protocols.engines import Ckks
 from securevfl.protocols.handshake import RunHello, StopDecision
 from securevfl.protocols.party_context import PartyContext
+from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.sums.cipher_sum import CipherSum
+from securevfl.protocols.sums.mask_keys import SumPublic
 from securevfl.protocols.sums.pairwise_sum import PairwiseSum
-from securevfl.protocols.sums.sum_masks import SumPublic
 from securevfl.protocols.sums.tree_sum import TreeSum
-from securevfl.runtime.channel import Channel, Event, Inbox
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.codec import encode_frame
-from securevfl.runtime.executor import Meter
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.inbox import Inbox
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.observer import Event
+from securevfl.runtime.party_threads import run_threads
 from securevfl.training.session import take_part
 from securevfl.training.simulate import simulate
 
@@ -108,7 +110,7 @@ def frames() -> Outcome:
 
     def frame(**keys: Any) -> bytes:
         own: dict[str, Any] = {"session": session, "sender": "shop", "receiver": "bank", "seq": 0}
-        return encode_frame(StopDecision(False, best=False, back=False), **(own | keys))
+        return encode_frame(StopDecision(False, is_best=False, roll_back=False), **(own | keys))
 
     def deliver(*data: bytes, peer: str = "shop") -> Callable[[], None]:
         def work() -> None:
@@ -215,7 +217,7 @@ def _quiet(roles: Mapping[str, Callable[[Channel], None]]) -> None:
 
 
 def _party_context(channel: Channel) -> PartyContext:
-    return PartyContext(channel, Roles.sum("A", ("P1", "P2", "P3")), Meter(channel.clock, channel.books))
+    return PartyContext(channel, Roles.sum("A", ("P1", "P2", "P3")), Meter(channel.clock, channel.counters))
 
 
 CHECKS: dict[str, Callable[[], Outcome]] = {

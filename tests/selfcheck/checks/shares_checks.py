@@ -27,32 +27,33 @@ from numpy.typing import NDArray
 
 from securevfl.audit.statistics import Battery, add_uniformity_tests
 from securevfl.audit.transcript_checks import Outcome
-from securevfl.crypto.kernel.share_protocol import REPLY
+from securevfl.crypto.kernel.share_protocol import REPLY_HEADER
 from securevfl.crypto.lattice.lattice_shares import BfvParameters, LatticeShares
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing, Words
 from securevfl.crypto.share_scheme import common_coin
 from securevfl.crypto.transfers import base_transfers, ot_extension, row_hash
-from securevfl.crypto.transfers.bit_matrices import transposed
-from securevfl.crypto.transfers.ot_extension import COLUMNS, Chooser, RowOfferer
+from securevfl.crypto.transfers.bit_matrices import transpose_bits
+from securevfl.crypto.transfers.ot_extension import BASE_TRANSFERS, OtReceiver, OtSender
 from securevfl.data import datasets
 from securevfl.errors import CryptoError, DivergenceError, LeakageError, ProtocolError
-from securevfl.families.player import State
+from securevfl.families.state import State
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedSGD
-from securevfl.protocols.choice import Protocol
-from securevfl.protocols.notes import SharedResidual
-from securevfl.protocols.score_ledger.ledger import NEW, Ledger
-from securevfl.protocols.score_ledger.row_digests import COMMITMENT
-from securevfl.protocols.shares.disk_store import OnDisk
-from securevfl.protocols.shares.fixed_point import Numbers
-from securevfl.protocols.shares.iteration import Turn
+from securevfl.protocols.observations import SharedResidual
+from securevfl.protocols.protocol_options import Protocol
+from securevfl.protocols.score_ledger.ledger import NEW, ScoreLedger
+from securevfl.protocols.score_ledger.row_digests import COMMITMENT_BYTES
+from securevfl.protocols.shares.disk_store import DiskStore
+from securevfl.protocols.shares.fixed_point import FixedPointEncoding
+from securevfl.protocols.shares.iteration import LookupRequest
 from securevfl.protocols.shares.opened_weights import OpenedWeights
 from securevfl.protocols.shares.preprocessing_store import NAME_BYTES
 from securevfl.protocols.shares.shares_options import Shares
-from securevfl.protocols.shares.spent_chunks import SpentNames
-from securevfl.runtime.channel import DisclosureRecord, Event, Observer
+from securevfl.protocols.shares.spent_chunks import SpentChunks
+from securevfl.runtime.disclosure_gate import DisclosureRecord
+from securevfl.runtime.observer import Event, Observer
 from securevfl.training.checkpoint import Checkpoints, Saved
 from securevfl.training.simulate import simulate
 
@@ -64,11 +65,11 @@ class _Seen(Observer):
 
     def __init__(self) -> None:
         self.words: dict[str, list[Any]] = {}
-        self.turns: list[Turn] = []
+        self.turns: list[LookupRequest] = []
         self._lock = threading.Lock()
 
     def __call__(self, event: Event) -> None:
-        if event.direction == "recv" and isinstance(event.message, Turn):
+        if event.direction == "recv" and isinstance(event.message, LookupRequest):
             self.turns.append(event.message)
 
     def note(self, me: str, fact: object) -> None:
@@ -89,7 +90,7 @@ def _run() -> tuple[_Seen, ShareRing]:
     seen = _Seen()
     parties = [party.take(np.arange(180, dtype=np.intp)) for party in datasets.breast_cancer(parties=3)]
     run = simulate(job, parties, workers=1, observe=seen)
-    return seen, ShareRing(Numbers(run.active.state["sizes"]["rows"], 0.3).bits)
+    return seen, ShareRing(FixedPointEncoding(run.active.state["sizes"]["rows"], 0.3).bits)
 
 
 def seen() -> Outcome:
@@ -119,7 +120,7 @@ def answered() -> Outcome:
     evaluator: Any = scheme.evaluator(holder.public, coins[0])
     V = ShareRing(48).uniform(Prg.fresh("audit"), (40, 1))
     prepared, sealed = evaluator.prepare(np.eye(40, 8, dtype=np.int64)), holder.encrypt(V, columns=8)
-    size = REPLY.size
+    size = REPLY_HEADER.size
     one, other = (evaluator.product(prepared, sealed)[0][size : size + 4096] for _ in range(2))
     if one == other:
         outcome.add("fresh", "holder", "two answers to one query have a polynomial in common, so it can be divided by")
@@ -149,10 +150,10 @@ def transferred() -> Outcome:
     streams: list[Words] = []
 
     def noting(columns: NDArray[np.uint8]) -> Words:
-        streams.append(transposed(columns))
+        streams.append(transpose_bits(columns))
         return streams[-1]
 
-    with mock.patch.object(ot_extension, "transposed", noting):
+    with mock.patch.object(ot_extension, "transpose_bits", noting):
         message, chosen = chooser.extend(_ROWS)
     pads = offerer.extend(_ROWS, message).pads(0, _ROWS)
     t = streams[0][: _ROWS * _BITS]
@@ -177,8 +178,8 @@ def _odd_columns() -> Outcome:
     outcome = Outcome()
     chooser, offerer = _met()
     message = bytearray(chooser.extend(_ROWS)[0])
-    octets = (len(message) - ot_extension._TAG * (COLUMNS + 1)) // COLUMNS
-    for j in range(COLUMNS):
+    octets = (len(message) - ot_extension._TAG * (BASE_TRANSFERS + 1)) // BASE_TRANSFERS
+    for j in range(BASE_TRANSFERS):
         message[j * octets] ^= 1 << j % 8
     with contextlib.suppress(CryptoError):
         offerer.extend(_ROWS, bytes(message))
@@ -188,28 +189,28 @@ def _odd_columns() -> Outcome:
 
 def _met() -> tuple[Any, Any]:
     secret, choices = ot_extension.fresh_secret()
-    base, coin = base_transfers.Offerer(), os.urandom(32)
-    points, seeds = base_transfers.choose(base.offer, choices)
-    return Chooser(base.pairs(points), coin, _BITS), RowOfferer(secret, seeds, coin, _BITS)
+    base, coin = base_transfers.BaseSender(), os.urandom(32)
+    points, seeds = base_transfers.receive_keys(base.offer, choices)
+    return OtReceiver(base.pairs(points), coin, _BITS), OtSender(secret, seeds, coin, _BITS)
 
 
 def kept() -> Outcome:
     """Check that work done ahead on disk serves once, even after a crash, and that states of two tries do not meet."""
     outcome = Outcome()
     with tempfile.TemporaryDirectory() as folder:
-        store = OnDisk(Path(folder) / "ahead")
+        store = DiskStore(Path(folder) / "ahead")
         store.put(0, bytes(NAME_BYTES), 0, [b"one", b"two"])
         store.put(1, bytes(NAME_BYTES), 2, [b"one", b"two"])
         store.take(0, 0)
         shutil.copytree(Path(folder) / "ahead", Path(folder) / "backup")
         store.close()
-        if 0 in OnDisk(Path(folder) / "ahead").numbers:
+        if 0 in DiskStore(Path(folder) / "ahead").numbers:
             outcome.add("kept", "all", "a chunk that was begun is there again after a crash, masks and all")
-        if 1 in OnDisk(Path(folder) / "backup").numbers:
+        if 1 in DiskStore(Path(folder) / "backup").numbers:
             outcome.add("kept", "all", "a chunk that was copied serves a second time")
-        names = SpentNames(Path(folder) / "names")
+        names = SpentChunks(Path(folder) / "names")
         names.spend(bytes(NAME_BYTES))
-        if not SpentNames(Path(folder) / "names").holds(bytes(NAME_BYTES)):
+        if not SpentChunks(Path(folder) / "names").holds(bytes(NAME_BYTES)):
             outcome.add("kept", "all", "a chunk that was gone through is not known by its name")
         names.spend(bytes([1] * NAME_BYTES))
         with contextlib.suppress(ProtocolError):
@@ -228,10 +229,10 @@ def limited() -> Outcome:
     """Check that a ledger refuses what tells weights, columns or residuals."""
     outcome = Outcome()
     rows = [b"row %d" % number for number in range(40)]
-    same = bytes(COMMITMENT)
+    same = bytes(COMMITMENT_BYTES)
 
-    def refuses(what: str, ask: Callable[[Ledger], object]) -> None:
-        ledger = Ledger(None)
+    def refuses(what: str, ask: Callable[[ScoreLedger], object]) -> None:
+        ledger = ScoreLedger(None)
         for model in (b"one", b"two"):
             ledger.trained(model, 20, rows[:10])
         with contextlib.suppress(LeakageError):
@@ -239,7 +240,7 @@ def limited() -> Outcome:
                 outcome.add("limits", "partner", what)
 
     def ask(
-        ledger: Ledger, model: bytes, asked: Sequence[bytes], commitments: bytes = b"", bits: int = 0
+        ledger: ScoreLedger, model: bytes, asked: Sequence[bytes], commitments: bytes = b"", bits: int = 0
     ) -> NDArray[np.bool_]:
         question = ledger.question(model, "bank", asked, commitments or same * len(asked))
         X = np.arange(40.0 * len(asked)).reshape(len(asked), 40) + 0.5
@@ -247,32 +248,32 @@ def limited() -> Outcome:
         ledger.keep(question, [b"part"] * len(asked))
         return np.asarray(states == NEW)
 
-    def twice(ledger: Ledger) -> object:
+    def twice(ledger: ScoreLedger) -> object:
         return [ask(ledger, b"one", asked).all() for asked in (rows[10:12], rows[11:13])]
 
-    def changed(ledger: Ledger) -> object:
+    def changed(ledger: ScoreLedger) -> object:
         ask(ledger, b"one", rows[10:12])
-        return ask(ledger, b"two", rows[10:12], same + os.urandom(COMMITMENT))
+        return ask(ledger, b"two", rows[10:12], same + os.urandom(COMMITMENT_BYTES))
 
-    def renamed(ledger: Ledger) -> object:
+    def renamed(ledger: ScoreLedger) -> object:
         table = np.arange(1600.0).reshape(40, 40)
         ledger.trained(b"one", 20, rows[:20], table[:20])
         asked = [b"0" + row for row in rows[:20]]
         return ledger.admit(ledger.question(b"one", "bank", asked, same * 20), table[:20])
 
-    def measured(ledger: Ledger) -> object:
+    def measured(ledger: ScoreLedger) -> object:
         for peer in ("bank", "telco"):
             ledger.measure(peer, rows)
         return True
 
-    def fine(ledger: Ledger) -> object:
+    def fine(ledger: ScoreLedger) -> object:
         return [ask(ledger, model, rows[10:12], bits=7).all() for model in (b"one", b"two")]
 
-    def coded(ledger: Ledger) -> object:
+    def coded(ledger: ScoreLedger) -> object:
         ask(ledger, b"one", rows[10:12], bits=7)
         return ledger.admit_codes("run", rows[10:12], np.zeros((2, 40)), bits=6.5, most=13.0)
 
-    def coded_anew(ledger: Ledger) -> object:
+    def coded_anew(ledger: ScoreLedger) -> object:
         return [
             ledger.admit_codes("run", rows[10:12], np.full((2, 40), value), bits=6.6, most=13.0).all()
             for value in (0.0, 1.0)
@@ -341,7 +342,7 @@ def weighed() -> Outcome:
 
 def scaled() -> Outcome:
     """Columns and steps stand at scales that are agreed, whatever the columns are."""
-    outcome, numbers = Outcome(), Numbers(64, 0.5)
+    outcome, numbers = Outcome(), FixedPointEncoding(64, 0.5)
     X = np.round(np.random.default_rng(0).normal(size=(64, 5)) * 64) / 64
     for what, made in (("columns", numbers.columns), ("steps", lambda X: numbers.steps(X, 0.5))):
         if np.abs(made(2 * X) - 2 * made(X)).max() > 1:

@@ -16,8 +16,8 @@ from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.models.trees import Trees
 from securevfl.optim.fedbcd import FedSGD
-from securevfl.protocols.choice import RESIDUALS, SUMS, Protocol
-from securevfl.protocols.declared import Circle
+from securevfl.protocols.number_spaces import Circle
+from securevfl.protocols.protocol_options import RESIDUALS, SUMS, Protocol
 from securevfl.protocols.shares.shares_options import Shares
 
 _ROWS = 200
@@ -45,7 +45,7 @@ def residual_checks() -> dict[str, Check]:
     for kind in RESIDUALS.values():
         for label, residual in kind.variants().items():
             few: dict[str, int] = {"rows": 40, "batches": 5, "passives": 1} if residual.pooled else {}
-            found[f"simulator residual {label}"] = partial(residual_views, residual.quick, **few)
+            found[f"simulator residual {label}"] = partial(residual_views, residual.with_smallest_keys, **few)
     return found
 
 

@@ -23,8 +23,11 @@ from securevfl.audit.recording.protocol_record import COLLECTS
 from securevfl.audit.transcript_checks import Outcome, check_transcript
 from securevfl.base.arrays import Floats
 from securevfl.errors import SecureVFLError
-from securevfl.families.fdml.stored_sum import SPACE, STORED, StoredMasks, StoredSum
-from securevfl.protocols.sums.sum_masks import OwnKey, SumPublic, to_residues
+from securevfl.families.fdml.masked_store import StoredMasks
+from securevfl.families.fdml.stored_sum import SPACE, StoredSum
+from securevfl.families.fdml.stored_sums import STORED
+from securevfl.protocols.sums.mask_keys import OwnKey, SumPublic
+from securevfl.protocols.sums.residues import to_residues
 from selfcheck.checks import slow_reference
 from selfcheck.checks.draws import watched
 from selfcheck.checks.two_runs import same_shape
@@ -161,9 +164,9 @@ def stored_checks() -> dict[str, Callable[[], Outcome]]:
     found: dict[str, Callable[[], Outcome]] = {}
     for kind in STORED.values():
         for label, each in kind.variants().items():
-            found[f"stored {label}"] = partial(stored_check, each.quick, visits=2 if each.pooled else 3)
+            found[f"stored {label}"] = partial(stored_check, each.with_smallest_keys, visits=2 if each.pooled else 3)
             if each.hides_parts:
-                found[f"stored {label}: answers"] = partial(answered, each.quick)
+                found[f"stored {label}: answers"] = partial(answered, each.with_smallest_keys)
     return found
 
 

@@ -24,10 +24,10 @@ from securevfl.models.linear import Logistic
 from securevfl.models.linear_block import Linear
 from securevfl.models.losses import LOSSES
 from securevfl.optim.fedbcd import FedBCD
-from securevfl.protocols.choice import Protocol
+from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.residuals.open_residual import OpenResidual, Residual
-from securevfl.protocols.sums.base import DirectSum, Part
-from securevfl.runtime.channel import Event
+from securevfl.protocols.sums.direct_sum import DirectSum, Part
+from securevfl.runtime.observer import Event
 from securevfl.training.simulate import simulate
 
 

@@ -9,24 +9,24 @@ import numpy as np
 
 from securevfl.audit.transcript_checks import Outcome
 from securevfl.data.party import Party
-from securevfl.data.preparation import Source
+from securevfl.data.preparation import SourceColumn
 from securevfl.data.scaling import on_grid
 from securevfl.errors import ConfigError
 from securevfl.job import Job
 from securevfl.models.forest_inputs import ForestInputs
-from securevfl.models.inputs import Seen, Spread
+from securevfl.models.inputs import FittingData, InputShape
 from securevfl.models.metrics import area_under_curve
 from securevfl.models.trees import Trees
 from securevfl.training.simulate import simulate
 
 ROWS, TREES, DEPTH = 200, 5, 3
 MODEL = Trees(trees=TREES, depth=DEPTH)
-SOURCES = (Source("a", (0,)), Source("b", (1,), 2), Source("c", (3,)))
+SOURCES = (SourceColumn("a", (0,)), SourceColumn("b", (1,), 2), SourceColumn("c", (3,)))
 
 
-def _seen(X: Any, key: int = 0) -> Seen:
+def _seen(X: Any, key: int = 0) -> FittingData:
     y = np.where(np.random.default_rng(1).random(len(X)) < 0.5, 1.0, -1.0)[:, None]
-    return Seen("bank", X, SOURCES, y, None, key=bytes([key] * 32))
+    return FittingData("bank", X, SOURCES, y, None, key=bytes([key] * 32))
 
 
 def _table(seed: int, *, flat: bool = False) -> Any:
@@ -40,7 +40,7 @@ def columns() -> Outcome:
     """Check the columns that trees make: inputs are as many as public sizes say, whatever is in a table; each row has
     one leaf of each tree, of one size; what was kept is what comes back; the own score of labels at random says
     nothing of them."""
-    outcome, spread = Outcome(), Spread(active=True, columns=4, outputs=1, parties=2, rows=ROWS)
+    outcome, spread = Outcome(), InputShape(active=True, columns=4, outputs=1, parties=2, rows=ROWS)
     count, each = MODEL.count(spread), 2**DEPTH
     for flat in (False, True):
         X = _table(0, flat=flat)
@@ -64,7 +64,7 @@ def columns() -> Outcome:
     assert isinstance(again, ForestInputs), "trees have these"
     if not np.array_equal(again.forest.cuts, np.minimum(made.forest.cuts, np.finfo(np.float64).max)):
         outcome.add("kept", "bank", "a training that is taken up again has other trees")
-    told = Spread(active=False, columns=4, outputs=1, parties=2, rows=ROWS, opened=True)
+    told = InputShape(active=False, columns=4, outputs=1, parties=2, rows=ROWS, opened=True)
     if MODEL.inputs(told, None, partial(_seen, _table(0))).state(whole=True)["cosines"] is not None:
         outcome.add("mixed", "bank", "a party that is told its weights has cosines, which mix its columns")
     wide = np.random.default_rng(3).normal(size=(ROWS, 4))
@@ -80,7 +80,7 @@ def _run(held_out: float = 0.0, trained: float = 0.0, seed: int = 0) -> Any:
     rng = np.random.default_rng(0)
     A, B = rng.normal(size=(2, 80, 2))
     y = (A[:, 0] + B[:, 0] > 0).astype(int)
-    model = Trees(trees=9, depth=3, own_score=False)
+    model = Trees(trees=9, depth=3, boosted_score=False)
     job = Job.from_dict({"model": model, "test_fraction": 0.25, "epochs": 1, "seed": seed})
     schedule = job.schedule(80)
     B[schedule.test] += held_out

@@ -44,7 +44,9 @@ WAYS: tuple[Executor | None, ...] = (None, Inline())  # what a check that runs t
 @contextmanager
 def any_work(executor: Executor | None) -> Iterator[None]:
     """While the block runs, no work is too little for an executor, if there is one."""
-    with mock.patch.object(product_work, "WORTH", product_work.WORTH if executor is None else 0.0):
+    with mock.patch.object(
+        product_work, "MIN_EXECUTOR_SECONDS", product_work.MIN_EXECUTOR_SECONDS if executor is None else 0.0
+    ):
         yield
 
 

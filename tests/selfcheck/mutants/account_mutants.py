@@ -8,20 +8,20 @@ from securevfl.consent import consent_sheet
 from securevfl.consent.consent_sheet import AgreedSheets
 from securevfl.disclosure import summed_bits
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.families.shares.shares_player import SharesPlayer
+from securevfl.families.shares.shares_participant import SharesPlayer
 from securevfl.organisations import correlate, fairness_by_group, join, peer_session
-from securevfl.protocols.declared import permit_stop_decision
+from securevfl.protocols.permits import permit_stop_decision
 from securevfl.protocols.shares import column_correlations, group_counts
-from securevfl.protocols.shares.opened_scores import Scores
+from securevfl.protocols.shares.opened_scores import ScoringSession
 from securevfl.protocols.shares.shares_options import Shares
-from securevfl.runtime.channel import DisclosureGate
+from securevfl.runtime.disclosure_gate import DisclosureGate
 from securevfl.training import session
 from selfcheck.mutants.mutant import Mutant, Patch, edited, patched
 from selfcheck.mutants.protocol_mutants import any_bits
 
 _join = join.join
 _numbers = edited(summed_bits, "summed", ("int(held / bits)", "int(held)"))
-_one = edited(group_counts, "tell_groups", ('"columns", own.size', '"columns", 1'))
+_one = edited(group_counts, "send_group_counts", ('"columns", own.size', '"columns", 1'))
 _alone = (fairness_by_group, "tell_groups", _one)
 _cut = "ring.reduce((own + below) >> np.uint64(_SHIFT))"
 _coarse = "levels.cut(numbers, self._ring.reduce(h)) << finer"
@@ -47,7 +47,7 @@ MUTANTS = [
         "a count is cut to 8 rows and not rounded at random",
         "counts by group",
         "rounding",
-        edited(group_counts, "tell_groups", (_cut, "ring.reduce(own >> np.uint64(_SHIFT))")),
+        edited(group_counts, "send_group_counts", (_cut, "ring.reduce(own >> np.uint64(_SHIFT))")),
     ),
     _mutant(
         "counts by group: groups of any size",
@@ -118,7 +118,7 @@ MUTANTS = [
         "a ledger of scores counts the bits of one output, whatever the model has",
         "bits of scores",
         "count",
-        edited(Scores, "_judged", ("self._told_levels.bits * self._terms.outputs", "self._told_levels.bits")),
+        edited(ScoringSession, "_judged", ("self._told_levels.bits * self._terms.outputs", "self._told_levels.bits")),
     ),
     _mutant(
         "scores: bits whatever columns hold",
@@ -147,7 +147,7 @@ MUTANTS = [
         "bits of scores",
         "limits",
         edited(
-            Scores,
+            ScoringSession,
             "_made",
             (_coarse, "self._asking.levels.cut(numbers, h)"),
         ),

@@ -52,7 +52,7 @@ def _psi_declares_less(passives: Any, **flow: Any) -> Any:
     return [item for item in _psi_declares(passives, **flow) if item.message.__name__ != "TwiceBlinded"]
 
 
-_take = vole.TakenPiece.__init__
+_take = vole.VoleReceiverPiece.__init__
 
 
 def _no_noise(self: Any, public: Any, number: int, size: Any, leaves: Any, noise: Any, *rest: Any) -> None:
@@ -65,7 +65,7 @@ def _any_trees(self: Any, confirmed: bytes) -> None:
 
 
 def _no_choices() -> Any:
-    return bytes(ot_extension.SECRET_BYTES), [False] * ot_extension.COLUMNS
+    return bytes(ot_extension.SECRET_BYTES), [False] * ot_extension.BASE_TRANSFERS
 
 
 def _any_point(point: bytes) -> None:
@@ -78,7 +78,7 @@ def _unshifted(offer: bytes, choices: list[bool]) -> tuple[bytes, list[bytes]]:
         return _choose(offer, choices)
 
 
-_choose = base_transfers.choose
+_choose = base_transfers.receive_keys
 
 
 def _any_number(work: Any, begin: Any) -> None:
@@ -105,7 +105,7 @@ MUTANTS = [
         "each party blinds every alignment alike",
         "alignment of two",
         "fresh",
-        patched((psi_work.KeptBlinder, "__init__", _scalar_of_name)),
+        patched((psi_work.StoredBlinder, "__init__", _scalar_of_name)),
     ),
     Mutant(
         "alignment: points unsorted",
@@ -147,14 +147,14 @@ MUTANTS = [
         "the store that asks travels as it is",
         "what asks is masked",
         "hidden",
-        patched((vole.TakenPiece, "__init__", _no_noise)),
+        patched((vole.VoleReceiverPiece, "__init__", _no_noise)),
     ),
     Mutant(
         "vector OLE: any trees",
         "a giver may alter sums and see by what the taker does next where its noise is",
         "altered trees are refused",
         "refusal",
-        patched((vole.TakenPiece, "check", _any_trees)),
+        patched((vole.VoleReceiverPiece, "check", _any_trees)),
     ),
     Mutant(
         "transfers: no choices",
@@ -168,7 +168,7 @@ MUTANTS = [
         "what comes back shows each choice",
         "transfers hide the other key",
         "hidden",
-        patched((base_transfers, "choose", _unshifted)),
+        patched((base_transfers, "receive_keys", _unshifted)),
     ),
     Mutant(
         "transfers: any point",

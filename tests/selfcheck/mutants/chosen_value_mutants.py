@@ -10,7 +10,7 @@ from securevfl.crypto.lattice.lattice_gradient import LatticeEvaluator
 from securevfl.crypto.paillier import paillier_keys
 from securevfl.crypto.paillier.paillier_keys import noise
 from securevfl.crypto.paillier.paillier_product import PaillierEvaluator
-from securevfl.crypto.scheme import Shape
+from securevfl.crypto.scheme import OpeningShape
 from selfcheck.mutants.mutant import Mutant, patched
 
 
@@ -49,7 +49,7 @@ MUTANTS = [
         "an n that shares a factor with phi(n) passes",
         "Paillier moduli are proved",
         "refusal",
-        patched((paillier_keys, "holds", _holds)),
+        patched((paillier_keys, "verify_modulus", _holds)),
     ),
     Mutant(
         "Paillier: re-randomised by the holder's base",
@@ -63,6 +63,6 @@ MUTANTS = [
         "the key holder opens products wider than was agreed",
         "engine ckks",
         "refusal",
-        patched((Shape, "check", _any_shape)),
+        patched((OpeningShape, "check", _any_shape)),
     ),
 ]

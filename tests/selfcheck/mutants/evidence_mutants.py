@@ -9,8 +9,8 @@ import numpy as np
 
 from securevfl.data import preparation
 from securevfl.data import woe as bins
-from securevfl.families import sizes
-from securevfl.families.rounds import rounds_counts
+from securevfl.families import run_shape
+from securevfl.families.rounds import rounds_disclosures
 from securevfl.protocols import bin_classes
 from securevfl.protocols.residuals.open_residual import OpenResidual
 from selfcheck.mutants.mutant import Mutant, patched
@@ -72,13 +72,13 @@ MUTANTS = [
         "counts of bins are left out of what a run tells of labels",
         "classes in bins guarded",
         "count",
-        patched((rounds_counts, "_bins_told", _counts_nothing)),
+        patched((rounds_disclosures, "bins_told", _counts_nothing)),
     ),
     Mutant(
         "bins: single rows unseen",
         "nobody looks whether bins of several columns differ by one row",
         "classes in bins guarded",
         "count",
-        patched((sizes, "singled_out", _sees_nobody)),
+        patched((run_shape, "singled_out", _sees_nobody)),
     ),
 ]

@@ -116,6 +116,6 @@ MUTANTS = [
         "a ciphertext of another key is taken",
         "engine ckks",
         "refusal",
-        patched((row_products, "header", _any_key)),
+        patched((row_products, "read_header", _any_key)),
     ),
 ]

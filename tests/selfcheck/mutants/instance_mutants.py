@@ -15,17 +15,17 @@ from securevfl.crypto.kernel import row_products
 from securevfl.crypto.kernel import shares as kernel_shares
 from securevfl.crypto.key_agreement import KeyPair
 from securevfl.crypto.lattice.lattice_shares import LatticeShareEvaluator
-from securevfl.crypto.lattice.polynomial_ring import Ring
+from securevfl.crypto.lattice.polynomial_ring import SealRing
 from securevfl.crypto.paillier import paillier_messages, paillier_product, paillier_sum
 from securevfl.crypto.transfers import ot_extension
-from securevfl.crypto.transfers.ot_extension import RowOfferer
+from securevfl.crypto.transfers.ot_extension import OtSender
 from securevfl.data.register import Register
 from securevfl.families.fdml.local_noise import Blur
 from securevfl.protocols.alignment import psi_many
 from securevfl.protocols.residuals.defences import Gaussian, Noise
-from securevfl.protocols.score_ledger.ledger import Ledger
+from securevfl.protocols.score_ledger.ledger import ScoreLedger
 from securevfl.protocols.shares import table_transfers
-from securevfl.protocols.shares.disk_store import OnDisk
+from securevfl.protocols.shares.disk_store import DiskStore
 from securevfl.training import session
 from securevfl.training.model_part import ModelPart
 from securevfl.transport import secure_transport
@@ -46,22 +46,22 @@ def _kept(self: Any) -> Any:
     return bfv.io.ciphertext(bfv.level, self._kept_zero, ntt=False)
 
 
-_read = edited(paillier_messages, "read", ("key != fingerprint", "key[:8] != fingerprint[:8]"))
+_read = edited(paillier_messages, "read_message", ("key != fingerprint", "key[:8] != fingerprint[:8]"))
 _few = Stand(hmac, compare_digest=lambda one, other: hmac.compare_digest(one[:4], other[:4]))
 
 
 _LOST: list[tuple[str, str, Patch]] = [
-    ("commitments", "the row", edited(Ledger, "commitments", (", salt=_salt(each)", ""))),
-    ("commitments", "the key", edited(Ledger, "commitments", ("key=self._file.key, ", ""))),
-    ("commitments", "the columns", edited(Ledger, "commitments", ("row.tobytes()", "b''"))),
-    ("challenges", "the columns", edited(ot_extension._End, "_tags", ("hashed.update(corrections)", "pass"))),
+    ("commitments", "the row", edited(ScoreLedger, "commitments", (", salt=_salt(each)", ""))),
+    ("commitments", "the key", edited(ScoreLedger, "commitments", ("key=self._file.key, ", ""))),
+    ("commitments", "the columns", edited(ScoreLedger, "commitments", ("row.tobytes()", "b''"))),
+    ("challenges", "the columns", edited(ot_extension._Endpoint, "_tags", ("hashed.update(corrections)", "pass"))),
     (
         "challenges",
         "the end of the columns",
-        edited(ot_extension._End, "_tags", ("corrections)", "corrections[:80])")),
+        edited(ot_extension._Endpoint, "_tags", ("corrections)", "corrections[:80])")),
     ),
-    ("challenges", "the block", edited(ot_extension._End, "_tags", (' + number.to_bytes(8, "little")', ""))),
-    ("challenges", "the session", edited(ot_extension._End, "_tags", ("self._coin + ", ""))),
+    ("challenges", "the block", edited(ot_extension._Endpoint, "_tags", (' + number.to_bytes(8, "little")', ""))),
+    ("challenges", "the session", edited(ot_extension._Endpoint, "_tags", ("self._coin + ", ""))),
     ("agreed keys", "the session", edited(KeyPair, "agree", ('"agreement", session, ', '"agreement", '))),
     ("agreed keys", "the purpose", edited(KeyPair, "agree", ("session, domain, ", "session, "))),
     ("agreed keys", "the parties", edited(KeyPair, "agree", ("first, first_key, second, ", "first_key, "))),
@@ -117,7 +117,7 @@ def _beside_parts(owner: Any, name: str, secret: Callable[..., bytes]) -> Callab
     return apply
 
 
-_half_header = edited(message_headers, "header", ("fields[1] != key", "fields[1][:8] != key[:8]"))
+_half_header = edited(message_headers, "read_header", ("fields[1] != key", "fields[1][:8] != key[:8]"))
 
 
 MUTANTS = [
@@ -135,7 +135,9 @@ MUTANTS = [
         "fresh",
         patched(
             edited(
-                ot_extension._End, "_next", ("self._blocks, self._rows = number + 1, first + rows", "self._blocks += 1")
+                ot_extension._Endpoint,
+                "_next",
+                ("self._blocks, self._rows = number + 1, first + rows", "self._blocks += 1"),
             )
         ),
     ),
@@ -144,21 +146,21 @@ MUTANTS = [
         "the end that offers takes the numbers of the first block for all",
         _BLOCKS,
         "output",
-        patched(edited(RowOfferer, "extend", ("self._bits, start, q", "self._bits, 0, q"))),
+        patched(edited(OtSender, "extend", ("self._bits, start, q", "self._bits, 0, q"))),
     ),
     Mutant(
         "spent marks of one digit",
         "marks of chunks from ten on are not looked for",
         "chunks from ten on",
         "kept",
-        patched(edited(OnDisk, "_take_in", ("chunk-*.spent", "chunk-?.spent"))),
+        patched(edited(DiskStore, "_take_in", ("chunk-*.spent", "chunk-?.spent"))),
     ),
     Mutant(
         "work ahead of one digit",
         "chunks from ten on are forgotten with the process that made them",
         "chunks from ten on",
         "kept",
-        patched(edited(OnDisk, "_take_in", ("chunk-*.ready", "chunk-?.ready"))),
+        patched(edited(DiskStore, "_take_in", ("chunk-*.ready", "chunk-?.ready"))),
     ),
     Mutant(
         "local noise: one draw a row",
@@ -200,14 +202,14 @@ MUTANTS = [
         "messages of an engine name their key, and half of the name is compared",
         "whole digests of lattice keys",
         "bound",
-        patched((row_products, "header", _half_header)),
+        patched((row_products, "read_header", _half_header)),
     ),
     Mutant(
         "keys of Paillier by 8 bytes",
         "as above, under Paillier",
         "whole digests of paillier keys",
         "bound",
-        patched((paillier_product, "read", _read), (paillier_sum, "read", _read)),
+        patched((paillier_product, "read_message", _read), (paillier_sum, "read_message", _read)),
     ),
     Mutant(
         "check of columns by 8 bytes",
@@ -216,7 +218,7 @@ MUTANTS = [
         "bound",
         patched(
             edited(
-                RowOfferer,
+                OtSender,
                 "_check",
                 ("expected.tobytes()", "expected[:, :8].tobytes()"),
                 ("sent[1:].tobytes()", "sent[1:, :8].tobytes()"),
@@ -237,7 +239,7 @@ MUTANTS = [
         "the secret key of a product or a sum under SEAL is saved beside a part",
         "secret keys stay home",
         "keys",
-        _beside_parts(Ring, "keypair", lambda given, made: bytes(made[0].tobytes())),
+        _beside_parts(SealRing, "keypair", lambda given, made: bytes(made[0].tobytes())),
     ),
     *(
         Mutant(f"{what} without {lost}", f"{what}: nothing follows from {lost}", _DERIVED, "bound", patched(patch))
@@ -248,6 +250,6 @@ MUTANTS = [
         "a row with the same columns has another commitment when it comes again",
         _DERIVED,
         "fresh",
-        patched(edited(Ledger, "commitments", ("salt=_salt(each)", "salt=np.random.bytes(16)"))),
+        patched(edited(ScoreLedger, "commitments", ("salt=_salt(each)", "salt=np.random.bytes(16)"))),
     ),
 ]

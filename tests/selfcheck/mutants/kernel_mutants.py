@@ -157,7 +157,7 @@ MUTANTS = [
         "five primes of 23 bits: 115 bits of modulus at N = 4096",
         "kernel: sizes",
         "size",
-        patched((shares, "primes_for", _five), (shares, "MOST_MODULUS", 128)),
+        patched((shares, "primes_for", _five), (shares, "MAX_MODULUS_BITS", 128)),
     ),
     Mutant(
         "layouts that do not exist",
@@ -171,7 +171,7 @@ MUTANTS = [
         "sums of any number of products are taken in one piece",
         "kernel: arithmetic",
         "exact",
-        patched((residue_products, "multiplied", _at_once)),
+        patched((residue_products, "multiply_residues", _at_once)),
     ),
     Mutant(
         "sums that count on fused multiplication",
@@ -213,6 +213,6 @@ MUTANTS = [
         "nothing looks whether products are exact on this machine",
         "kernel: arithmetic",
         "exact",
-        patched((blas_check, "blas_fault", lambda: "")),
+        patched((blas_check, "find_blas_problem", lambda: "")),
     ),
 ]

@@ -15,7 +15,7 @@ from securevfl.crypto.kernel.row_products import RowScheme
 from securevfl.crypto.lattice import polynomial_ring
 from securevfl.crypto.lattice.lattice_gradient import LatticeEvaluator, LatticeHolder
 from securevfl.crypto.lattice.lattice_sum import LatticeAdder
-from securevfl.crypto.lattice.polynomial_ring import Ring
+from securevfl.crypto.lattice.polynomial_ring import SealRing
 from securevfl.crypto.paillier import fixed_point
 from securevfl.errors import RangeError
 from selfcheck.mutants.mutant import Mutant, patched
@@ -35,7 +35,7 @@ def _no_zero(self: Any) -> Any:
     return no_zero(self._parameters.ring)
 
 
-def no_zero(ring: Ring) -> Any:
+def no_zero(ring: SealRing) -> Any:
     """Return what hides nothing, in place of an encryption of zero: a ciphertext of which c1 = 0 is refused."""
     residues = np.zeros(ring.shape, np.uint64)
     residues[1, :, 0] = 1
@@ -108,7 +108,7 @@ def _weak_rings() -> Iterator[None]:
             return context(parms, expand, seal.SEC_LEVEL_TYPE.NONE)
 
     with (
-        mock.patch.object(polynomial_ring, "MOST_MODULUS", 400),
+        mock.patch.object(polynomial_ring, "MAX_MODULUS_BITS", 400),
         mock.patch.object(polynomial_ring, "seal", Loose()),
     ):
         yield
@@ -171,7 +171,7 @@ MUTANTS = [
         "a ciphertext of another key is taken",
         "engine ckks on SEAL",
         "refusal",
-        patched((row_products, "header", _any_header)),
+        patched((row_products, "read_header", _any_header)),
     ),
     Mutant(
         "lattice: one key for all epochs", "the key holder never makes a new key", "residual ckks", "keys", _kept_key

@@ -19,7 +19,7 @@ from securevfl.crypto.paillier.paillier_keys import SecretKey
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.transfers import okvs
 from securevfl.crypto.transfers.vole_prf import PrfHash
-from securevfl.families.fdskl.kernel_model import Frequencies
+from securevfl.families.fdskl.random_features import Frequencies
 from securevfl.protocols.alignment import psi_work
 from securevfl.protocols.alignment.psi_work import AlignmentWork
 from securevfl.protocols.residuals import defences
@@ -54,7 +54,7 @@ def _narrow_pair_keys(*args: Any, **keys: Any) -> dict[str, bytes]:
 
 
 def _known_seed(size: int) -> bytes:
-    return bytes(size) if size == okvs.SEED_BYTES else os.urandom(size)
+    return bytes(size) if size == okvs.OKVS_SEED_BYTES else os.urandom(size)
 
 
 _tree_role = TreeSumRole.__init__

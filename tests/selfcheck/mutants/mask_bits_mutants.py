@@ -12,8 +12,8 @@ from securevfl.crypto.lattice import lattice_gradient
 from securevfl.crypto.lattice.lattice_gradient import LatticeEvaluator
 from securevfl.crypto.lattice.polynomial_ring import uniform
 from securevfl.crypto.paillier import paillier_product
-from securevfl.crypto.paillier.packing import layout
-from securevfl.crypto.paillier.paillier_checks import CHECKS
+from securevfl.crypto.paillier.packing import choose_packing
+from securevfl.crypto.paillier.paillier_checks import PAILLIER_CHECKS
 from securevfl.crypto.paillier.paillier_product import PaillierEvaluator
 from securevfl.crypto.prg import Prg
 from securevfl.protocols.sums.tree_sum import TreeSumRole
@@ -67,7 +67,7 @@ _blind = PaillierEvaluator.blind
 
 def _first_slot_bare(self: Any, product: Any) -> Any:
     """Slot 0 holds cross terms wherever two samples or more share a ciphertext."""
-    pitch = layout(self._public.bits, product.header.sizes[0]).pitch
+    pitch = choose_packing(self._public.bits, product.header.sizes[0]).pitch
     bare = Stand(secrets, randbelow=lambda limit: secrets.randbelow(limit) >> pitch << pitch)
     with mock.patch.object(paillier_product, "secrets", bare):
         return _blind(self, product)
@@ -75,8 +75,8 @@ def _first_slot_bare(self: Any, product: Any) -> Any:
 
 def _mask_of_used_slots(self: Any, product: Any) -> Any:
     n, _, d = product.header.sizes
-    slots = layout(self._public.bits, n)
-    width = d + CHECKS
+    slots = choose_packing(self._public.bits, n)
+    width = d + PAILLIER_CHECKS
     bits = slots.target(slots.share(width) - 1, width) + slots.width + 8
     short = Stand(secrets, randbelow=lambda limit: secrets.randbelow(limit) & ((1 << bits) - 1))
     with mock.patch.object(paillier_product, "secrets", short):

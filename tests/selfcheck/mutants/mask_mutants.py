@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from securevfl.base.roles import COLLECTOR
 from securevfl.crypto.key_agreement import KeyPair
 from securevfl.crypto.prg import Prg
-from securevfl.protocols.sums import base, pairwise_sum, tree_sum
+from securevfl.protocols.sums import pairwise_sum, topologies, tree_sum
 from securevfl.protocols.sums.tree_sum import TreeSum, TreeSumRole
 from securevfl.runtime.codec import Message
 from selfcheck.mutants.mutant import Mutant, patched
@@ -70,7 +70,7 @@ def _one_tree(shape: Any, parties: int) -> Any:
     return both[0], both[0]
 
 
-_two_passes = base.two_passes
+_two_passes = topologies.two_passes
 
 
 _pair_masks = pairwise_sum.add_pair_masks

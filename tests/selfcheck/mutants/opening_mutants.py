@@ -8,10 +8,10 @@ import gmpy2
 import numpy as np
 
 from securevfl.crypto.kernel import row_products
-from securevfl.crypto.kernel.opening_checks import tolerance
+from securevfl.crypto.kernel.opening_checks import check_tolerance
 from securevfl.crypto.paillier import paillier_checks
 from securevfl.crypto.paillier.paillier_checks import PaillierChecks
-from securevfl.families.player import RoundedOutputs
+from securevfl.families.output_rounding import RoundedOutputs
 from selfcheck.mutants.mutant import Mutant, edited, patched
 
 
@@ -24,7 +24,7 @@ def _alike(d: int, checks: int) -> Any:
 
 
 def _wide(*given: Any) -> Any:
-    return 2.0**10 * tolerance(*given)
+    return 2.0**10 * check_tolerance(*given)
 
 
 _init = PaillierChecks.__init__
@@ -45,7 +45,7 @@ MUTANTS = [
         "what is opened is taken whatever its checks say",
         "openings ckks",
         "opening",
-        patched((row_products, "fits", _taken)),
+        patched((row_products, "passes_checks", _taken)),
     ),
     Mutant(
         "opening: checks skipped, paillier",
@@ -59,7 +59,7 @@ MUTANTS = [
         "all columns have the same share in each check",
         "openings ckks",
         "opening",
-        patched((row_products, "combinations", _alike)),
+        patched((row_products, "draw_check_weights", _alike)),
     ),
     Mutant(
         "opening: known coefficients, paillier",
@@ -80,21 +80,21 @@ MUTANTS = [
         "a check may be a thousand times as far off as its noise makes it",
         "openings ckks",
         "opening",
-        patched((row_products, "tolerance", _wide)),
+        patched((row_products, "check_tolerance", _wide)),
     ),
     Mutant(
         "opening: one side",
         "a check is compared without taking its size, so that it may be as far below as it likes",
         "openings ckks",
         "opening",
-        patched(edited(row_products, "fits", ("np.abs(rest)", "rest"))),
+        patched(edited(row_products, "passes_checks", ("np.abs(rest)", "rest"))),
     ),
     Mutant(
         "opening: no noise allowed for",
         "a check is expected to a level, so that the dither trips it",
         "openings ckks",
         "false alarm",
-        patched((row_products, "tolerance", lambda *given: 0 * tolerance(*given) + 1.0)),
+        patched((row_products, "check_tolerance", lambda *given: 0 * check_tolerance(*given) + 1.0)),
     ),
     Mutant(
         "outputs: in full precision",

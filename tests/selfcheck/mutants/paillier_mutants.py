@@ -98,7 +98,7 @@ def _telling_check(self: Any, values: Any) -> list[mpz]:
 _check = PublicKey.check_units
 
 
-_read = paillier_messages.read
+_read = paillier_messages.read_message
 
 
 def _any_key(data: bytes, kind: Any, fingerprint: bytes) -> Any:
@@ -225,7 +225,7 @@ MUTANTS = [
         "a ciphertext of another key is taken",
         "engine paillier",
         "refusal",
-        patched((paillier_product, "read", _any_key)),
+        patched((paillier_product, "read_message", _any_key)),
     ),
     Mutant(
         "Paillier sums: randomness off",
@@ -246,14 +246,14 @@ MUTANTS = [
         "vectors under two keys are added",
         "engine paillier sums",
         "refusal",
-        patched((paillier_sum, "read", _any_key)),
+        patched((paillier_sum, "read_message", _any_key)),
     ),
     Mutant(
         "Paillier: key floor lowered",
         "keys of any size are made",
         "key sizes",
         "size",
-        patched((paillier_keys, "MIN_BITS", 512)),
+        patched((paillier_keys, "MIN_PAILLIER_BITS", 512)),
     ),
     Mutant(
         "Paillier: key sent to the evaluator",

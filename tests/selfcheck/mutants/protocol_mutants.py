@@ -7,15 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from securevfl.crypto.scheme import Shape
-from securevfl.families.transfer.transfer import SecondMoments, TransferLearning
-from securevfl.protocols.declared import Reveal
-from securevfl.protocols.residuals import sealed_residual
+from securevfl.crypto.scheme import OpeningShape
+from securevfl.families.transfer.transfer_family import TransferLearning
+from securevfl.families.transfer.two_way_exchange import SecondMoments
+from securevfl.protocols.declarations import Reveal
+from securevfl.protocols.residuals import exchanges, sealed_residual
 from securevfl.protocols.residuals.open_residual import OpenActive, OpenReply
-from securevfl.protocols.residuals.sealed_residual import SealedG
-from securevfl.protocols.sums.base import DirectSum, DirectSumRole, part_of_sum
+from securevfl.protocols.residuals.sealed_residual import ResidualCiphertext
+from securevfl.protocols.sums.base import part_of_sum
 from securevfl.protocols.sums.cipher_sum import CipherAdder, CipherHolder, PartialSum
-from securevfl.runtime.channel import DisclosureGate
+from securevfl.protocols.sums.direct_sum import DirectSum, DirectSumRole
+from securevfl.runtime.disclosure_gate import DisclosureGate
 from selfcheck.mutants.mutant import Mutant, patched
 
 
@@ -32,15 +34,15 @@ def _clear_collect(self: Any, shape: Any, space: Any) -> Any:
     return np.frombuffer(self._channel.recv(self._head, PartialSum, self._subchannel).ciphertext).reshape(shape)
 
 
-def _open_under_sealed_name(self: Any, g: Any, *, epoch: int, to: Any, again: Any = None) -> None:
+def _open_under_sealed_name(self: Any, g: Any, *, epoch: int, to: Any, resend_of: Any = None) -> None:
     number = self.__dict__.setdefault("_sent", 0)
     for passive in to:
-        self._context.channel.send(passive, SealedG(number, np.ascontiguousarray(g).tobytes()), self._down)
+        self._context.channel.send(passive, ResidualCiphertext(number, np.ascontiguousarray(g).tobytes()), self._down)
     self._sent = number + 1
 
 
 def _read_open(self: Any) -> Any:
-    message = self._context.channel.recv(self._context.active, SealedG, self._down)
+    message = self._context.channel.recv(self._context.active, ResidualCiphertext, self._down)
     return OpenReply(
         message.exchange, np.frombuffer(message.ciphertext).reshape(-1, self._context.outputs), self._context
     )
@@ -67,7 +69,7 @@ def _asks_again(self: Any, exchange: int, sealed: Any, evaluator: Any, model: An
     return own
 
 
-_spend = sealed_residual.Exchanges.spend
+_spend = exchanges.Exchanges.spend
 
 
 def _serves_without_end(self: Any, passive: str, number: int) -> Any:
@@ -91,7 +93,7 @@ _publish = sealed_residual.SealedActive.publish
 _open_publish = OpenActive.publish
 
 
-def _repeated(self: Any, g: Any, *, epoch: int, to: Any, again: Any = None) -> None:
+def _repeated(self: Any, g: Any, *, epoch: int, to: Any, resend_of: Any = None) -> None:
     """One ciphertext for every batch of a shape in an epoch, as a cache keyed by shape would."""
     inner = self._holder.encrypt_pieces
 
@@ -108,14 +110,14 @@ def _repeated(self: Any, g: Any, *, epoch: int, to: Any, again: Any = None) -> N
     if epoch == self._epoch:
         self._holder = Cached()
     try:
-        _publish(self, g, epoch=epoch, to=to, again=again)
+        _publish(self, g, epoch=epoch, to=to, resend_of=resend_of)
     finally:
         if isinstance(self._holder, Cached):
             self._holder = holder
 
 
-def _noisy_publish(self: Any, g: Any, *, epoch: int, to: Any, again: Any = None) -> None:
-    _open_publish(self, np.sign(g), epoch=epoch, to=to, again=again)
+def _noisy_publish(self: Any, g: Any, *, epoch: int, to: Any, resend_of: Any = None) -> None:
+    _open_publish(self, np.sign(g), epoch=epoch, to=to, resend_of=resend_of)
 
 
 _open_active = OpenActive.__init__
@@ -125,13 +127,13 @@ def _forgets_defence(self: Any, context: Any, agreement: Any, defence: Any) -> N
     _open_active(self, context, agreement, None)
 
 
-def _half_blurred(self: Any, g: Any, *, epoch: int, to: Any, again: Any = None) -> None:
+def _half_blurred(self: Any, g: Any, *, epoch: int, to: Any, resend_of: Any = None) -> None:
     self._clear = not getattr(self, "_clear", False)
     defence = self._defence
     if self._clear:
         defence.apply(g, self._noise.take())
         self._defence = None
-    _open_publish(self, g, epoch=epoch, to=to, again=again)
+    _open_publish(self, g, epoch=epoch, to=to, resend_of=resend_of)
     self._defence = defence
 
 
@@ -144,7 +146,7 @@ def _declares_no_moments(self: Any, job: Any, roles: Any) -> Any:
 
 
 def _declares_without_blinded(self: Any) -> Any:
-    return [item for item in _sealed_declares(self) if item.message.__name__ != "Blinded"]
+    return [item for item in _sealed_declares(self) if item.message.__name__ != "BlindedProduct"]
 
 
 def _calls_output_uniform(self: Any, passives: Any) -> Any:
@@ -206,7 +208,7 @@ MUTANTS = [
     ),
     Mutant(
         "sealed: open under a sealed name",
-        "g as bytes of floats in a SealedG",
+        "g as bytes of floats in a ResidualCiphertext",
         "residual ckks",
         "hidden",
         patched(
@@ -221,7 +223,7 @@ MUTANTS = [
         "output",
         patched(
             (sealed_residual.SealedPassive, "gradient", _per_sample),
-            (Shape, "check", _any_shape),
+            (OpeningShape, "check", _any_shape),
             (DisclosureGate, "check", any_bits),
         ),
     ),
@@ -232,7 +234,7 @@ MUTANTS = [
         "output",
         patched(
             (sealed_residual.SealedPassive, "gradient", _asks_again),
-            (sealed_residual.Exchanges, "spend", _serves_without_end),
+            (exchanges.Exchanges, "spend", _serves_without_end),
         ),
     ),
     Mutant(

@@ -12,12 +12,13 @@ from securevfl.consent import booking, consent_sheet
 from securevfl.crypto import prg, secret
 from securevfl.crypto.paillier.paillier_keys import SecretKey
 from securevfl.crypto.prg import Prg
-from securevfl.families import sizes
+from securevfl.families import run_shape
 from securevfl.protocols import handshake
-from securevfl.protocols.sums.sum_masks import SumPublic
-from securevfl.runtime import channel, codec
-from securevfl.runtime.channel import Channel, Inbox
+from securevfl.protocols.sums.mask_keys import SumPublic
+from securevfl.runtime import codec, inbox
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.codec import decode_message
+from securevfl.runtime.inbox import Inbox
 from securevfl.training import session
 from selfcheck.mutants.mutant import Mutant, patched
 
@@ -120,7 +121,7 @@ _role = consent_sheet._role
 
 
 def _hides(declared: Any, role: str) -> list[str]:
-    return [line for line in _role(declared, role) if "Blinded" not in line]
+    return [line for line in _role(declared, role) if "BlindedProduct" not in line]
 
 
 def _unkeyed(key: bytes, data: bytes, digest: Any) -> bytes:
@@ -174,7 +175,7 @@ MUTANTS = [
         "frames of another run are taken",
         "frames are checked",
         "refusal",
-        patched((channel, "decode_frame", _any_session)),
+        patched((inbox, "decode_frame", _any_session)),
     ),
     Mutant(
         "frames: number not checked",
@@ -188,14 +189,14 @@ MUTANTS = [
         "a frame may speak in another's name",
         "frames are checked",
         "refusal",
-        patched((channel, "decode_frame", _any_sender)),
+        patched((inbox, "decode_frame", _any_sender)),
     ),
     Mutant(
         "frames: receiver not checked",
         "a frame for another party is taken",
         "frames are checked",
         "refusal",
-        patched((channel, "decode_frame", _any_receiver)),
+        patched((inbox, "decode_frame", _any_receiver)),
     ),
     Mutant(
         "frames: type not checked",
@@ -244,7 +245,7 @@ MUTANTS = [
         "columns of 0/1 count as columns of reals",
         "columns guard",
         "refusal",
-        patched((sizes, "enough", lambda X: X.shape[1] / 2)),
+        patched((run_shape, "enough", lambda X: X.shape[1] / 2)),
     ),
     Mutant(
         "guards: sequential allowed",

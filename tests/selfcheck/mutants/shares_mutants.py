@@ -12,25 +12,25 @@ from securevfl.base.roles import ACTIVE, PARTNER
 from securevfl.crypto.lattice.lattice_shares import BfvParameters, LatticeShareEvaluator
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.transfers import ot_extension
-from securevfl.crypto.transfers.ot_extension import RowOfferer
+from securevfl.crypto.transfers.ot_extension import OtSender
 from securevfl.crypto.transfers.row_hash import RowHash
-from securevfl.families.shares.shares_player import SharesPlayer
-from securevfl.protocols.score_ledger.ledger import Ledger
+from securevfl.families.shares.shares_participant import SharesPlayer
+from securevfl.protocols.score_ledger.ledger import ScoreLedger
 from securevfl.protocols.shares import iteration as shares
 from securevfl.protocols.shares import offline_phase, opened_weights
-from securevfl.protocols.shares.disk_store import OnDisk
-from securevfl.protocols.shares.fixed_point import Numbers
-from securevfl.protocols.shares.iteration import Delta
-from securevfl.protocols.shares.offline_phase import Ahead
-from securevfl.protocols.shares.opened_weights import WeightLevels
+from securevfl.protocols.shares.disk_store import DiskStore
+from securevfl.protocols.shares.fixed_point import FixedPointEncoding
+from securevfl.protocols.shares.iteration import MaskedResidual
+from securevfl.protocols.shares.offline_phase import OfflinePhase
+from securevfl.protocols.shares.opened_weights import WeightQuantizer
 from securevfl.protocols.shares.share_products import Products
-from securevfl.protocols.shares.spent_chunks import SpentNames
+from securevfl.protocols.shares.spent_chunks import SpentChunks
 from securevfl.training.checkpoint import Checkpoints
 from selfcheck.mutants.lattice_mutants import no_zero
 from selfcheck.mutants.mutant import Mutant, Stand, edited, patched
 
 _second, _keys, _measure = BfvParameters.second, Products.keys, SharesPlayer.measure
-_steps, _make = Numbers.steps, Ahead.make
+_steps, _make = FixedPointEncoding.steps, OfflinePhase.make
 
 
 def _no_zero(self: Any) -> Any:
@@ -76,9 +76,9 @@ class _Known(Prg):
 def _handed_out(self: Any, loss: Any, data: Any, rounds: int, *, last: bool) -> Any:
     """Measure as before, but at the end have the active party give everyone what it holds of their weights."""
     for name, words in self._state.others.items() if last and self._active else ():
-        self._context.channel.send(name, Delta(words.tobytes()), "weights")
+        self._context.channel.send(name, MaskedResidual(words.tobytes()), "weights")
     if last and not self._active:
-        self._context.channel.recv(self._context.active, Delta, "weights")
+        self._context.channel.recv(self._context.active, MaskedResidual, "weights")
     return _measure(self, loss, data, rounds, last=last)
 
 
@@ -99,7 +99,7 @@ class _SameKappa(Prg):
 
 
 def _bare(party: str) -> Any:
-    """`Ahead.make` with keystreams of zeros at this party, so that it hides nothing of residuals."""
+    """`OfflinePhase.make` with keystreams of zeros at this party, so that it hides nothing of residuals."""
 
     def make(self: Any, chunk: int, visits: Any) -> None:
         if self._context.me == (self._context.active if party == ACTIVE else self._terms.partner):
@@ -151,14 +151,14 @@ MUTANTS = [
         "entries are hidden by pads alone, so the partner opens residuals",
         "shares: what parties know",
         "uniform",
-        patched((Ahead, "make", _bare(ACTIVE))),
+        patched((OfflinePhase, "make", _bare(ACTIVE))),
     ),
     Mutant(
         "delta without gamma",
         "the partner tells its share of a residual as it is",
         "shares: what parties know",
         "uniform",
-        patched((Ahead, "make", _bare(PARTNER))),
+        patched((OfflinePhase, "make", _bare(PARTNER))),
     ),
     *(
         Mutant(
@@ -166,7 +166,7 @@ MUTANTS = [
             "as above",
             "simulator shares",
             "simulator",
-            patched((Ahead, "make", _bare(role))),
+            patched((OfflinePhase, "make", _bare(role))),
         )
         for who, role in (("tables without psi", ACTIVE), ("delta without gamma", PARTNER))
     ),
@@ -196,7 +196,7 @@ MUTANTS = [
         "a party's steps are divided by its largest value",
         "shares: numbers",
         "numbers",
-        patched((Numbers, "steps", _by_norm)),
+        patched((FixedPointEncoding, "steps", _by_norm)),
     ),
     Mutant(
         "keys of transfers unhashed",
@@ -210,7 +210,7 @@ MUTANTS = [
         "columns that carry several choices pass",
         "shares: transfers",
         "choices",
-        patched((RowOfferer, "_check", lambda *_: None)),
+        patched((OtSender, "_check", lambda *_: None)),
     ),
     Mutant(
         "choices that are no secret",
@@ -224,21 +224,21 @@ MUTANTS = [
         "a chunk that was begun is gone through again after a crash",
         "shares: what is kept",
         "kept",
-        patched((OnDisk, "_spend", _unmarked)),
+        patched((DiskStore, "_spend", _unmarked)),
     ),
     Mutant(
         "work ahead that is not bound",
         "a chunk counts wherever its file was copied from",
         "shares: what is kept",
         "kept",
-        patched((OnDisk, "_is_bound", lambda *_: True)),
+        patched((DiskStore, "_is_bound", lambda *_: True)),
     ),
     Mutant(
         "names that are not spent",
         "a chunk of a folder that was put back is gone through again",
         "shares: what is kept",
         "kept",
-        patched((SpentNames, "spend", lambda *_: None)),
+        patched((SpentChunks, "spend", lambda *_: None)),
     ),
     Mutant(
         "states of two tries",
@@ -252,55 +252,59 @@ MUTANTS = [
         "rows are scored as often and with whatever columns the peer likes",
         "shares: limits of scores",
         "limits",
-        patched((Ledger, "admit", lambda self, question, *_, **__: np.ones(len(question.rows), np.uint8))),
+        patched((ScoreLedger, "admit", lambda self, question, *_, **__: np.ones(len(question.rows), np.uint8))),
     ),
     Mutant(
         "codes without a ledger",
         "which columns weigh most in a row is told beside its score and counted nowhere",
         "shares: limits of scores",
         "limits",
-        patched((Ledger, "admit_codes", lambda self, model, ids, *_, **__: np.ones(len(ids), np.bool_))),
+        patched((ScoreLedger, "admit_codes", lambda self, model, ids, *_, **__: np.ones(len(ids), np.bool_))),
     ),
     Mutant(
         "codes beside the budget",
         "codes of a row are noted, and its scores have as many bits as without them",
         "shares: limits of scores",
         "limits",
-        patched(edited(Ledger, "admit_codes", ("sum(_bits_of(tables, row))", "_bits_of(tables, row)[1]"))),
+        patched(edited(ScoreLedger, "admit_codes", ("sum(_bits_of(tables, row))", "_bits_of(tables, row)[1]"))),
     ),
     Mutant(
         "codes counted once a row",
         "codes that follow from other columns of the same row count as those that were told before",
         "shares: limits of scores",
         "limits",
-        patched(edited(Ledger, "admit_codes", ('f"{model} {content.hex()}" for content', "model for _"))),
+        patched(edited(ScoreLedger, "admit_codes", ('f"{model} {content.hex()}" for content', "model for _"))),
     ),
     Mutant(
         "scores of training rows",
         "a ledger forgets which rows a model was trained on",
         "shares: limits of scores",
         "limits",
-        patched((Ledger, "_digests", _by_place)),
+        patched((ScoreLedger, "_digests", _by_place)),
     ),
     Mutant(
         "weights in full",
         "weights are opened in 27 bits each, by which powers of two tell 27 labels",
         "shares: opened weights",
         "weights",
-        patched((WeightLevels, "of", classmethod(lambda kind, *_: kind(20)))),
+        patched((WeightQuantizer, "of", classmethod(lambda kind, *_: kind(20)))),
     ),
     Mutant(
         "labels in weights not entered",
         "the party with labels enters what weights tell of its columns, and nothing of its labels",
         "shares: opened weights",
         "weights",
-        patched(edited(opened_weights, "enter", ("        if context.me == context.active:\n", "        if False:\n"))),
+        patched(
+            edited(
+                opened_weights, "record_weights", ("        if context.me == context.active:\n", "        if False:\n")
+            )
+        ),
     ),
     Mutant(
         "weights served unrounded",
         "what holders have of opened weights stays in their shares, and is scored with",
         "shares: opened weights",
         "weights",
-        patched(edited(opened_weights, "opened", ("_anew(of, np.zeros_like(share))", "of"))),
+        patched(edited(opened_weights, "open_weights", ("_anew(of, np.zeros_like(share))", "of"))),
     ),
 ]

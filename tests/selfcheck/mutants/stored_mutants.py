@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from securevfl.crypto.key_derivation import derive_key
-from securevfl.families.fdml import stored_sum
-from securevfl.families.fdml.stored_sum import MaskedServer, MaskedWorker, Masks, StoredWorker
-from securevfl.protocols.sums import sum_masks
+from securevfl.families.fdml import masked_store
+from securevfl.families.fdml.masked_store import MaskedServer, MaskedWorker, Masks
+from securevfl.families.fdml.stored_sum import StoredWorker
+from securevfl.protocols.sums import mask_keys
 from selfcheck.mutants.mutant import Mutant, Stand, patched
 
-_of, _conceal, _keys = Masks.of, StoredWorker.conceal, sum_masks.own_keys
+_of, _conceal, _keys = Masks.of, StoredWorker.conceal, mask_keys.exchange_mask_keys
 
 
 def _one_version(self: Any, worker: str, batch: int, version: int, words: int) -> Any:
@@ -91,35 +92,35 @@ MUTANTS = [
         "payloads are pushed as they are, in fixed point",
         "stored masks",
         "uniform",
-        patched((stored_sum, "Masks", _Bare)),
+        patched((masked_store, "Masks", _Bare)),
     ),
     Mutant(
         "stored masks: keys of names",
         "a worker's key follows from its name, which the server knows",
         "stored masks recomputed",
         "derived",
-        patched((sum_masks, "os", Stand(os, urandom=_known))),
+        patched((mask_keys, "os", Stand(os, urandom=_known))),
     ),
     Mutant(
         "stored masks: keys for all",
         "workers that are told no sums are sent everybody's key as well",
         "stored masks recomputed",
         "keys",
-        patched((stored_sum, "own_keys", _read_by_all)),
+        patched((masked_store, "exchange_mask_keys", _read_by_all)),
     ),
     Mutant(
         "stored masks: keys sent in the clear",
         "whoever passes messages on reads the keys of all workers",
         "stored masks recomputed",
         "derived",
-        patched((sum_masks, "wrap", _in_clear), (sum_masks, "unwrap", _cut)),
+        patched((mask_keys, "wrap", _in_clear), (mask_keys, "unwrap", _cut)),
     ),
     Mutant(
         "stored masks: one key both ways",
         "two workers seal their keys for each other under one key and nonce",
         "stored masks recomputed",
         "derived",
-        patched((sum_masks, "derive_key", _one_way)),
+        patched((mask_keys, "derive_key", _one_way)),
     ),
     Mutant(
         "stored sum: the server hands out one payload",

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from securevfl.data.cosine_features import Cosines
-from securevfl.families.shares import shares_player
-from securevfl.families.shares.shares import SharesMethod
-from securevfl.families.shares.shares_player import SharesPlayer
+from securevfl.data.cosine_features import CosineFeatures
+from securevfl.families.shares import shares_participant
+from securevfl.families.shares.shares_family import SharesMethod
+from securevfl.families.shares.shares_participant import SharesPlayer
 from securevfl.models import trees
 from securevfl.models.boosted_score import Boosted
 from securevfl.models.forest_inputs import ForestInputs
@@ -20,7 +20,7 @@ from securevfl.options import JobOptions
 from selfcheck.mutants.mutant import Mutant, Stand, patched
 
 _beside, _breadth, _made, _outcome = ForestInputs._beside, Trees.breadth, SharesPlayer._made, SharesPlayer.outcome
-_cosines, _draw = Trees._cosines, Cosines.__dict__["draw"].__func__
+_cosines, _draw = Trees._cosines, CosineFeatures.__dict__["draw"].__func__
 
 
 def _filled(self: Any, X: Any, own: Any) -> Any:
@@ -53,7 +53,7 @@ def _untold(spread: Any) -> Any:
 
 def _all_rows(self: Any, data: Any) -> Any:
     own = np.arange(data.rows)
-    all_of_them: Any = Stand(data, schedule=Stand(data.schedule, train=own, looked_at=own))
+    all_of_them: Any = Stand(data, schedule=Stand(data.schedule, train=own, fitting_rows=own))
     return _made(self, all_of_them)
 
 
@@ -74,14 +74,14 @@ MUTANTS = [
         "trees are drawn by what all parties know",
         "trees: draws",
         "draws",
-        patched((shares_player, "own_stream", lambda label, *_: hashlib.shake_256(label.encode()).digest)),
+        patched((shares_participant, "private_stream", lambda label, *_: hashlib.shake_256(label.encode()).digest)),
     ),
     Mutant(
         "cosines of a key that all know",
         "a party's cosines are drawn by what others can draw as well",
         "trees: draws",
         "cosines",
-        patched((Cosines, "draw", classmethod(_known_cosines))),
+        patched((CosineFeatures, "draw", classmethod(_known_cosines))),
     ),
     Mutant(
         "cosines where weights are told",

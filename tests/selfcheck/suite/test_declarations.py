@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from docs.declarations_page import sections, table
-from securevfl.families.fdml.stored_sum import STORED
+from securevfl.families.fdml.stored_sums import STORED
 from securevfl.protocols.alignment import psi_many, psi_work
-from securevfl.protocols.choice import RESIDUALS, SUMS
-from securevfl.runtime.channel import DisclosingMessage
+from securevfl.protocols.protocol_options import RESIDUALS, SUMS
 from securevfl.runtime.codec import Message
+from securevfl.runtime.disclosure_gate import DisclosingMessage
 
 
 def _messages(kind: type[Message]) -> set[type[Message]]:

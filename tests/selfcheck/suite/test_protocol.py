@@ -30,8 +30,8 @@ from securevfl.audit.transcript_checks import Outcome
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedBCD
-from securevfl.protocols.choice import Protocol
 from securevfl.protocols.engines import Ckks
+from securevfl.protocols.protocol_options import Protocol
 from selfcheck.checks import check_table as checks
 from selfcheck.suite.budget import Budget, budget
 

@@ -1,0 +1,44 @@
+"""The server of FDML as a participant of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from securevfl.base.arrays import Floats, RowSlices
+from securevfl.families.fdml.fdml_optimizer import FdmlJob, pace_of, readers_of, stored_of, workers_of
+from securevfl.families.fdml.pull_server import PullServer
+from securevfl.families.participant import Player, Round
+from securevfl.families.state import State
+from securevfl.families.training_data import TrainingData
+from securevfl.protocols.joint_prediction import RowsToScore
+from securevfl.protocols.party_context import PartyContext
+
+STORED_SUBCHANNEL = "stored"
+
+
+class FdmlServer(Player):
+    """Keeps what workers push. It starts empty in every session: they push again what it had."""
+
+    def __init__(self, job: FdmlJob, context: PartyContext) -> None:
+        self._job = job
+        self._context = context
+
+    @property
+    def constant(self) -> bool:
+        return True
+
+    def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
+        visits = list(data.schedule.iterations())
+        pace, stored = pace_of(self._job, data.schedule, visits), stored_of(self._job)
+        context = self._context.sum_to(self._context.me, workers_of(self._context), subchannel=STORED_SUBCHANNEL)
+        readers = readers_of(self._job, self._context)
+        kept = stored.server(context, readers)
+        server = PullServer(context, pace, kept, lead=self._context.active, told=readers, whole=stored.hides_parts)
+        for done in server.serve():
+            yield Round(done, len(visits), visits[done - 1].epoch)
+
+    def decision(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
+        return None
+
+    def state(self) -> State:
+        return State()

@@ -1,0 +1,71 @@
+"""The stored sum in the clear: the server sees the local predictions of every worker."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from securevfl.base.arrays import Floats
+from securevfl.errors import ProtocolError, RangeError
+from securevfl.families.fdml.stored_sum import OTHERS, SPACE, StoredServer, StoredSum, StoredWorker
+from securevfl.protocols.declarations import MessageDeclaration, Reveal
+from securevfl.protocols.party_context import PartyContext
+
+
+class StoredOpen(StoredSum):
+    """Payloads in the clear: the server sees every worker's local predictions."""
+
+    name: ClassVar[str] = "open"
+    pushed: ClassVar[Reveal] = Reveal("plain", "the sender's forward outputs H_k, which over a run span its columns")
+    pulled: ClassVar[Reveal] = Reveal("plain", OTHERS)
+    hides_parts: ClassVar[bool] = False
+
+    def worker(self, context: PartyContext, readers: Collection[str]) -> StoredWorker:
+        return OpenWorker(context, whole=False)
+
+    def server(self, context: PartyContext, readers: Collection[str]) -> StoredServer:
+        return OpenServer(context, whole=False)
+
+    def declares(self) -> list[MessageDeclaration]:
+        return []
+
+    @property
+    def strength(self) -> str:
+        return "none: local predictions lie at the server in the clear"
+
+    @property
+    def pooling(self) -> str:
+        return "the server learns the forward outputs of every worker by itself"
+
+
+class OpenWorker(StoredWorker):
+    """A contributor that sends its forward outputs H as they are."""
+
+    def size(self, H: Floats) -> int:
+        return 8 * H.size
+
+    def _conceal(self, H: Floats, batch: int, version: int) -> bytes:
+        if not np.all(np.abs(H) <= SPACE.bound):  # false for NaN too
+            raise RangeError(f"{self.me}: a forward output is not finite or beyond {SPACE.bound:g}; lower the step")
+        return np.ascontiguousarray(H, "<f8").tobytes()
+
+    def _reveal(self, total: bytes, versions: Mapping[str, int], batch: int, shape: tuple[int, int]) -> Floats:
+        if len(total) != 8 * shape[0] * shape[1]:
+            raise ProtocolError(
+                f"{self.me}: a sum of shape {shape} ({8 * shape[0] * shape[1]} bytes) was expected, {len(total)} bytes "
+                "came; do both run the same job?"
+            )
+        values = np.frombuffer(total, "<f8").reshape(shape)
+        if not np.isfinite(values).all():
+            raise ProtocolError(f"{self.me}: a sum with NaN or infinite values came; lower the step size")
+        return values.astype(np.float64)
+
+
+class OpenServer(StoredServer):
+    """A server that adds the numbers it receives as they are."""
+
+    def _add(self, stored: Mapping[str, bytes]) -> bytes:
+        total: Floats = np.sum([np.frombuffer(payload, "<f8") for payload in stored.values()], axis=0)
+        return total.astype("<f8").tobytes()

@@ -1,0 +1,10 @@
+"""The registry of stored sums."""
+
+from __future__ import annotations
+
+from securevfl.base.config import Registry
+from securevfl.families.fdml.masked_store import StoredMasks
+from securevfl.families.fdml.open_store import StoredOpen
+from securevfl.families.fdml.stored_sum import StoredSum
+
+STORED: Registry[StoredSum] = Registry("stored sum", StoredOpen, StoredMasks)

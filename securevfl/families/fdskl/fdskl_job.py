@@ -1,0 +1,14 @@
+"""The options of a job that trains by phases."""
+
+from __future__ import annotations
+
+from securevfl.families.fdskl.fdskl_optimizer import FDSKL
+from securevfl.families.fdskl.kernel_model import Kernel
+from securevfl.options import JobOptions
+
+
+class PhasesJob(JobOptions, defer_build=True):
+    """A job of phases: a kernel model by FDSKL."""
+
+    model: Kernel
+    optimizer: FDSKL

@@ -1,0 +1,23 @@
+"""The options of a job that trains by rounds."""
+
+from __future__ import annotations
+
+from securevfl.models.block import BlockModel
+from securevfl.optim.rounds import RoundsTraining
+from securevfl.options import JobOptions
+from securevfl.protocols.protocol_options import Protocol
+from securevfl.protocols.residuals.base import ResidualProtocol
+
+
+class ResidualGoesDown(Protocol, defer_build=True):
+    """The messages of a job whose residual goes down."""
+
+    residual: ResidualProtocol
+
+
+class RoundsJob(JobOptions, defer_build=True):
+    """A job by rounds: a model of a block of weights for each party, and a residual."""
+
+    model: BlockModel
+    optimizer: RoundsTraining
+    protocol: ResidualGoesDown

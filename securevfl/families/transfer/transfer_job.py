@@ -1,0 +1,16 @@
+"""The options of a job of transfer learning."""
+
+from __future__ import annotations
+
+from securevfl.families.rounds.rounds_job import ResidualGoesDown
+from securevfl.families.transfer.transfer_model import Transfer
+from securevfl.optim.fedbcd import FedBCD
+from securevfl.options import JobOptions
+
+
+class TransferJob(JobOptions, defer_build=True):
+    """A job of transfer learning: a network at each party, local steps in parallel, and a residual."""
+
+    model: Transfer
+    optimizer: FedBCD
+    protocol: ResidualGoesDown

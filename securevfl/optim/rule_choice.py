@@ -1,0 +1,16 @@
+"""The update rules that a job can name. Adding one is one line here."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BeforeValidator, SerializeAsAny
+
+from securevfl.base.config import Registry
+from securevfl.optim.proximal import Proximal
+from securevfl.optim.rules import Rule
+from securevfl.optim.step_rules import STEP_RULES
+
+RULES: Registry[Rule] = Registry("rule", *STEP_RULES.values(), Proximal)
+
+AnyRule = Annotated[SerializeAsAny[Rule], BeforeValidator(RULES.read)]

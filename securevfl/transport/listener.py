@@ -1,0 +1,371 @@
+"""A listening socket in front of a server that keeps strangers from exhausting its file descriptors.
+
+The server (gRPC or uvicorn) listens on a Unix socket in a private folder. The listener accepts TCP connections, waits
+for the first byte, and only then connects to the server and relays bytes in both directions. TLS ends in the server, so
+a peer's identity still comes from its certificate.
+
+A connection has three phases, and each is bounded:
+
+1. silent: nothing was received yet. It is closed after `FIRST_BYTE_SECONDS`, or at once if the first byte does not
+   begin a TLS handshake (where TLS is expected).
+2. handshake: the client has sent its first flight and has not answered the server's first reply. It is closed after
+   `HANDSHAKE_SECONDS`.
+3. established: the client has answered. It ends when one of the two sides closes it.
+
+If an address has more than `per_address` connections in the first two phases, or if there are more than `in_all`
+connections, the one that has been idle for the longest time is closed, silent ones first. A client that proceeds at
+once is therefore served even while strangers hold as many connections as they can.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import selectors
+import shutil
+import socket
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from securevfl.errors import ConfigError
+
+FIRST_BYTE_SECONDS = 5.0
+HANDSHAKE_SECONDS = 10.0
+CONNECTIONS_PER_ADDRESS = 16
+CONNECTIONS_IN_ALL = 256
+_TLS_HANDSHAKE = 0x16  # the first byte of a TLS record that begins a handshake
+_BUFFER_BYTES = 1 << 18
+_BACKLOG = 512
+_RELEASE_SECONDS = 2.0  # until the kernel releases the port of a process that has just ended
+
+
+@dataclass(eq=False)
+class _Connection:
+    """One client, with the server's side of it once there is one."""
+
+    client: socket.socket
+    address: str
+    accepted: float
+    upstream: socket.socket | None = None
+    active: float = 0.0  # when bytes were last relayed
+    replied: bool = False  # the server has sent something
+    answered: bool = False  # the client has sent something after that
+    to_server: bytearray = field(default_factory=bytearray)
+    to_client: bytearray = field(default_factory=bytearray)
+    client_done: bool = False  # the client has sent its last byte
+    server_done: bool = False
+
+    @property
+    def phase(self) -> int:
+        """0 silent, 1 handshake, 2 established."""
+        return 0 if self.upstream is None else 1 if not self.answered else 2
+
+
+class Listener:
+    """Accepts connections on TCP addresses and relays them to a server on a Unix socket.
+
+    Args:
+        addresses: (family, address) of each socket to bind.
+        tls: True if connections begin with a TLS handshake.
+        per_address: connections of one address that have not finished their handshake.
+        in_all: connections in all.
+
+    Raises:
+        OSError: an address cannot be bound.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[tuple[int, tuple[str, int]]],
+        *,
+        tls: bool = True,
+        per_address: int = CONNECTIONS_PER_ADDRESS,
+        in_all: int = CONNECTIONS_IN_ALL,
+    ) -> None:
+        self._tls, self._per_address, self._in_all = tls, per_address, in_all
+        self._folder = Path(tempfile.mkdtemp(prefix="svfl-"))  # mode 0700
+        self.server_path = self._folder / "server.sock"
+        self._connections: set[_Connection] = set()
+        self._handshakes: Counter[str] = Counter()
+        self._selector = selectors.DefaultSelector()
+        self._wake_receiver, self._wake_sender = socket.socketpair()
+        self._stopping = False
+        self._sockets: list[socket.socket] = []
+        try:
+            for family, address in addresses:
+                self._sockets.append(_listening(family, address))
+        except OSError as cause:
+            self._close_sockets()
+            cause.filename = str(address[0])
+            raise
+        for listening in self._sockets:
+            self._selector.register(listening, selectors.EVENT_READ, None)
+        self._wake_receiver.setblocking(False)
+        self._selector.register(self._wake_receiver, selectors.EVENT_READ, None)
+        self._thread = threading.Thread(target=self._run, name="listener", daemon=True)
+
+    @property
+    def ports(self) -> list[int]:
+        """The bound ports, in the order of the addresses."""
+        return [int(listening.getsockname()[1]) for listening in self._sockets]
+
+    def start(self) -> None:
+        """Accept connections from now on; the server must already listen on `server_path`."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Close all connections and sockets. May be called twice."""
+        if self._stopping:
+            return
+        self._stopping = True
+        with suppress(OSError):
+            self._wake_sender.send(b"x")
+        if self._thread.is_alive():
+            self._thread.join()
+        else:
+            self._close_sockets()
+
+    def _close_sockets(self) -> None:
+        for used in (*self._sockets, self._wake_receiver, self._wake_sender):
+            used.close()
+        self._selector.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                for key, events in self._selector.select(timeout=0.5 if self._connections else None):
+                    if key.data is not None:
+                        self._relay(key.data, key.fileobj, events)
+                    elif key.fileobj is self._wake_receiver:
+                        with suppress(OSError):
+                            self._wake_receiver.recv(16)
+                    else:
+                        self._accept(key.fileobj)  # type: ignore[arg-type]
+                self._close_overdue()
+        finally:
+            for connection in list(self._connections):
+                self._close(connection)
+            self._close_sockets()
+
+    def _accept(self, listening: socket.socket) -> None:
+        """Accept what is waiting, and close the connections that are then too many."""
+        for _ in range(_BACKLOG):
+            try:
+                client, address = listening.accept()
+            except BlockingIOError:
+                return
+            except OSError:  # no descriptors are left: make room, and let the next event try again
+                self._evict(self._connections)
+                return
+            client.setblocking(False)
+            with suppress(OSError):
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            now = time.monotonic()
+            connection = _Connection(client, str(address[0]), now, active=now)
+            self._connections.add(connection)
+            self._handshakes[connection.address] += 1
+            self._selector.register(client, selectors.EVENT_READ, connection)
+            if self._handshakes[connection.address] > self._per_address:
+                self._evict(
+                    other
+                    for other in self._connections
+                    if other.address == connection.address and other.phase < 2 and other is not connection
+                )
+            if len(self._connections) > self._in_all:
+                self._evict(other for other in self._connections if other is not connection)
+
+    def _evict(self, candidates: object) -> None:
+        """Close the connection that has been idle for the longest time, silent ones first."""
+        found = sorted(candidates, key=lambda other: (other.phase, other.active))[:1]  # type: ignore[call-overload]
+        for connection in found:
+            self._close(connection)
+
+    def _close_overdue(self) -> None:
+        now = time.monotonic()
+        for connection in list(self._connections):
+            age = now - connection.accepted
+            if (connection.phase == 0 and age > FIRST_BYTE_SECONDS) or (
+                connection.phase == 1 and age > HANDSHAKE_SECONDS
+            ):
+                self._close(connection)
+
+    def _close(self, connection: _Connection) -> None:
+        if connection not in self._connections:
+            return
+        if connection.phase < 2:
+            self._forget_handshake(connection)
+        self._connections.discard(connection)
+        for side in (connection.client, connection.upstream):
+            if side is not None:
+                with suppress(KeyError, ValueError):
+                    self._selector.unregister(side)
+                side.close()
+
+    def _forget_handshake(self, connection: _Connection) -> None:
+        self._handshakes[connection.address] -= 1
+        if self._handshakes[connection.address] <= 0:
+            del self._handshakes[connection.address]
+
+    def _relay(self, connection: _Connection, side: object, events: int) -> None:
+        """Read from and write to one side of a connection."""
+        if connection not in self._connections:
+            return
+        try:
+            if side is connection.client:
+                if events & selectors.EVENT_READ:
+                    self._from_client(connection)
+                if events & selectors.EVENT_WRITE:
+                    _send(connection.client, connection.to_client)
+            else:
+                if events & selectors.EVENT_READ:
+                    self._from_server(connection)
+                if events & selectors.EVENT_WRITE:
+                    _send(connection.upstream, connection.to_server)
+            if connection in self._connections:
+                self._update(connection)
+        except OSError:
+            self._close(connection)
+
+    def _from_client(self, connection: _Connection) -> None:
+        data = connection.client.recv(_BUFFER_BYTES)
+        connection.active = time.monotonic()
+        if not data:
+            connection.client_done = True
+            if connection.upstream is None:
+                self._close(connection)
+            return
+        if connection.upstream is None:
+            if self._tls and data[0] != _TLS_HANDSHAKE:
+                self._close(connection)
+                return
+            connection.upstream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connection.upstream.connect(os.fspath(self.server_path))
+            connection.upstream.setblocking(False)
+            self._selector.register(connection.upstream, selectors.EVENT_READ, connection)
+            if not self._tls:
+                connection.replied = True
+        if connection.replied and not connection.answered:
+            connection.answered = True
+            self._forget_handshake(connection)
+        connection.to_server += data
+        _send(connection.upstream, connection.to_server)
+
+    def _from_server(self, connection: _Connection) -> None:
+        assert connection.upstream is not None
+        data = connection.upstream.recv(_BUFFER_BYTES)
+        connection.active = time.monotonic()
+        if not data:
+            connection.server_done = True
+            return
+        connection.replied = True
+        connection.to_client += data
+        _send(connection.client, connection.to_client)
+
+    def _update(self, connection: _Connection) -> None:
+        """Wait for what either side can do next; close the connection when both have finished."""
+        if connection.server_done and not connection.to_client:
+            self._close(connection)
+            return
+        if connection.client_done and not connection.to_server and connection.upstream is not None:
+            with suppress(OSError):
+                connection.upstream.shutdown(socket.SHUT_WR)
+        self._wait(
+            connection,
+            connection.client,
+            reads=not connection.client_done and len(connection.to_server) < _BUFFER_BYTES,
+            writes=bool(connection.to_client),
+        )
+        if connection.upstream is not None:
+            self._wait(
+                connection,
+                connection.upstream,
+                reads=not connection.server_done and len(connection.to_client) < _BUFFER_BYTES,
+                writes=bool(connection.to_server),
+            )
+
+    def _wait(self, connection: _Connection, side: socket.socket, *, reads: bool, writes: bool) -> None:
+        events = selectors.EVENT_READ * reads | selectors.EVENT_WRITE * writes
+        registered = side.fileno() in self._selector.get_map()
+        if not events:
+            if registered:
+                self._selector.unregister(side)
+        elif not registered:
+            self._selector.register(side, events, connection)
+        elif self._selector.get_key(side).events != events:
+            self._selector.modify(side, events, connection)
+
+
+def listen_on(me: str, host: str, port: int, *, tls: bool = True) -> Listener:
+    """Return a listener on this port of a host; "::" stands for all addresses of both families.
+
+    Raises:
+        ConfigError: another program listens on one of the addresses, or none of them belongs to this machine.
+    """
+    deadline = time.monotonic() + _RELEASE_SECONDS
+    while True:
+        try:
+            return Listener(_addresses(host, port), tls=tls)
+        except OSError as cause:
+            if cause.errno != errno.EADDRINUSE or time.monotonic() > deadline:
+                in_use = cause.errno == errno.EADDRINUSE
+                raise ConfigError(
+                    f"{me}: another program listens on port {port} of {cause.filename}"
+                    if in_use
+                    else f"{me}: cannot listen on {host}:{port} ({cause.strerror})",
+                    "stop it, or change the address in the peers file at all parties",
+                    code="SVFL-ADDRESS",
+                    port=port,
+                ) from None
+        time.sleep(0.05)
+
+
+def _addresses(host: str, port: int) -> list[tuple[int, tuple[str, int]]]:
+    """Return the family and address of every address of the host that this machine has.
+
+    Raises:
+        OSError: the host has none.
+    """
+    hosts = ["0.0.0.0", "::"] if host == "::" else [host]  # noqa: S104  all addresses were asked for
+    found = {}
+    for name in hosts:
+        for family, _, _, _, address in socket.getaddrinfo(name, port, type=socket.SOCK_STREAM):
+            with suppress(OSError), closing(socket.socket(family, socket.SOCK_STREAM)) as probe:
+                probe.bind((address[0], 0))
+                found[family, address] = None
+    if not found:
+        raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL), host)
+    return [(family, (str(address[0]), port)) for family, address in found]
+
+
+def _send(side: socket.socket | None, data: bytearray) -> None:
+    """Send as much as the socket takes, and remove it from the buffer."""
+    assert side is not None
+    while data:
+        try:
+            sent = side.send(data)
+        except BlockingIOError:
+            return
+        del data[:sent]
+
+
+def _listening(family: int, address: tuple[str, int]) -> socket.socket:
+    """Bind and listen on one address without blocking."""
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening.bind(address)
+        listening.listen(_BACKLOG)
+        listening.setblocking(False)
+    except OSError:
+        listening.close()
+        raise
+    return listening
