@@ -220,7 +220,8 @@ class _Wire(NamedTuple):
 
 
 def _wire(parameters: Any) -> _Wire:
-    ring = getattr(parameters, "ring", None) if isinstance(parameters, Parameters) else getattr(parameters, "bfv", None)
+    attribute = "ring" if isinstance(parameters, LatticeGradientParameters) else "bfv"
+    ring = getattr(parameters, attribute, None)
     if ring is not None:
         primes = ring.primes
         return _Wire(
@@ -240,8 +241,8 @@ def _wire(parameters: Any) -> _Wire:
 
 def _parse_opened(data: bytes) -> Body:
     """Parse opened numbers."""
-    _, _, count, checks = OPENED.unpack_from(data)
-    values = np.frombuffer(data, "<i4", count + checks, offset=OPENED.size)
+    _, _, count, checks = OPENED_HEADER.unpack_from(data)
+    values = np.frombuffer(data, "<i4", count + checks, offset=OPENED_HEADER.size)
     fractions = (values / _gradients()[data[:4] == b"SLO4"].levels) % 1.0
     fresh = (data[OPENED_HEADER.size :],) if count > 1 else ()
     return Body("opened", (data[:4].decode(), count), fractions, (values & 255).astype(np.uint8), fresh)

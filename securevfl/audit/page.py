@@ -81,7 +81,7 @@ def _target(inference: Inference) -> str:
     return next((word for word in ("part of f", "column", "trained on") if word in inference.measures), "part of f")
 
 
-def _sections(audit: Audit) -> Iterator[tuple[str, list[Declared], list[str], list[Inference]]]:
+def _sections(audit: Audit) -> Iterator[tuple[str, list[MessageDeclaration], list[str], list[Inference]]]:
     """Yield title, received messages, exposed labels and attacks of each party, and finally of any party."""
     for name, role in audit.roles.items():
         messages = [item for item in audit.declared if item.receiver == role]

@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 
 from securevfl.audit.message_bytes import bodies, byte_fields, public_moduli
 from securevfl.audit.recording.protocol_record import COLLECTS
+from securevfl.audit.recording.replayed_defence import defence_of, with_replayed_defence
 from securevfl.audit.recording.transcript import Transcript
 from securevfl.audit.recording.transcript_recording import record_residual, record_sum
-from securevfl.audit.recording.replayed_defence import defence_of, with_replayed_defence
 from securevfl.audit.statistics import Battery, add_classifier_tests, add_two_sample_tests
 from securevfl.audit.transcript_checks import Outcome, word_bytes
 from securevfl.base.arrays import Floats

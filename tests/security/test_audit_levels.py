@@ -51,7 +51,7 @@ def read(X: np.ndarray, weights: np.ndarray, step: float | None, askings: int = 
     seen = np.ones((len(X), 1)) * prior
     if step is not None:
         for k in range(askings):
-            level = round_to_levels(f, Levels(int(np.log2(step)), 12), k)
+            level = round_to_levels(f, Quantizer(int(np.log2(step)), 12), k)
             near = np.abs((every @ weights)[None] - level[:, None]) / step
             seen = seen * np.maximum(1 - near, 0)
     one = seen @ every / np.maximum(seen.sum(axis=1, keepdims=True), 1e-300)
@@ -101,7 +101,7 @@ def test_a_single_column_and_a_sum_follow_from_levels() -> None:
     part = drawn(2).normal(size=(4000, 1))
     none = np.empty((4000, 0))
     for log, column, total in ((-4, 0.995, 0.999), (-2, 0.92, 0.99), (-1, 0.76, 0.966)):
-        levels = Levels(log, 9)
+        levels = Quantizer(log, 9)
         assert added_by_column(none, round_to_levels(0.35 * part, levels, 0), part, 200)[0] == pytest.approx(
             column, abs=0.02
         )
@@ -120,7 +120,7 @@ def test_levels_of_ten_classes_or_models_are_columns() -> None:
 
 
 def test_ranks_tell_nothing_of_a_row_among_many() -> None:
-    """Levels of these rows against those of others, which tell as well how own parts and scores go together."""
+    """Quantizer of these rows against those of others, which tell as well how own parts and scores go together."""
     for rows, most in ((50, 0.03), (400, 0.008), (1000, 0.003)):
         gains = [rank_gain(sums(rows, seed), sums(rows, seed), seed) for seed in range(12)]
         by_others = [rank_gain(sums(rows, seed), sums(4000, 100 + seed), seed) for seed in range(12)]

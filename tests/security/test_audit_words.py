@@ -14,7 +14,7 @@ from securevfl.audit.findings import MIN_EXCESS, Audit, Inference
 from securevfl.audit.page import html, summary, text
 from securevfl.audit.recording.column_numbers import column_numbers, complete_rows
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
-from securevfl.audit.report import run_audit, unseen
+from securevfl.audit.report import run_audit, unrecorded
 from securevfl.families import METHODS
 from securevfl.models.losses import LOSSES
 
@@ -151,13 +151,13 @@ def test_visits_that_leave_many_rows_open_are_left_out() -> None:
 
 def test_a_family_that_is_not_observed_fails_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without what it learns before them the attacks would end at chance, and the audit with 0."""
-    assert not unseen(RealIdealPair(job(vfl.Ckks(), epochs=1), table(), 0))
+    assert not unrecorded(RealIdealPair(job(vfl.Ckks(), epochs=1), table(), 0))
     monkeypatch.setattr(
         "securevfl.protocols.residuals.base.NotedReply", lambda reply, channel: reply
     )  # goes round the role
     blind = RealIdealPair(job(vfl.Ckks(), epochs=1), table(), 0)
     assert ATTACKS["cross_round"].score(blind).real == 0.5
-    (line,) = unseen(blind)
+    (line,) = unrecorded(blind)
     assert line.startswith("shop: by its entries bank tells it labels of training rows, and none was seen")
 
 
@@ -171,7 +171,7 @@ def test_what_entries_say_is_seen_in_every_method(name: str) -> None:
     count = own.method.most or 3
     parties = [party.take(np.arange(120, dtype=np.intp)) for party in vfl.datasets.breast_cancer(count)]
     helpers = [vfl.Helper(name, role) for name, role in own.method.helpers]
-    assert not unseen(RealIdealPair(own, [*parties, *helpers], 0))
+    assert not unrecorded(RealIdealPair(own, [*parties, *helpers], 0))
 
 
 @pytest.mark.long

@@ -37,7 +37,7 @@ class EvaluatedRows:
     f: Floats
     attacker_part: Floats
     labels: Bits
-    levels: Levels
+    levels: Quantizer
 
     def disclosed_levels(self, seed: int) -> Floats:
         """Return the level (m, c) of each row in one evaluation, in the order of the rows, which is hidden."""
@@ -67,7 +67,7 @@ def evaluated_rows(pair: RealIdealPair) -> tuple[EvaluatedRows, EvaluatedRows]:
     """Return the rows that an evaluation uses, and the training rows for comparison."""
     schedule = pair.schedule
     evaluated = schedule.test if len(schedule.test) else schedule.flow
-    return _rows_of(pair, evaluated[:MOST]), _rows_of(pair, schedule.flow)
+    return _rows_of(pair, evaluated[:MAX_LOSS_ROWS]), _rows_of(pair, schedule.flow)
 
 
 def _rows_of(pair: RealIdealPair, rows: Rows) -> EvaluatedRows:

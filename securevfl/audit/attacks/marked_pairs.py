@@ -6,7 +6,7 @@ may also shift rows by what it adds to its share. Levels reach further than scor
 more windows with one row each, which it learns exactly.
 
 The protocol prevents neither, and authenticated labels would not either. The ledger of the other party limits both: the
-same rows are evaluated once for each ROWS_PER_MEASURE of them, over all runs.
+same rows are evaluated once for each ROWS_PER_EVALUATION of them, over all runs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class MarkedPairs(PairsAttack):
     def score(self, pair: RealIdealPair) -> Score:
         """Return the variance that marked evaluations explain; chance is that of marks which the attacker ignores."""
         rows, _ = evaluated_rows(pair)
-        evaluations = max(1, len(rows.f) // ROWS_PER_MEASURE)
+        evaluations = max(1, len(rows.f) // ROWS_PER_EVALUATION)
         rng = np.random.default_rng([pair.seed, 9])
         share, chance = (marked_gain(rows, evaluations, rng, marks=marks) for marks in (True, False))
         detail = (

@@ -72,7 +72,7 @@ def as_disclosed(job: Job, f: Floats, seed: int) -> Floats:
     return round_to_levels(f, options.score_levels(job.model.loss.spacing), seed)
 
 
-def round_to_levels(f: Floats, levels: Levels, seed: int) -> Floats:
+def round_to_levels(f: Floats, levels: Quantizer, seed: int) -> Floats:
     """Round outputs f of any shape at random to levels; outputs beyond the range wrap around."""
     index = np.floor(f / levels.size + np.random.default_rng([seed, 6]).random(f.shape))
     return levels.sums(index.astype(np.int64).view(np.uint64), rounded_down=0)

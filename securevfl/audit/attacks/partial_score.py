@@ -30,7 +30,7 @@ class PartialScore(LabelAttack):
     requirements = (
         CLASSIFICATION,
         (
-            lambda job: job.model.by_column or (isinstance(job.model, BlockModel) and not job.model.shows_parts),
+            lambda job: job.model.by_column or (isinstance(job.model, BlockModel) and not job.model.separates_outputs),
             "no party ends with a part of the score",
         ),
     )

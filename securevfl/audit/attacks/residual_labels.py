@@ -25,8 +25,8 @@ class ResidualSign(LabelAttack):
 
     def guess(self, view: PartyView, pair: RealIdealPair) -> Floats:
         """Score each row by the mean target that the inverted loss gives."""
-        undo = pair.job.loss.undo
-        inverted = [(rows, np.nan_to_num(undo(g).targets)) for rows, g in view.residuals()]
+        invert = pair.job.loss.invert_residual
+        inverted = [(rows, np.nan_to_num(invert(g).targets)) for rows, g in view.residuals()]
         signs = inverted or [(rows, -np.sign(g)) for rows, g in view.estimates()]
         return view.mean_by_row(signs)
 

@@ -1,7 +1,8 @@
 """Numbers about a party's columns that another party received in a run, row by row, whatever sum they arrived through.
 
 - A sum in the clear reveals each party's output H_k to the active party. A sum that hides its parts reveals the total.
-- A residual in the clear reveals y and f to a passive party as far as the loss can be inverted (`Loss.undo`), and the
+- A residual in the clear reveals y and f to a passive party as far as the loss can be inverted
+  (`Loss.invert_residual`), and the
   passive party subtracts its own output.
 - If outputs are stored, a party that pulls learns the sum of all other parties' outputs. If only one of them changed
   between two pulls, it learns that change. The party that stores them learns each output that is in the clear.
@@ -56,7 +57,7 @@ class ColumnNumbers:
 BatchNumbers = Iterator[tuple[Rows, list[Floats]]]
 """Rows, and the numbers (n, c) of each exchange about them."""
 
-T = TypeVar("T", SumValues, ToldSum, Pushed)
+T = TypeVar("T", SumValues, OthersSumLearned, OutputsPushed)
 
 
 def by_batch(sums: Iterable[T]) -> dict[int, list[T]]:
@@ -140,7 +141,7 @@ def _inverted_residuals(pair: RealIdealPair, record: PartyRecord) -> BatchNumber
         if g is not None and receipt.iteration >= 0:
             output = next(pushed, None) or outputs.get(receipt.iteration)
             if output is not None:
-                inverted[output.index].append(loss.undo(g).sums - loss.shown(output.values))
+                inverted[output.index].append(loss.invert_residual(g).sums - loss.revealed_outputs(output.values))
     for index, numbers in sorted(inverted.items())[:MAX_BATCHES]:
         rows, complete = complete_rows(numbers)
         if complete:

@@ -87,6 +87,6 @@ class PartyRecord:
     events: list[Event] = field(default_factory=list)
     phase_sums: list[PhaseSum] = field(default_factory=list)
     residual_shares: list[SumValues] = field(default_factory=list)
-    pushed: list[Pushed] = field(default_factory=list)
-    pulled_sums: list[ToldSum] = field(default_factory=list)
+    pushed: list[OutputsPushed] = field(default_factory=list)
+    pulled_sums: list[OthersSumLearned] = field(default_factory=list)
     training_sums: set[int] = field(default_factory=set)

@@ -69,30 +69,30 @@ class Recording(defaultdict[str, PartyRecord], Observer):
 
         Args:
             me: name of the party.
-            fact: a note of `securevfl.protocols.notes`, or a disclosure; facts of other kinds are ignored.
+            fact: a note of `securevfl.protocols.observations`, or a disclosure; facts of other kinds are ignored.
         """
         with self._lock:
             record = self[me]
             iteration = len(record.batches) - 1
             match fact:
-                case Began(batch):
+                case IterationStarted(batch):
                     record.batches.append(batch)
-                case Summed(batch):
+                case SumFinished(batch):
                     sums = self._all_sums(me)
                     record.training_sums.add(len(sums) - 1)
                     record.sums.append(SumValues(iteration, batch, sums[-1]))
-                case Learned(batch, J, gradient, group):
+                case GradientLearned(batch, J, gradient, group):
                     opened = OpenedGradient(iteration, batch, J.dense, gradient.reshape(J.dense.shape[1], -1))
                     (record.bin_counts if group == "bins" else record.opened_gradients).append(opened)
                 case DisclosureRecord():
                     record.disclosures.append(fact)
                 case SharedResidual(batch, words):
                     record.residual_shares.append(SumValues(iteration, batch, words.copy()))
-                case Pushed():
+                case OutputsPushed():
                     record.pushed.append(fact)
-                case ToldSum():
+                case OthersSumLearned():
                     record.pulled_sums.append(fact)
-                case LearnedPhases(block, bits, phases):
+                case PhasesLearned(block, bits, phases):
                     record.phase_sums.append(PhaseSum(iteration, block, bits, phases.copy()))
 
 

@@ -61,7 +61,7 @@ class RecordedSum(SumProtocol):
         )
         return RecordedSumRole(self.inner.role(context), context.me, record)
 
-    def declares(self, passives: Sequence[str]) -> list[Declared]:
+    def declares(self, passives: Sequence[str]) -> list[MessageDeclaration]:
         """Return the inner protocol's declaration."""
         return self.inner.declares(passives)
 
@@ -110,7 +110,7 @@ class RecordedResidual(ResidualProtocol):
         """Return the inner protocol's passive role, with a recorder."""
         return RecordedPassive(self.inner.passive(context, agreement), context, self._record)
 
-    def declares(self) -> list[Declared]:
+    def declares(self) -> list[MessageDeclaration]:
         """Return the inner protocol's declaration."""
         return self.inner.declares()
 
@@ -135,11 +135,11 @@ class RecordedActive(ActiveResidual):
     def __init__(self, inner: ActiveResidual, me: str, record: ProtocolRecord) -> None:
         self._inner, self._me, self._record = inner, me, record
 
-    def publish(self, g: Floats, *, epoch: int, to: Collection[str], again: Release | None = None) -> None:
+    def publish(self, g: Floats, *, epoch: int, to: Collection[str], resend_of: Release | None = None) -> None:
         """Record the residual and publish it."""
         self._record.residuals[self._me].append((np.array(g), tuple(to)))
         self._record.epochs.add(epoch)
-        self._inner.publish(g, epoch=epoch, to=to, again=again)
+        self._inner.publish(g, epoch=epoch, to=to, resend_of=resend_of)
 
     def close(self) -> None:
         """Close the inner role."""

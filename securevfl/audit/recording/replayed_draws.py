@@ -7,8 +7,9 @@ from typing import Any
 
 from pydantic import PrivateAttr
 
-from securevfl.families.base import Method
-from securevfl.families.player import Player, State
+from securevfl.families.family import Method
+from securevfl.families.participant import Player
+from securevfl.families.state import State
 from securevfl.job import Job
 from securevfl.protocols.party_context import PartyContext
 

@@ -46,7 +46,7 @@ class Transcript:
         """All messages as their receivers saw them."""
         return [event for event in self.events if event.direction == "recv"]
 
-    def declaration(self, event: Event) -> Declared | None:
+    def declaration(self, event: Event) -> MessageDeclaration | None:
         """Return the declaration of a received message, first that of the sum on its subchannel; None without one."""
         sessions = [
             session

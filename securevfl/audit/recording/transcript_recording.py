@@ -76,7 +76,7 @@ def _recorded(residual: ResidualProtocol, active: str, record: ProtocolRecord) -
 def _transcript(
     events: list[Event],
     roles: Roles,
-    declared: list[Declared],
+    declared: list[MessageDeclaration],
     record: ProtocolRecord,
     residual: ResidualProtocol | None,
     secrets: dict[str, NDArray[Any]] | None = None,
@@ -109,7 +109,7 @@ def record_sum(
     sums = recorded(RecordedSum, protocol, record)
 
     def role_of(channel: Channel) -> SumRole:
-        return sums.role(PartyContext(channel, roles, Meter(channel.clock, channel.books, executor)))
+        return sums.role(PartyContext(channel, roles, Meter(channel.clock, channel.counters, executor)))
 
     def collect(channel: Channel) -> None:
         role = role_of(channel)
@@ -124,7 +124,7 @@ def record_sum(
     events: list[Event] = []
     tasks: dict[str, Callable[[Channel], None]] = {COLLECTS: collect, **dict.fromkeys(rounds[0], contribute)}
     run_threads(tasks, WallClock, timeout=60.0, observe=events.append)
-    return Transcript(events, roles, protocol.declares(roles.having(CONTRIBUTOR)), record)
+    return Transcript(events, roles, protocol.declares(roles.with_role(CONTRIBUTOR)), record)
 
 
 def record_residual(
@@ -156,7 +156,7 @@ def record_residual(
         return PartyContext(
             channel=channel,
             roles=roles,
-            meter=Meter(channel.clock, channel.books, executor),
+            meter=Meter(channel.clock, channel.counters, executor),
             outputs=outputs,
             parameters={name: J[0].shape[1] * outputs for name, J in jacobians.items()},
         )
