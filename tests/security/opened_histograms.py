@@ -41,44 +41,44 @@ class OpenedHistograms:
     chosen: list[ChosenSplit] = field(default_factory=list)
 
 
-def opened(own: Bins, other: Bins, y: NDArray[np.intp], *, bins: int, trees: int, depth: int = 3) -> OpenedHistograms:
+def opened(local: Bins, other: Bins, y: NDArray[np.intp], *, bins: int, trees: int, depth: int = 3) -> OpenedHistograms:
     """Trains on bin numbers of the party with labels (n x d) and of the other; labels 0 and 1."""
-    shown, f = OpenedHistograms(), np.zeros(len(y))
+    displayed, f = OpenedHistograms(), np.zeros(len(y))
     for _ in range(trees):
         p = 1 / (1 + np.exp(-f))
         g, h = p - y, p * (1 - p)
         nodes: list[Rows] = [np.arange(len(y))]
         for level in range(depth):
-            nodes = [side for rows in nodes for side in _split(shown, own, other, g, h, rows, bins, level)]
+            nodes = [side for rows in nodes for side in _split(displayed, local, other, g, h, rows, bins, level)]
         for rows in nodes:
             f[rows] -= RATE * g[rows].sum() / (h[rows].sum() + LAMBDA)
-    return shown
+    return displayed
 
 
 def _split(
-    shown: OpenedHistograms, own: Bins, other: Bins, g: Floats, h: Floats, rows: Rows, bins: int, level: int
+    displayed: OpenedHistograms, local: Bins, other: Bins, g: Floats, h: Floats, rows: Rows, bins: int, level: int
 ) -> list[Rows]:
     if len(rows) < 2:
         return [rows]
     for values in (g, h):
         masked = np.zeros(len(g))
         masked[rows] = values[rows]
-        shown.gradients.append(masked)
-        shown.sums.append([np.bincount(column[rows], values[rows], bins).astype(np.float64) for column in other.T])
-    best, told = 0.0, False
+        displayed.gradients.append(masked)
+        displayed.sums.append([np.bincount(column[rows], values[rows], bins).astype(np.float64) for column in other.T])
+    best, disclosed = 0.0, False
     at: tuple[int, int] | None = None
-    for theirs, table in ((False, own), (True, other)):
+    for theirs, table in ((False, local), (True, other)):
         for j, column in enumerate(table.T):
-            G, H = (np.cumsum(np.bincount(column[rows], each[rows], bins))[:-1] for each in (g, h))
+            G, H = (np.cumsum(np.bincount(column[rows], item[rows], bins))[:-1] for item in (g, h))
             G_all, H_all = g[rows].sum(), h[rows].sum()
             gain = G**2 / (H + LAMBDA) + (G_all - G) ** 2 / (H_all - H + LAMBDA) - G_all**2 / (H_all + LAMBDA)
             if gain.max() > best:
-                best, at, told = float(gain.max()), (j, int(gain.argmax())), theirs
+                best, at, disclosed = float(gain.max()), (j, int(gain.argmax())), theirs
     if at is None:
         return [rows]
-    above = (other if told else own)[rows, at[0]] > at[1]
-    if told:
-        shown.chosen.append(ChosenSplit(level, rows, above))
+    above = (other if disclosed else local)[rows, at[0]] > at[1]
+    if disclosed:
+        displayed.chosen.append(ChosenSplit(level, rows, above))
     return [rows[~above], rows[above]]
 
 
@@ -102,8 +102,8 @@ def points(chosen: Sequence[ChosenSplit], rows: int) -> Floats:
 
     The smaller side of a split that was worth choosing holds more of it, and more so near the root.
     """
-    found = np.zeros(rows)
-    for each in chosen:
-        smaller = each.above if each.above.mean() <= 0.5 else ~each.above
-        found[each.rows[smaller]] += FALL**each.level
-    return found
+    result = np.zeros(rows)
+    for item in chosen:
+        smaller = item.above if item.above.mean() <= 0.5 else ~item.above
+        result[item.rows[smaller]] += FALL**item.level
+    return result

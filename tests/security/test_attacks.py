@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 import securevfl as vfl
 from securevfl.audit.attacks import ATTACKS, LabelAttack
 from securevfl.audit.attacks.base import Score, auc_noise, by_row, label_auc
-from securevfl.audit.attacks.collusion import recovered
+from securevfl.audit.attacks.collusion import recovered_parts
 from securevfl.audit.attacks.rare_values import lonely_rows
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
@@ -52,19 +52,19 @@ def table(k: int = 2, n: int = 500, d: int = 12, *, positive: float = 0.5, seed:
     """k parties of d columns; the label follows some of each."""
     generator = np.random.default_rng(seed)
     X = [generator.normal(size=(n, d)) for _ in range(k)]
-    z = X[0][:, :4].sum(axis=1) + sum(own[:, :2].sum(axis=1) / 2 for own in X[1:]) + generator.normal(size=n)
+    z = X[0][:, :4].sum(axis=1) + sum(local[:, :2].sum(axis=1) / 2 for local in X[1:]) + generator.normal(size=n)
     y = (z > np.quantile(z, 1 - positive)).astype(int)
     return [
         vfl.Party("bank", X[0], y, aligned=True),
-        *(vfl.Party(f"p{i}", own, aligned=True) for i, own in enumerate(X[1:], start=1)),
+        *(vfl.Party(f"p{i}", local, aligned=True) for i, local in enumerate(X[1:], start=1)),
     ]
 
 
 def job(residual: object = "open", sums: object = "auto", **keys: object) -> vfl.Job:
     optimizer: Optimizer = vfl.FedBCD(lr=0.3, local_steps=2)
-    own: dict[str, object] = {"model": vfl.Logistic(), "optimizer": optimizer, "batch_size": 125, "epochs": 3}
-    own |= {"test_fraction": 0.2, "protocol": vfl.Protocol(sum=sums, residual=residual)}  # type: ignore[arg-type]
-    return vfl.Job(**(own | keys))
+    defaults: dict[str, object] = {"model": vfl.Logistic(), "optimizer": optimizer, "batch_size": 125, "epochs": 3}
+    defaults |= {"test_fraction": 0.2, "protocol": vfl.Protocol(sum=sums, residual=residual)}  # type: ignore[arg-type]
+    return vfl.Job(**(defaults | keys))
 
 
 @pytest.fixture(scope="module")
@@ -101,12 +101,12 @@ def test_model_completion_beats_chance_and_no_protocol_changes_it(opened: RealId
 
 def differences(protocol: vfl.Protocol, names: Sequence[str], k: int, seeds: Collection[int]) -> dict[str, list[float]]:
     """real - simulated of each attack and seed, on other data and another schedule each time."""
-    found: dict[str, list[float]] = {name: [] for name in names}
+    results: dict[str, list[float]] = {name: [] for name in names}
     for seed in seeds:
         pair = RealIdealPair(job(protocol=protocol), table(k, seed=seed), seed)
         for name in names:
-            found[name].append(ATTACKS[name].score(pair).excess)
-    return found
+            results[name].append(ATTACKS[name].score(pair).excess)
+    return results
 
 
 def margin(name: str, seeds: int) -> float:
@@ -125,8 +125,8 @@ SEALED = {
 @pytest.mark.parametrize("kind", ["direct/ckks", "tree/ckks"])
 def test_on_sealed_residuals_the_transcript_adds_nothing(kind: str) -> None:
     protocol, k = SEALED[kind]
-    for name, found in differences(protocol, LABEL_ATTACKS, k, range(SEEDS)).items():
-        assert abs(np.mean(found)) <= margin(name, len(found)), (kind, name, np.round(found, 3))
+    for name, difference in differences(protocol, LABEL_ATTACKS, k, range(SEEDS)).items():
+        assert abs(np.mean(difference)) <= margin(name, len(difference)), (kind, name, np.round(difference, 3))
 
 
 @pytest.mark.slow
@@ -135,8 +135,8 @@ def test_on_sealed_residuals_the_transcript_adds_nothing(kind: str) -> None:
 def test_on_sealed_residuals_the_transcript_adds_nothing_over_many_seeds(kind: str) -> None:
     paillier = vfl.Protocol(residual=SMALL), 2
     protocol, k = SEALED.get(kind, paillier)
-    for name, found in differences(protocol, LABEL_ATTACKS, k, range(MANY_SEEDS)).items():
-        assert abs(np.mean(found)) <= margin(name, len(found)), (kind, name, np.round(found, 3))
+    for name, difference in differences(protocol, LABEL_ATTACKS, k, range(MANY_SEEDS)).items():
+        assert abs(np.mean(difference)) <= margin(name, len(difference)), (kind, name, np.round(difference, 3))
 
 
 class UnderASealedName(ResidualProtocol):
@@ -197,8 +197,8 @@ def disguise(g: Floats, mask: str) -> bytes:
 def test_attacks_catch_what_is_no_ciphertext(mask: str) -> None:
     """The mutants: residuals in the clear under a sealed name; one constant mask."""
     protocol = vfl.Protocol(residual=UnderASealedName(mask=mask))
-    found = differences(protocol, ["transcript"], 2, range(3))
-    assert np.mean(found["transcript"]) > 3 * margin("transcript", len(found["transcript"]))
+    result = differences(protocol, ["transcript"], 2, range(3))
+    assert np.mean(result["transcript"]) > 3 * margin("transcript", len(result["transcript"]))
     if mask == "none":
         assert ATTACKS["residual_sign"](job(protocol=protocol), table(), 0).real == 1.0
 
@@ -252,8 +252,8 @@ def test_a_coalition_recovers_a_part_exactly_if_it_holds_its_neighbours() -> Non
     expected = sums.coalitions(names)
     for size in (1, 2, 3, 4):
         for members in combinations(names, size):
-            found = recovered(pair.real_run[1], sums.trees(len(names)), names, members)
-            assert found == {name for name in names[1:] if name not in members and expected[name] <= set(members)}
+            result = recovered_parts(pair.real_run[1], sums.trees(len(names)), names, members)
+            assert result == {name for name in names[1:] if name not in members and expected[name] <= set(members)}
 
 
 class SameStars(vfl.TreeSum):
@@ -323,10 +323,10 @@ def test_attacks_say_themselves_which_jobs_they_fit() -> None:
         job("open", model=vfl.Square(), epochs=1),
         job(vfl.Ckks(), epochs=1, max_label_auc=0.9),
     ]
-    for own in jobs:
-        pair = RealIdealPair(own, parties, 0)
+    for local in jobs:
+        pair = RealIdealPair(local, parties, 0)
         for attack in ATTACKS.values():
-            if not attack.skip_reason(own):
+            if not attack.skip_reason(local):
                 score = attack.score(pair)
                 assert 0 <= score.real <= 1
                 assert 0 <= score.simulated <= 1

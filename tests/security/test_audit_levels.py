@@ -61,40 +61,40 @@ def read(X: np.ndarray, weights: np.ndarray, step: float | None, askings: int = 
 def sums(rows: int, seed: int = 0, share: float = 0.5) -> EvaluatedRows:
     """Sums of deviation 1.5 of which own parts hold a share of the variance, with labels that follow them."""
     rng = drawn(rows, seed)
-    own, rest = (rng.normal(size=(rows, 1)) * 1.5 * part**0.5 for part in (share, 1 - share))
-    f = own + rest - 1
-    return EvaluatedRows(f, own, f + rng.logistic(size=(rows, 1)) > 0, SIXTEENTHS)
+    columns, remaining = (rng.normal(size=(rows, 1)) * 1.5 * part**0.5 for part in (share, 1 - share))
+    f = columns + remaining - 1
+    return EvaluatedRows(f, columns, f + rng.logistic(size=(rows, 1)) > 0, SIXTEENTHS)
 
 
 def classes(rows: int, own_columns: int) -> EvaluatedRows:
     rng = drawn(rows, own_columns)
     X, others = rng.normal(size=(rows, own_columns)), rng.normal(size=(rows, 8))
-    own, f = X @ rng.normal(size=(own_columns, 10)), others @ rng.normal(size=(8, 10))
-    f = f + own
+    columns, f = X @ rng.normal(size=(own_columns, 10)), others @ rng.normal(size=(8, 10))
+    f = f + columns
     label = (f + rng.gumbel(size=f.shape)).argmax(axis=1)[:, None] == np.arange(10)
-    return EvaluatedRows(f, own, label, SIXTEENTHS)
+    return EvaluatedRows(f, columns, label, SIXTEENTHS)
 
 
 def test_columns_of_two_values_are_read_from_levels_where_they_are_few() -> None:
     """Weights known: of ten, six and three columns; without any score a column is named on .66, .61 and .73 of rows."""
     for d, bounds in ((10, (0.66, 0.92, 0.79, 0.72)), (6, (0.61, 0.99, 0.92, 0.77)), (3, (0.73, 1.0, 1.0, 0.94))):
         X, weights = of_two_values(3000, d)
-        found = [float(read(X, weights, step).mean()) for step in (None, 1 / 256, 1 / 16, 1 / 2)]
-        np.testing.assert_allclose(found, bounds, atol=0.02)
+        results = [float(read(X, weights, step).mean()) for step in (None, 1 / 256, 1 / 16, 1 / 2)]
+        np.testing.assert_allclose(results, bounds, atol=0.02)
 
 
 def test_four_answers_to_one_question_would_undo_half_of_the_rounding() -> None:
     """So none is answered twice otherwise."""
     X, weights = of_two_values(3000, 6)
-    once, four, finer = (read(X, weights, *each).mean() for each in ((0.5,), (0.5, 4), (0.25,)))
+    once, four, finer = (read(X, weights, *item).mean() for item in ((0.5,), (0.5, 4), (0.25,)))
     assert four > finer > once + 0.03
 
 
 def test_a_heavy_column_is_read_from_levels() -> None:
     X, weights = of_two_values(3000, 8, heavy=4.0)
-    found = read(X, weights, 0.5)
-    assert found[0] > 0.99
-    assert (found[1:] < 0.9).all()
+    result = read(X, weights, 0.5)
+    assert result[0] > 0.99
+    assert (result[1:] < 0.9).all()
 
 
 def test_a_single_column_and_a_sum_follow_from_levels() -> None:
@@ -112,11 +112,11 @@ def test_a_single_column_and_a_sum_follow_from_levels() -> None:
 
 def test_levels_of_ten_classes_or_models_are_columns() -> None:
     rng = drawn(4)
-    own, X = rng.normal(size=(2000, 4)), rng.normal(size=(2000, 8))
+    columns, X = rng.normal(size=(2000, 4)), rng.normal(size=(2000, 8))
     for c, bounds in ((1, (0.05, 0.2)), (10, (0.95, 1.0))):
-        f = own @ rng.normal(size=(4, c)) + X @ rng.normal(size=(8, c))
-        told = float(added_by_column(own, round_to_levels(f, HALVES, 0), X, 200).mean())
-        assert bounds[0] < told < bounds[1]
+        f = columns @ rng.normal(size=(4, c)) + X @ rng.normal(size=(8, c))
+        disclosed = float(added_by_column(columns, round_to_levels(f, HALVES, 0), X, 200).mean())
+        assert bounds[0] < disclosed < bounds[1]
 
 
 def test_ranks_tell_nothing_of_a_row_among_many() -> None:
@@ -188,15 +188,15 @@ def test_where_no_scores_are_told_none_are_attacked() -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_every_attack_runs_on_stand_ins_in_every_mode(mode: str) -> None:
     """Or says why not; those on scores wherever scores are told, those on pairs wherever pairs are."""
-    own: dict[str, Any] = {"model": vfl.Logistic(), "optimizer": vfl.FedSGD(lr=0.3), "batch_size": 60, "epochs": 2}
-    job = vfl.Job(**(own | {"test_fraction": 0.4, "accepts": [*leak_kinds()]} | MODES[mode]))
+    defaults: dict[str, Any] = {"model": vfl.Logistic(), "optimizer": vfl.FedSGD(lr=0.3), "batch_size": 60, "epochs": 2}
+    job = vfl.Job(**(defaults | {"test_fraction": 0.4, "accepts": [*leak_kinds()]} | MODES[mode]))
     rng, several = drawn(7), 3 if mode == "classes" else 2
     bank = vfl.Party("bank", rng.normal(size=(150, 3)), rng.integers(0, several, 150), aligned=True)
     pair = RealIdealPair(job, with_noise_parties(job, bank, {"shop": 4, "telco": 3}, several), 0)
     ran = {name: attack.score(pair) for name, attack in ATTACKS.items() if not attack.skip_reason(job)}
     assert all(np.isfinite([score.real, score.simulated, score.chance]).all() for score in ran.values())
-    told = (ASKED if mode != "none" else set()) | (PAIRS if job.protocol.shares is not None else set())
-    assert told | ({"linked_outputs"} if mode == "classes" else set()) == ran.keys() & (
+    disclosed = (ASKED if mode != "none" else set()) | (PAIRS if job.protocol.shares is not None else set())
+    assert disclosed | ({"linked_outputs"} if mode == "classes" else set()) == ran.keys() & (
         ASKED | PAIRS | {"linked_outputs"}
     )
     if mode in ("open", "ckks", "paillier", "pairwise", "exact"):

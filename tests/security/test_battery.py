@@ -20,10 +20,10 @@ def p_values(bits: np.ndarray) -> list[float]:
 
 
 def test_random_bits_raise_few_alarms() -> None:
-    found = np.array([p_values(random_bits(150, 24, seed)) for seed in range(300)])
-    assert found.shape == (300, 3)
+    result = np.array([p_values(random_bits(150, 24, seed)) for seed in range(300)])
+    assert result.shape == (300, 3)
     for level in (0.5, 0.1, 0.01):
-        assert ((found <= level).mean(axis=0) <= level + 3 * np.sqrt(level / 300)).all(), level
+        assert ((result <= level).mean(axis=0) <= level + 3 * np.sqrt(level / 300)).all(), level
 
 
 def constant(bits: np.ndarray) -> None:
@@ -53,9 +53,9 @@ def in_pairs(bits: np.ndarray) -> None:
 def test_what_is_broken_shows_in_its_own_test(break_one: object, place: int, n: int) -> None:
     bits = random_bits(n, 64)
     break_one(bits)  # type: ignore[operator]
-    found = p_values(bits)
-    assert found[place] < LEVEL
-    assert all(p > LEVEL for k, p in enumerate(found) if k < place)
+    result = p_values(bits)
+    assert result[place] < LEVEL
+    assert all(p > LEVEL for k, p in enumerate(result) if k < place)
 
 
 def test_bits_are_lowest_first() -> None:

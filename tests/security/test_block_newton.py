@@ -21,9 +21,9 @@ READ = ("batch_inversion", "cross_round", "partial_score")  # these read opening
 
 
 def job(**keys: object) -> vfl.Job:
-    own: dict[str, object] = {"model": vfl.Logistic(l2=1e-3), "optimizer": vfl.BlockNewton(), "batch_size": "all"}
-    own |= {"protocol": vfl.Protocol(residual=vfl.Ckks()), "epochs": 6, "accepts": ["columns"]}
-    return vfl.Job(**(own | keys))  # type: ignore[arg-type]
+    defaults: dict[str, object] = {"model": vfl.Logistic(l2=1e-3), "optimizer": vfl.BlockNewton(), "batch_size": "all"}
+    defaults |= {"protocol": vfl.Protocol(residual=vfl.Ckks()), "epochs": 6, "accepts": ["columns"]}
+    return vfl.Job(**(defaults | keys))  # type: ignore[arg-type]
 
 
 def tables(rows: int, columns: int = NOISE, seed: int = 0) -> list[vfl.Party]:
@@ -35,15 +35,15 @@ def tables(rows: int, columns: int = NOISE, seed: int = 0) -> list[vfl.Party]:
     return [vfl.Party("bank", X, y, aligned=True), shop]
 
 
-def best_attack(own: vfl.Job, parties: list[vfl.Party], attacks: Iterable[str] = READ) -> float:
+def best_attack(job: vfl.Job, parties: list[vfl.Party], attacks: Iterable[str] = READ) -> float:
     """The highest label AUC of these attacks of the audit on what the shop has received."""
-    pair, found = RealIdealPair(own, parties, 0, attacker="shop"), []
+    pair, result = RealIdealPair(job, parties, 0, attacker="shop"), []
     for name in attacks:
         attack = ATTACKS[name]
         assert isinstance(attack, LabelAttack)
-        if not attack.skip_reason(own):
-            found.append(label_auc(attack.guess(pair.real(), pair), pair.labels))
-    return max(found)
+        if not attack.skip_reason(job):
+            result.append(label_auc(attack.guess(pair.real(), pair), pair.labels))
+    return max(result)
 
 
 def test_what_is_opened_tells_less_of_labels_the_more_rows_there_are() -> None:
@@ -63,19 +63,19 @@ def test_labels_of_many_rows_are_safe_from_every_attack() -> None:
 def test_minibatches_of_the_same_data_tell_more() -> None:
     parties = tables(1500)
     minibatches = job(optimizer=vfl.FedBCD(lr=0.3), batch_size=100, epochs=2)
-    all_rows, batches = (best_attack(each, parties) for each in (job(), minibatches))
+    all_rows, batches = (best_attack(item, parties) for item in (job(), minibatches))
     assert batches > all_rows + 0.04
 
 
 def test_few_exchanges_span_few_dimensions_of_the_columns() -> None:
-    own = job(epochs=5, optimizer=vfl.BlockNewton(tolerance=0))
-    pair = RealIdealPair(own, tables(1000), 0)
+    this_job = job(epochs=5, optimizer=vfl.BlockNewton(tolerance=0))
+    pair = RealIdealPair(this_job, tables(1000), 0)
     (batch,) = column_numbers(pair, pair.real_run[1])
     exchanges = pair.real_run[0].costs.rounds
     assert exchanges == 5
     trained = batch.numbers[:, :exchanges]
     assert np.linalg.matrix_rank(trained) == exchanges - 1  # the first is zero
-    assert "T c = 5 x 1 numbers about each training row" in vfl.explain(own, tables(1000))  # 4, and the evaluation
+    assert "T c = 5 x 1 numbers about each training row" in vfl.explain(this_job, tables(1000))  # 4, and the evaluation
 
 
 def labels_from_two_values(start: Callable[..., NDArray[np.float64]] | None, l2: float) -> float:
@@ -89,8 +89,8 @@ def labels_from_two_values(start: Callable[..., NDArray[np.float64]] | None, l2:
             patch.setattr(linear_block, "starting_weights", start)
         pair = RealIdealPair(job(model=vfl.Logistic(l2=l2), epochs=1), [bank, shop], 0, attacker="shop")
         rows, A, b = pair.real().equations()[0]
-    found = subset(A, A.sum(axis=1) * pair.labels.mean() - b[:, 0])
-    return 0.5 if found is None else float(np.mean(found == pair.labels[rows]))
+    result = subset(A, A.sum(axis=1) * pair.labels.mean() - b[:, 0])
+    return 0.5 if result is None else float(np.mean(result == pair.labels[rows]))
 
 
 def test_the_random_start_neither_hides_nor_is_needed() -> None:
@@ -105,18 +105,18 @@ def test_the_random_start_neither_hides_nor_is_needed() -> None:
 
     assert labels_from_two_values(None, l2=1e3) == labels_from_two_values(zero, l2=1e3) == 1.0
     assert labels_from_two_values(zero, l2=1e-3) < 0.9
-    own = job(protocol=vfl.Protocol(residual="open"))
-    drawn = vfl.simulate(own, tables(500))
+    this_job = job(protocol=vfl.Protocol(residual="open"))
+    drawn = vfl.simulate(this_job, tables(500))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(linear_block, "starting_weights", zero)
-        plain = vfl.simulate(own, tables(500))
+        plain = vfl.simulate(this_job, tables(500))
     for name, part in drawn.parts.items():
         np.testing.assert_allclose(part.theta, plain.parts[name].theta, atol=2e-3)
 
 
 def test_the_pace_is_one_of_three_numbers_and_says_no_more() -> None:
-    told: list[Event] = []
-    vfl.simulate(job(epochs=20), tables(500), observe=told.append)
-    paces = [event.message for event in told if type(event.message).__name__ == "Pace"]
+    lines: list[Event] = []
+    vfl.simulate(job(epochs=20), tables(500), observe=lines.append)
+    paces = [event.message for event in lines if type(event.message).__name__ == "Pace"]
     assert {pace.multiple for pace in paces} <= {OVER, 0.75 * OVER, 1.0}  # type: ignore[attr-defined]
     assert all(type(pace).__struct_fields__ == ("multiple", "stop") for pace in paces)

@@ -38,13 +38,13 @@ def deviating(monkeypatch: pytest.MonkeyPatch) -> None:
     """The active party seals zeros, and adds a constant to the first value that it opens to anyone."""
     publish, by_lattice, by_paillier = SealedActive.publish, LatticeHolder.open, PaillierHolder.open
     on_kernel = KernelGradientHolder.open
-    monkeypatch.setattr(SealedActive, "publish", lambda self, g, **rest: publish(self, 0 * g, **rest))
-    monkeypatch.setattr(LatticeHolder, "open", lambda *given: moved(by_lattice(*given), 1 << 22))
-    monkeypatch.setattr(KernelGradientHolder, "open", lambda *given: moved(on_kernel(*given), 1 << 25))
+    monkeypatch.setattr(SealedActive, "publish", lambda self, g, **remaining: publish(self, 0 * g, **remaining))
+    monkeypatch.setattr(LatticeHolder, "open", lambda *arguments: moved(by_lattice(*arguments), 1 << 22))
+    monkeypatch.setattr(KernelGradientHolder, "open", lambda *arguments: moved(on_kernel(*arguments), 1 << 25))
 
-    def open_with_paillier(*given: Any) -> bytes:
-        opened = by_paillier(*given)
-        size = (len(opened) - 46) // ((given[2].columns + PAILLIER_CHECKS) * given[2].outputs)
+    def open_with_paillier(*arguments: Any) -> bytes:
+        opened = by_paillier(*arguments)
+        size = (len(opened) - 46) // ((arguments[2].columns + PAILLIER_CHECKS) * arguments[2].outputs)
         value = int.from_bytes(opened[46 : 46 + size], "big") + (1 << 8 * size - 14)
         return opened[:46] + (value % (1 << 8 * size)).to_bytes(size, "big") + opened[46 + size :]
 
@@ -63,8 +63,15 @@ def tables(parties: int) -> list[vfl.Party]:
 
 
 def run(protocol: vfl.Protocol, parties: int, seen: list[Event], **keys: Any) -> None:
-    own: dict[str, Any] = {"model": vfl.Logistic(), "optimizer": vfl.FedSGD(lr=0.5), "batch_size": "all", "epochs": 2}
-    job = vfl.Job(**(own | keys), protocol=protocol, accepts=("columns", "rank", "fresh_equations", "small_metrics"))
+    defaults: dict[str, Any] = {
+        "model": vfl.Logistic(),
+        "optimizer": vfl.FedSGD(lr=0.5),
+        "batch_size": "all",
+        "epochs": 2,
+    }
+    job = vfl.Job(
+        **(defaults | keys), protocol=protocol, accepts=("columns", "rank", "fresh_equations", "small_metrics")
+    )
     vfl.simulate(job, tables(parties), workers=1, observe=seen.append)
 
 
@@ -81,8 +88,8 @@ def test_a_changed_value_ends_the_run_and_names_the_holder(deviating: None, engi
 def test_without_the_checks_the_next_output_is_a_raw_column(
     deviating: None, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_products, "passes_checks", lambda *given: True)
-    monkeypatch.setattr(PaillierChecks, "fits", lambda *given: True)
+    monkeypatch.setattr(row_products, "passes_checks", lambda *arguments: True)
+    monkeypatch.setattr(PaillierChecks, "fits", lambda *arguments: True)
     assert column_read(vfl.Protocol(residual=engine)) > 0.9999
 
 
@@ -96,7 +103,7 @@ def column_read(protocol: vfl.Protocol) -> float:
 def outputs(seen: list[Event]) -> list[np.ndarray]:
     """What shop's outputs are, exchange by exchange."""
     sent = [event.message for event in seen if isinstance(event.message, Part) and event.direction == "send"]
-    return [np.asarray(each.values).ravel() for each in sent]
+    return [np.asarray(item.values).ravel() for item in sent]
 
 
 def column_of(seen: list[Event]) -> float:
@@ -141,13 +148,13 @@ def test_every_example_that_opens_is_checked(deviating: None, name: str) -> None
 
 def test_honest_openings_are_within_the_noise_that_the_tolerance_is_sized_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """In deviations of the bound: no test beyond 6, and a mean square below 1 that is not far below."""
-    found: list[np.ndarray] = []
+    results: list[np.ndarray] = []
     fits = opening_checks.passes_checks
 
     def noted(opened: np.ndarray, rho: np.ndarray, levels: float, within: np.ndarray) -> bool:
-        rest = opened[len(rho) :] - rho.T @ opened[: len(rho)]
-        rest -= levels * np.rint(rest / levels)
-        found.append(rest / within[:, None] * opening_checks.TEST_DEVIATIONS)
+        remaining = opened[len(rho) :] - rho.T @ opened[: len(rho)]
+        remaining -= levels * np.rint(remaining / levels)
+        results.append(remaining / within[:, None] * opening_checks.TEST_DEVIATIONS)
         return fits(opened, rho, levels, within)
 
     monkeypatch.setattr(row_products, "passes_checks", noted)
@@ -159,7 +166,7 @@ def test_honest_openings_are_within_the_noise_that_the_tolerance_is_sized_for(mo
         J[:, 0] = 0
         blinded, mask = evaluator.blind(evaluator.transpose_product(evaluator.prepare(J), holder.encrypt(g, bound=1.0)))
         assert evaluator.unblind(holder.open(blinded, OpeningShape(n, c, d)), mask).shape == (d, c)
-    all_ = np.concatenate([each.ravel() for each in found])
+    all_ = np.concatenate([item.ravel() for item in results])
     assert np.abs(all_).max() < 6
     assert 0.1 < (all_**2).mean() < 1
 

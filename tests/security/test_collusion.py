@@ -136,20 +136,20 @@ def knowledge(run: Transcript, coalition: set[str]) -> list[Equation]:
     return known
 
 
-def solve(known: Sequence[Equation], wanted: Symbol) -> np.ndarray | None:
+def solve(known: Sequence[Equation], expected: Symbol) -> np.ndarray | None:
     """The value (mod 2^32) of one symbol as a combination of the equations; None if there is none."""
     rows = [
         ({s: Fraction(c) for s, c in combination.items() if c}, {k: Fraction(1)})
         for k, (combination, _) in enumerate(known)
     ]
-    rows = _without(rows, sorted({symbol for row, _ in rows for symbol in row} - {wanted}))
-    found = next(((row, used) for row, used in rows if wanted in row), None)
-    if found is None:
+    rows = _without(rows, sorted({symbol for row, _ in rows for symbol in row} - {expected}))
+    result = next(((row, used) for row, used in rows if expected in row), None)
+    if result is None:
         return None
-    row, used = found
+    row, used = result
     total: Any = 0
     for k, factor in used.items():
-        weight = factor / row[wanted]
+        weight = factor / row[expected]
         assert weight.denominator == 1, "not a combination over the ring"
         total = total + int(weight) * known[k][1].astype(object)
     return np.array(total % 2**32, dtype=np.uint32)
@@ -168,8 +168,8 @@ def _without(rows: list[Any], symbols: Sequence[Symbol]) -> list[Any]:
 
 def _minus(row: Any, pivot: Any, factor: Fraction) -> Any:
     result = []
-    for own, other in zip(row, pivot, strict=True):
-        terms = dict(own)
+    for local, other in zip(row, pivot, strict=True):
+        terms = dict(local)
         for key, value in other.items():
             terms[key] = terms.get(key, Fraction(0)) - factor * value
         result.append({key: value for key, value in terms.items() if value})
@@ -179,15 +179,15 @@ def _minus(row: Any, pivot: Any, factor: Fraction) -> Any:
 @pytest.fixture
 def keys(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, bytes]]:
     """The pair keys that each party agrees on, by party."""
-    found: dict[str, dict[str, bytes]] = {}
+    results: dict[str, dict[str, bytes]] = {}
     exchange = pairwise_sum.exchange_keys
 
     def recorded(context: PartyContext, pair: KeyPair, among: Sequence[str], *, domain: str) -> dict[str, bytes]:
-        found[context.me] = exchange(context, pair, among, domain=domain)
-        return found[context.me]
+        results[context.me] = exchange(context, pair, among, domain=domain)
+        return results[context.me]
 
     monkeypatch.setattr(pairwise_sum, "exchange_keys", recorded)
-    return found
+    return results
 
 
 SUMS: list[SumProtocol] = [
@@ -201,7 +201,7 @@ SUMS: list[SumProtocol] = [
 def wrongly_stated(sums: SumProtocol, run: Transcript) -> list[tuple[str, set[str]]]:
     """Every party and coalition of others for which the attack and `coalitions` disagree."""
     stated = sums.coalitions(run.names)
-    found = []
+    results = []
     for target in run.names[1:]:
         others = set(run.names) - {target}
         for size in range(len(others) + 1):
@@ -209,8 +209,8 @@ def wrongly_stated(sums: SumProtocol, run: Transcript) -> list[tuple[str, set[st
                 part = solve(knowledge(run, set(members)), ("v", target))
                 assert part is None or np.array_equal(part, run.parts[target][0])
                 if (part is not None) != (stated[target] <= set(members) or others <= set(members)):
-                    found.append((target, set(members)))
-    return found
+                    results.append((target, set(members)))
+    return results
 
 
 @pytest.mark.parametrize("passives", [2, 3, 5])
@@ -226,8 +226,8 @@ def test_the_stated_coalitions_learn_a_part_and_no_others_do(
 def sums_known(known: Sequence[Equation], coalition: set[str]) -> list[dict[Symbol, Fraction]]:
     """The combinations of others' parts that the equations give, without any mask."""
     rows = [({s: Fraction(c) for s, c in combination.items() if c}, {}) for combination, _ in known]
-    own = {("v", name) for name in coalition}
-    hidden = {symbol for row, _ in rows for symbol in row if symbol[0] != "v"} | own
+    local = {("v", name) for name in coalition}
+    hidden = {symbol for row, _ in rows for symbol in row if symbol[0] != "v"} | local
     return [row for row, _ in _without(rows, sorted(hidden)) if row]
 
 

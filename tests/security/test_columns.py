@@ -11,8 +11,8 @@ from threadpoolctl import threadpool_limits
 
 import securevfl as vfl
 from securevfl.audit.attacks import ATTACKS
-from securevfl.audit.attacks.binary_columns import hidden_spaces, read, two_valued
-from securevfl.audit.attacks.column_space import recovery, shares, space
+from securevfl.audit.attacks.binary_columns import columns_read, hidden_spaces, two_valued
+from securevfl.audit.attacks.column_space import recovery_error, shares_inside, space
 from securevfl.audit.findings import Audit
 from securevfl.audit.recording.column_numbers import ColumnNumbers, column_numbers
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
@@ -38,19 +38,19 @@ def credit(passives: int = 1, *, n: int = 300, wide: int = 0, seed: int = 0) -> 
     bits = generator.random((n, 2)) < (0.3, 0.6)
     shop = np.column_stack([bits, reals, generator.normal(size=(n, wide))])
     names = [*BITS, *(f"x{j}" for j in range(6 + wide))]
-    own = generator.normal(size=(n, 5))
-    y = own[:, 0] + bits[:, 0] + reals[:, 0] / 3 + generator.normal(size=n) > 0.5
+    columns = generator.normal(size=(n, 5))
+    y = columns[:, 0] + bits[:, 0] + reals[:, 0] / 3 + generator.normal(size=n) > 0.5
     parts = np.array_split(np.arange(len(names)), passives)
     others = [
         vfl.Party(f"shop{k}", shop[:, j], columns=[names[i] for i in j], aligned=True) for k, j in enumerate(parts)
     ]
-    return [vfl.Party("bank", own, y.astype(int), columns=[f"b{j}" for j in range(5)], aligned=True), *others]
+    return [vfl.Party("bank", columns, y.astype(int), columns=[f"b{j}" for j in range(5)], aligned=True), *others]
 
 
 def job(sums: SumProtocol | str = "auto", residual: object = "open", **keys: object) -> vfl.Job:
-    own: dict[str, object] = {"model": vfl.Logistic(l2=1e-3), "optimizer": vfl.FedBCD(local_steps=5, lr=0.3)}
-    own |= {"batch_size": 150, "epochs": 12}
-    return vfl.Job(**(own | keys), protocol=vfl.Protocol(sum=sums, residual=residual))  # type: ignore[arg-type]
+    defaults: dict[str, object] = {"model": vfl.Logistic(l2=1e-3), "optimizer": vfl.FedBCD(local_steps=5, lr=0.3)}
+    defaults |= {"batch_size": 150, "epochs": 12}
+    return vfl.Job(**(defaults | keys), protocol=vfl.Protocol(sum=sums, residual=residual))  # type: ignore[arg-type]
 
 
 HIDING = [vfl.PairwiseSum(), vfl.TreeSum(), vfl.CipherSum()]
@@ -65,14 +65,14 @@ def test_a_long_run_tells_the_columns_through_every_sum(
     score = ATTACKS["column_space"].score(pair)
     assert score.real > 0.999 > 0.2 > score.chance
     assert score.simulated == pytest.approx(score.real, abs=1e-3)  # the sums are declared
-    whole = [
-        each
-        for each in column_numbers(pair, pair.real_run[1])
-        if len(each.about) == (1 if sums == "direct" else passives)
+    full = [
+        numbers
+        for numbers in column_numbers(pair, pair.real_run[1])
+        if len(numbers.about) == (1 if sums == "direct" else passives)
     ]
-    for batch in whole:
+    for batch in full:
         assert space(batch).shape[1] == batch.truth.shape[1]
-        error = recovery(batch, space(batch), 40)
+        error = recovery_error(batch, space(batch), 40)
         assert error < (0.3 if isinstance(sums, vfl.CipherSum) else 1e-6)  # encrypted sums are rounded
     bits = ATTACKS["binary_columns"].score(pair)
     assert bits.real == 1
@@ -86,7 +86,7 @@ def test_a_short_run_tells_a_part_of_the_columns() -> None:
     assert "no column within" in score.detail
     control = column_numbers(pair, pair.real_run[1])[0]
     noise = replace(control, numbers=np.random.default_rng(0).normal(size=control.numbers.shape))
-    assert np.nanmean(shares(noise.truth, space(noise))) < 0.1
+    assert np.nanmean(shares_inside(noise.truth, space(noise))) < 0.1
 
 
 def test_an_open_residual_tells_a_passive_party_the_columns_of_all_others() -> None:
@@ -100,21 +100,21 @@ def test_an_open_residual_tells_a_passive_party_the_columns_of_all_others() -> N
 @pytest.mark.parametrize("model", [vfl.Square(), vfl.Softmax(), vfl.Logistic()], ids=lambda model: model.name)
 def test_the_other_parts_follow_from_an_open_residual_of_every_loss(model: object) -> None:
     parties = vfl.datasets.digits(3) if isinstance(model, vfl.Softmax) else credit(2)
-    own = job(epochs=30, model=model, batch_size=150, optimizer=vfl.FedBCD(local_steps=2, lr=0.1))
-    pair = RealIdealPair(own, parties, 0)
-    found = [each for each in column_numbers(pair, pair.real_run[1]) if each.learner != "bank"]
-    assert {each.learner for each in found} == {party.name for party in parties[1:]}
-    for each in found:
-        assert np.nanmean(shares(each.truth, space(each))) > 0.99
+    this_job = job(epochs=30, model=model, batch_size=150, optimizer=vfl.FedBCD(local_steps=2, lr=0.1))
+    pair = RealIdealPair(this_job, parties, 0)
+    results = [numbers for numbers in column_numbers(pair, pair.real_run[1]) if numbers.learner != "bank"]
+    assert {numbers.learner for numbers in results} == {party.name for party in parties[1:]}
+    for numbers in results:
+        assert np.nanmean(shares_inside(numbers.truth, space(numbers))) > 0.99
 
 
 def test_evaluations_count_and_held_out_rows_are_told_by_them() -> None:
     pair = RealIdealPair(job(epochs=4, test_fraction=0.2, evaluate_every=1), credit(), 0)
-    found = column_numbers(pair, pair.evaluated_run[1])
-    held_out = next(each for each in found if np.array_equal(each.rows, pair.schedule.test))
+    result = column_numbers(pair, pair.evaluated_run[1])
+    held_out = next(item for item in result if np.array_equal(item.rows, pair.schedule.test))
     assert held_out.numbers.shape[1] == 4 * pair.schedule.batches + 1
-    assert np.nanmin(shares(held_out.truth, space(held_out))) > 0.999
-    training = next(each for each in found if len(each.rows) != len(held_out.rows) and each.learner == "bank")
+    assert np.nanmin(shares_inside(held_out.truth, space(held_out))) > 0.999
+    training = next(item for item in result if len(item.rows) != len(held_out.rows) and item.learner == "bank")
     assert training.numbers.shape[1] == 4
     assert len(pair.job.accepts) > 1  # a worlds may show what a job may not do
 
@@ -123,12 +123,14 @@ def test_columns_of_two_values_are_read_from_fewer_numbers_than_columns() -> Non
     generator = np.random.default_rng(0)
     X = (generator.random((80, 12)) < generator.uniform(0.2, 0.8, 12)).astype(float)
     numbers = (X - X.mean(axis=0)) @ generator.normal(size=(12, 1))
-    assert max(np.nanmin(shares(X[:34], hidden)) for hidden in hidden_spaces(numbers[:34], 12)) == pytest.approx(1)
+    assert max(np.nanmin(shares_inside(X[:34], hidden)) for hidden in hidden_spaces(numbers[:34], 12)) == pytest.approx(
+        1
+    )
     names = tuple(f"c{j}" for j in range(12))
     batch = ColumnNumbers("bank", ("shop",), np.arange(80), numbers, X, names, 12)
-    assert read(batch) == set(names)
+    assert columns_read(batch) == set(names)
     blurred = numbers + generator.normal(size=numbers.shape) * 1e-4
-    assert not read(replace(batch, numbers=blurred))
+    assert not columns_read(replace(batch, numbers=blurred))
 
 
 def test_vectors_of_two_values_are_found_in_small_and_large_spaces() -> None:
@@ -137,23 +139,23 @@ def test_vectors_of_two_values_are_found_in_small_and_large_spaces() -> None:
         X = np.column_stack([generator.random((400, 3)) < 0.4, generator.normal(size=(400, reals))])
         names = tuple(map(str, range(3 + reals)))
         numbers = X @ generator.normal(size=(3 + reals, 3 + reals))
-        own = space(ColumnNumbers("bank", ("shop",), np.arange(400), numbers, X, names, 3 + reals))
-        basis = np.column_stack([np.full(400, 400**-0.5), own])
+        columns = space(ColumnNumbers("bank", ("shop",), np.arange(400), numbers, X, names, 3 + reals))
+        basis = np.column_stack([np.full(400, 400**-0.5), columns])
         vectors = two_valued(basis)
-        found = {vector.tobytes() for vector in vectors} | {(~vector).tobytes() for vector in vectors}
-        assert {(X[:, j] > 0).tobytes() for j in range(3)} <= found
-        assert len(found) == 6
+        result = {vector.tobytes() for vector in vectors} | {(~vector).tobytes() for vector in vectors}
+        assert {(X[:, j] > 0).tobytes() for j in range(3)} <= result
+        assert len(result) == 6
 
 
 def test_a_first_difference_is_a_part_in_sequential_mode_alone() -> None:
     optimizer = vfl.FedBCD(local_steps=3, lr=0.3, mode="sequential")
-    own = job(vfl.PairwiseSum(), vfl.Ckks(), optimizer=optimizer, epochs=1)
-    score = ATTACKS["first_difference"].score(RealIdealPair(own, credit(3), 0))
+    this_job = job(vfl.PairwiseSum(), vfl.Ckks(), optimizer=optimizer, epochs=1)
+    score = ATTACKS["first_difference"].score(RealIdealPair(this_job, credit(3), 0))
     assert score.real == pytest.approx(2 / 3)  # the last one moves after the last sum of the visit
     assert "shop0, shop1" in score.detail
     assert ATTACKS["first_difference"].skip_reason(job(vfl.PairwiseSum()))
     assert ATTACKS["first_difference"].skip_reason(
-        own.model_copy(update={"protocol": vfl.Protocol(residual="open", sum="direct")})
+        this_job.model_copy(update={"protocol": vfl.Protocol(residual="open", sum="direct")})
     )
 
 
@@ -173,11 +175,11 @@ def refused() -> Audit:
 
 def test_an_audit_of_a_job_that_tells_columns_ends_with_one_and_names_them(refused: Audit) -> None:
     assert refused.exit_code == 1
-    told = "\n".join(refused.exceeding)
-    assert "would be refused: bank: it receives 13 numbers" in told
+    text = "\n".join(refused.exceeding)
+    assert "would be refused: bank: it receives 13 numbers" in text
     for name in (*BITS, *(f"x{j}" for j in range(6))):
-        assert name in told
-    assert "bank reads 2 of 2 columns of shop0: late, sex" in told
+        assert name in text
+    assert "bank reads 2 of 2 columns of shop0: late, sex" in text
     assert not refused.findings
 
 
@@ -185,7 +187,7 @@ def test_it_ends_with_none_where_the_job_accepts_that() -> None:
     audit = run_audit(job(residual=vfl.Ckks(), accepts=["columns"]), credit(), seeds=(0,))
     assert audit.exit_code == 0, audit.exceeding
     assert any(leak.startswith("accepted: bank: it receives") for leak in audit.leaks)
-    assert any("8 of 8 columns within" in each.detail for each in audit.inferences)
+    assert any("8 of 8 columns within" in inference.detail for inference in audit.inferences)
 
 
 def test_it_ends_with_none_under_a_sum_over_enough_columns() -> None:
@@ -195,8 +197,8 @@ def test_it_ends_with_none_under_a_sum_over_enough_columns() -> None:
 
 def test_an_audit_says_what_sequential_sums_tell() -> None:
     optimizer = vfl.FedBCD(local_steps=3, lr=0.3, mode="sequential")
-    own = job("pairwise", vfl.Ckks(), optimizer=optimizer, epochs=2, accepts=["columns"])
-    audit = run_audit(own, credit(3), seeds=(0,))
+    this_job = job("pairwise", vfl.Ckks(), optimizer=optimizer, epochs=2, accepts=["columns"])
+    audit = run_audit(this_job, credit(3), seeds=(0,))
     assert audit.exit_code == 1
     assert any("first difference: part of shop0, shop1" in line for line in audit.exceeding)
 

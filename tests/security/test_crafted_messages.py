@@ -76,11 +76,11 @@ def altered(value: Any) -> Iterator[Any]:
         case list() | tuple():
             kind = type(value)
             yield from (kind(value[:-1]), kind(), kind([*value, *value]))
-            yield from (kind([each, *value[1:]]) for each in (altered(value[0]) if value else ()))
+            yield from (kind([item, *value[1:]]) for item in (altered(value[0]) if value else ()))
         case dict():
             yield {}
             for key in [*value][:1]:
-                yield from ({**value, key: each} for each in altered(value[key]))
+                yield from ({**value, key: item} for item in altered(value[key]))
 
 
 class Liar:
@@ -95,8 +95,8 @@ class Liar:
         def quick(*roles: Any, **options: Any) -> Any:
             return together(*roles, **options | {"timeout": 3.0})
 
-        def sends(channel: Channel, to: str, message: Message, subchannel: str = "", *, told: Any = None) -> None:
-            send(channel, to, self._passed(channel.me, message), subchannel, permit=told)
+        def sends(channel: Channel, to: str, message: Message, subchannel: str = "", *, disclosed: Any = None) -> None:
+            send(channel, to, self._passed(channel.me, message), subchannel, permit=disclosed)
 
         monkeypatch.setattr(Channel, "send", sends)
         for module in (simulate, run, correlate, fairness_by_group):
@@ -147,7 +147,7 @@ def predicted(name: str, liar: Liar) -> Act:
     job, tables = example(name)
     run = vfl.simulate(job, tables)
     liar.sent.clear()
-    return lambda: run.predict({each.name: each.X for each in tables if isinstance(each, vfl.Party)})
+    return lambda: run.predict({table.name: table.X for table in tables if isinstance(table, vfl.Party)})
 
 
 def correlated(name: str, liar: Liar) -> Act:
@@ -163,13 +163,15 @@ def counted(name: str, liar: Liar) -> Act:
 
 def aligned(name: str, liar: Liar) -> Act:
     """Align ids of three parties, or of two and so many that they go by transfers."""
-    own = {each: range(at, at + 200) for at, each in enumerate(("bank", "shop", "telco")[: 2 if "many" in name else 3])}
-    lead, *others = own
+    local = {
+        item: range(at, at + 200) for at, item in enumerate(("bank", "shop", "telco")[: 2 if "many" in name else 3])
+    }
+    lead, *others = local
 
     def role(me: str) -> Callable[[Channel], object]:
-        return lambda channel: align_privately(me, own[me], channel, active=lead, passives=others)
+        return lambda channel: align_privately(me, local[me], channel, active=lead, passives=others)
 
-    return lambda: party_threads.run_threads({each: role(each) for each in own}, WallClock, timeout=3.0)
+    return lambda: party_threads.run_threads({item: role(item) for item in local}, WallClock, timeout=3.0)
 
 
 ACTS: dict[str, Callable[[str, Liar], Act]] = (
@@ -199,15 +201,15 @@ def ends(name: str, monkeypatch: pytest.MonkeyPatch, ways: int | None) -> None:
     assert outcome(act) == ""
     places = [*liar.places()]
     if ways is not None:  # of the first messages, those of a few kinds and fields
-        first = [each for each in places if not each[0].last]
+        first = [item for item in places if not item[0].last]
         places = [first[int(at)] for at in generator.permutation(len(first))[:SOME]]
     refused = 0
     for place, count in places:
         for number in generator.permutation(count)[:ways]:
             liar.alter(place, int(number))
-            told = outcome(act)
-            assert "\n" not in told, (place, number)
-            refused += bool(told) and not any(wait in told for wait in WAITS)
+            disclosed = outcome(act)
+            assert "\n" not in disclosed, (place, number)
+            refused += bool(disclosed) and not any(wait in disclosed for wait in WAITS)
     assert refused
 
 

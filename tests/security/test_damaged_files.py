@@ -147,40 +147,40 @@ KEPT = [
 ]
 
 
-def damaged(whole: bytes) -> Iterator[bytes]:
+def damaged(full: bytes) -> Iterator[bytes]:
     """Bits flipped all over the file, most at its ends; cuts; and more than was written."""
-    draw = np.random.default_rng(len(whole))
+    draw = np.random.default_rng(len(full))
     places = {
-        *range(min(len(whole), 90)),
-        *range(max(0, len(whole) - 90), len(whole)),
-        *draw.integers(0, len(whole), 40),
+        *range(min(len(full), 90)),
+        *range(max(0, len(full) - 90), len(full)),
+        *draw.integers(0, len(full), 40),
     }
     for at in sorted(places):
-        yield whole[:at] + bytes([whole[at] ^ 1 << int(draw.integers(8))]) + whole[at + 1 :]
-    for cut in (0, 1, len(whole) // 2, len(whole) - 1):
-        yield whole[:cut]
-    yield whole + b"\0"
-    yield whole * 2
+        yield full[:at] + bytes([full[at] ^ 1 << int(draw.integers(8))]) + full[at + 1 :]
+    for cut in (0, 1, len(full) // 2, len(full) - 1):
+        yield full[:cut]
+    yield full + b"\0"
+    yield full * 2
 
 
-@pytest.mark.parametrize("kept", KEPT, ids=lambda each: each.name)
+@pytest.mark.parametrize("stored", KEPT, ids=lambda item: item.name)
 def test_a_file_that_is_no_longer_what_was_written_is_refused(
-    kept: Kept, part: ModelPart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stored: Kept, part: ModelPart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By name, with what to do; as it was written it is read."""
     monkeypatch.setitem(globals(), "_part", lambda: part)
-    path = kept.write(tmp_path)
-    whole = path.read_bytes()
-    kept.read(path)
-    for spoilt in damaged(whole):
+    path = stored.write(tmp_path)
+    full = path.read_bytes()
+    stored.read(path)
+    for spoilt in damaged(full):
         path.write_bytes(spoilt)
-        if kept.name == "spent names" and whole.startswith(spoilt):
+        if stored.name == "spent names" and full.startswith(spoilt):
             continue  # the beginning of a line is one that was never told: tests/protocols/test_spent_names.py
-        with pytest.raises(SecureVFLError, match=kept.remedy) as refused:
-            kept.read(path)
+        with pytest.raises(SecureVFLError, match=stored.remedy) as refused:
+            stored.read(path)
         assert str(path) in str(refused.value)
-    path.write_bytes(whole)
-    kept.read(path)
+    path.write_bytes(full)
+    stored.read(path)
 
 
 def test_a_part_whose_weights_were_changed_predicts_nothing(part: ModelPart, tmp_path: Path) -> None:
@@ -188,16 +188,16 @@ def test_a_part_whose_weights_were_changed_predicts_nothing(part: ModelPart, tmp
     schema stands, a digest that is there counts all the same."""
     path = tmp_path / "shop.json"
     part.save(path)
-    whole = path.read_bytes()
-    digits = [match.start() for match in re.finditer(rb"(?<=\.)[0-8]", whole)]
+    full = path.read_bytes()
+    digits = [match.start() for match in re.finditer(rb"(?<=\.)[0-8]", full)]
     for at in digits[:: len(digits) // 20]:
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        path.write_bytes(full[:at] + bytes([full[at] ^ 1]) + full[at + 1 :])
         with pytest.raises(SecureVFLError, match=r"as it was written was expected.*take it from a backup"):
             ModelPart.load(path)
-    path.write_bytes(whole.replace(b"securevfl.part/5", b"securevfl.part/4"))
+    path.write_bytes(full.replace(b"securevfl.part/5", b"securevfl.part/4"))
     with pytest.raises(SecureVFLError, match="as it was written was expected"):
         ModelPart.load(path)
-    path.write_bytes(whole)
+    path.write_bytes(full)
     state, _ = read_checked_json(path)
     path.write_text(json.dumps(state | {"schema": "securevfl.part/4"}))  # as an earlier version wrote it
     assert ModelPart.load(path).columns == part.columns

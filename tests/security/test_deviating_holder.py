@@ -86,10 +86,10 @@ def quotient(holder: LatticeHolder, evaluator: LatticeEvaluator, J: np.ndarray) 
     second = residue_bytes.unpack(memoryview(blinded)[BLINDED_HEADER.size :], ring.primes, DEGREE)
     flat = ring.io.ciphertext(ring.level, np.stack([second, second]), ntt=False)
     ring.evaluator.transform_to_ntt_inplace(flat)
-    own = ring.unsealed(
+    unsealed = ring.unsealed(
         product.scale.layout, 1, sealed[SEALED_HEADER.size :][: ring.sealed_size(product.scale.layout, 1)]
     )
-    over, under = (ring.io.residues(each, ring.shape)[1][0] for each in (flat, own))
+    over, under = (ring.io.residues(item, ring.shape)[1][0] for item in (flat, unsealed))
     ratio = np.zeros(ring.shape, np.uint64)
     ratio[:, 0] = [int(a) * pow(int(b), -1, p) % p for a, b in zip(over, under, strict=True)]
     cipher = ring.io.ciphertext(ring.level, ratio, ntt=True)
@@ -100,9 +100,9 @@ def quotient(holder: LatticeHolder, evaluator: LatticeEvaluator, J: np.ndarray) 
     return np.array([[centred[j * s + s - 1 - i] for j in range(d)] for i in range(n)])
 
 
-def alike(found: np.ndarray, J: np.ndarray) -> float:
+def alike(columns: np.ndarray, J: np.ndarray) -> float:
     """Mean |correlation| of the columns found with those of J."""
-    return float(np.mean([abs(np.corrcoef(a, b)[0, 1]) for a, b in zip(found.T, J.T, strict=True)]))
+    return float(np.mean([abs(np.corrcoef(a, b)[0, 1]) for a, b in zip(columns.T, J.T, strict=True)]))
 
 
 J = np.random.default_rng(0).normal(size=(64, 4))
@@ -180,11 +180,11 @@ def test_a_chosen_first_half_of_the_key_tells_nothing(kind: str) -> None:
     """c1 of the reply does not depend on b, and the wanted coefficients of c0 are under the mask."""
     holder = ChoosesB(chosen_b(kind))
     evaluator = LatticeEvaluator(PARAMETERS, holder.public)
-    found = [quotient(holder, evaluator, J) for _ in range(8)]
-    assert np.mean([alike(one, J) for one in found]) < 0.2  # of 64 random numbers .1
-    assert alike(np.mean(found, axis=0), J) < 0.4
+    results = [quotient(holder, evaluator, J) for _ in range(8)]
+    assert np.mean([alike(one, J) for one in results]) < 0.2  # of 64 random numbers .1
+    assert alike(np.mean(results, axis=0), J) < 0.4
     p = PARAMETERS.ring.primes[0]
-    assert all(np.median(np.abs(one)) > p / 16 for one in found)
+    assert all(np.median(np.abs(one)) > p / 16 for one in results)
     assert_reply_is_uniform(holder, evaluator)
 
 
@@ -325,8 +325,8 @@ def rows_read(evaluator_type: type[PaillierEvaluator]) -> tuple[np.ndarray, np.n
     if x is None:
         return None
     digits = unpack(x, K * share, slots.pitch)
-    found = np.array([[digits[K - 1 - k + K * j] for j in range(share)] for k in range(K)])
-    return found[:, :2] / prepared.scales[:share], table[:K, :share]
+    result = np.array([[digits[K - 1 - k + K * j] for j in range(share)] for k in range(K)])
+    return result[:, :2] / prepared.scales[:share], table[:K, :share]
 
 
 def test_powers_of_a_base_of_the_holder_give_rows_away_under_a_smooth_key() -> None:
@@ -353,15 +353,15 @@ def classes_of_replies(evaluator_type: type[PaillierEvaluator]) -> set[tuple[int
         PaillierHeader(MessageKind.SEALED, public.fingerprint, (1, 1, 0), 1.0), [int(public.shift(5))], public.size
     )
     product = evaluator.transpose_product(evaluator.prepare(np.ones((1, 1))), message)
-    found = set()
+    result = set()
     for _ in range(20):
         (reply,) = read_numbers(
             read_message(evaluator.blind(product)[0], MessageKind.BLINDED, public.fingerprint)[1], 1, 1, public.size
         )
         by_prime = [int(gmpy2.jacobi(reply % prime, prime)) for prime in (key._p, key._q)]
         randomness = reply * public.shift(-key.decrypt([reply])[0]) % square
-        found.add((*by_prime, *(int(gmpy2.powmod(randomness, powers[r], square) % n) for r in sorted(powers)[:2])))
-    return found
+        result.add((*by_prime, *(int(gmpy2.powmod(randomness, powers[r], square) % n) for r in sorted(powers)[:2])))
+    return result
 
 
 def test_a_modulus_that_shares_a_factor_with_phi_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -370,8 +370,8 @@ def test_a_modulus_that_shares_a_factor_with_phi_is_refused(monkeypatch: pytest.
     bad = next(case for case in vectors["invalid_keys"] if "shares p with phi" in case["comment"])
     honest = PaillierHolder.__init__
 
-    def with_bad_key(self: PaillierHolder, *rest: object) -> None:
-        honest(self, *rest)
+    def with_bad_key(self: PaillierHolder, *remaining: object) -> None:
+        honest(self, *remaining)
         self.public = bytes.fromhex(bad["public"])
 
     monkeypatch.setattr(PaillierHolder, "__init__", with_bad_key)
@@ -388,10 +388,12 @@ def test_a_public_key_that_makes_pair_keys_known_is_refused(key: bytes, monkeypa
 
     send, events = Channel.send, []
 
-    def sends_bad_key(self: Channel, to: str, message: object, subchannel: str = "", *, told: object = None) -> None:
+    def sends_bad_key(
+        self: Channel, to: str, message: object, subchannel: str = "", *, disclosed: object = None
+    ) -> None:
         if self.me == "shop" and isinstance(message, SumPublic):
             message = SumPublic(key)
-        send(self, to, message, subchannel, permit=told)
+        send(self, to, message, subchannel, permit=disclosed)
 
     monkeypatch.setattr(Channel, "send", sends_bad_key)
     protocol = vfl.Protocol(sum="pairwise", residual="open")

@@ -40,8 +40,13 @@ ENGINES = [vfl.Ckks(), SMALL]
 
 
 def job(engine: Engine, **keys: object) -> vfl.Job:
-    own: dict[str, object] = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.1), "batch_size": 64, "epochs": 1}
-    return vfl.Job(**(own | keys), protocol=vfl.Protocol(residual=engine))
+    defaults: dict[str, object] = {
+        "model": vfl.Logistic(),
+        "optimizer": vfl.FedBCD(lr=0.1),
+        "batch_size": 64,
+        "epochs": 1,
+    }
+    return vfl.Job(**(defaults | keys), protocol=vfl.Protocol(residual=engine))
 
 
 def asks_for_every_row(self, exchange, sealed, evaluator, model, batch):
@@ -84,7 +89,7 @@ def test_without_either_check_it_reads_every_label(
     with pytest.raises(ProtocolError, match="of more bits than its entry has, which is 15 numbers"):
         vfl.simulate(chosen, [bank, shop], workers=1)
     assert read == []
-    monkeypatch.setattr(DisclosureGate, "check", lambda self, message, told: None)
+    monkeypatch.setattr(DisclosureGate, "check", lambda self, message, disclosed: None)
     vfl.simulate(chosen, [bank, shop], workers=1)
     partition = chosen.schedule(register_of([bank, shop])).partition(0)
     assert len(read) == len(partition)
@@ -94,21 +99,21 @@ def test_without_either_check_it_reads_every_label(
 
 def test_a_second_opening_of_one_residual_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
     """It sends its product twice: what is opened stays at one for each residual."""
-    honest, events, asked, more = SealedPassive.gradient, [], [], []
+    honest, events, requested, more = SealedPassive.gradient, [], [], []
 
     def twice(self, exchange, sealed, evaluator, model, batch):
         sealed = [*sealed]
         gradient = honest(self, exchange, sealed, evaluator, model, batch)
         J = model.jacobian(batch.X).matrix
         blinded, _ = evaluator.blind(product_of(evaluator, evaluator.prepare(J), sealed))
-        asked.append(exchange)
+        requested.append(exchange)
         more.append(self.ask_to_open(exchange, blinded))
         return gradient
 
     monkeypatch.setattr(SealedPassive, "gradient", twice)
     with pytest.raises(LimitError, match="shop asked about exchange 0, of which it has had the 1 gradients agreed"):
         vfl.simulate(job(vfl.Ckks(), epochs=2), vfl.datasets.breast_cancer(), observe=events.append)
-    assert asked == [0]
+    assert requested == [0]
     assert more == []
     at_bank = [type(event.message) for event in events if event.me == "bank" and event.direction == "send"]
     assert ResidualCiphertext in at_bank
@@ -142,11 +147,11 @@ def width(shape: OpeningShape, s: int) -> int:
 def digits(values: np.ndarray) -> np.ndarray:
     """(count, DIGITS) balanced ternary digits of the opened values."""
     step = PARAMETERS.levels / 3**DIGITS
-    rest = np.rint(values / step).astype(int)
+    remaining = np.rint(values / step).astype(int)
     out = np.empty((len(values), DIGITS), int)
     for i in range(DIGITS):
-        out[:, i] = (rest + 1) % 3 - 1
-        rest = (rest - out[:, i]) // 3
+        out[:, i] = (remaining + 1) % 3 - 1
+        remaining = (remaining - out[:, i]) // 3
     return out
 
 
@@ -162,8 +167,8 @@ def test_a_crafted_ciphertext_takes_the_key_of_an_epoch_in_as_many_values_as_the
     offsets = range(0, s, DIGITS)
     for offset in offsets:
         opened = holder.open(crafted(ring, key, shape, s, offset), shape)
-        found = digits(np.frombuffer(opened, "<i4", offset=OPENED_HEADER.size).astype(float))
-        for place, row in zip(places, found, strict=True):
+        result = digits(np.frombuffer(opened, "<i4", offset=OPENED_HEADER.size).astype(float))
+        for place, row in zip(places, result, strict=True):
             for i, digit in enumerate(row):
                 at = place - offset - i
                 secret[at % DEGREE] = digit if at >= 0 else -digit
@@ -177,8 +182,10 @@ def g_from_key(sealed: bytes, secret: np.ndarray, shape: tuple[int, int]) -> np.
     *_, r, s, bound = SEALED_HEADER.unpack_from(sealed)
     layout = RingLayout(n, c, r, s)
     scale, size = g_scale(PARAMETERS, layout, bound), PARAMETERS.sealed_size(layout, c, 1)
-    found = [message(layout, sealed[at : at + size], secret)[:s] for at in range(SEALED_HEADER.size, len(sealed), size)]
-    return np.concatenate(found)[:n, None] / scale
+    results = [
+        message(layout, sealed[at : at + size], secret)[:s] for at in range(SEALED_HEADER.size, len(sealed), size)
+    ]
+    return np.concatenate(results)[:n, None] / scale
 
 
 def message(layout: RingLayout, sealed: bytes, secret: np.ndarray) -> np.ndarray:
@@ -187,7 +194,7 @@ def message(layout: RingLayout, sealed: bytes, secret: np.ndarray) -> np.ndarray
     small = np.mod(secret, np.array(primes)[:, None]).astype(np.uint64)
     key = ring.io.ciphertext(ring.level, np.stack([small, small]), ntt=False)
     ring.evaluator.transform_to_ntt_inplace(key)
-    residues, s = (ring.io.residues(each, ring.shape) for each in (ring.unsealed(layout, 1, sealed), key))
+    residues, s = (ring.io.residues(item, ring.shape) for item in (ring.unsealed(layout, 1, sealed), key))
     total = np.array(
         [
             [(int(a) + int(b) * int(x)) % p for a, b, x in zip(c0, c1, row, strict=True)]
@@ -230,9 +237,9 @@ def test_the_active_party_knows_the_width_of_every_passive_party() -> None:
     widths = []
     honest = SealedActive.__init__
 
-    def noted(self, context, *rest):
+    def noted(self, context, *remaining):
         widths.append(dict(context.parameters))
-        honest(self, context, *rest)
+        honest(self, context, *remaining)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SealedActive, "__init__", noted)

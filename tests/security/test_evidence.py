@@ -30,9 +30,14 @@ from tests.small_keys import SMALL
 
 
 def job(woe: Woe, **keys: Any) -> vfl.Job:
-    own: dict[str, Any] = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.1), "batch_size": "all", "epochs": 1}
-    own |= {"protocol": vfl.Protocol(residual=vfl.Ckks()), "prepare": {"woe": woe}, "accepts": ["columns"]}
-    return vfl.Job(**own | keys)
+    defaults: dict[str, Any] = {
+        "model": vfl.Logistic(),
+        "optimizer": vfl.FedBCD(lr=0.1),
+        "batch_size": "all",
+        "epochs": 1,
+    }
+    defaults |= {"protocol": vfl.Protocol(residual=vfl.Ckks()), "prepare": {"woe": woe}, "accepts": ["columns"]}
+    return vfl.Job(**defaults | keys)
 
 
 def noise(rows: int, columns: int, seed: int = 0, positive: float = 0.5) -> list[vfl.Party]:
@@ -45,18 +50,18 @@ def noise(rows: int, columns: int, seed: int = 0, positive: float = 0.5) -> list
 
 def told(parties: list[vfl.Party], woe: Woe) -> tuple[np.ndarray, np.ndarray]:
     """What the shop holds of a whole run: the matrix of its bins (k x n) and the counts (k,) that were opened."""
-    kept: list[Any] = []
+    stored: list[Any] = []
     ask = bin_classes.ask
 
     def watched(context: Any, residual: Any, bins: BinIndicators, rows: Any) -> Any:
-        found = ask(context, residual, bins, rows)
-        kept.extend((bins[:].T, found))
-        return found
+        result = ask(context, residual, bins, rows)
+        stored.extend((bins[:].T, result))
+        return result
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bin_classes, "ask", watched)
         vfl.simulate(job(woe, accepts=["columns", "rank"]), parties)
-    return kept[0], kept[1]
+    return stored[0], stored[1]
 
 
 def guess(A: np.ndarray, counts: np.ndarray) -> np.ndarray:
@@ -67,7 +72,7 @@ def guess(A: np.ndarray, counts: np.ndarray) -> np.ndarray:
 def shares(parties: list[vfl.Party], woe: Woe) -> float:
     """What the guard counts the bins as, of all that labels hold."""
     known = known_run(job(woe), parties)
-    return next(each.share for each in job(woe).method.counts(job(woe), known.sizes) if each.group == "bins")
+    return next(count.share for count in job(woe).method.counts(job(woe), known.sizes) if count.group == "bins")
 
 
 def test_bins_that_are_refused_give_all_labels_and_those_that_are_let_do_not() -> None:
@@ -75,9 +80,9 @@ def test_bins_that_are_refused_give_all_labels_and_those_that_are_let_do_not() -
     woe = Woe(bins=3, rows=20)
     A, counts = told(many, woe)
     assert np.linalg.matrix_rank(A) < 60  # linear algebra alone does not do it
-    found = subset(A, counts.astype(float))
-    assert found is not None
-    np.testing.assert_array_equal(found, many[0].y)
+    result = subset(A, counts.astype(float))
+    assert result is not None
+    np.testing.assert_array_equal(result, many[0].y)
     assert shares(many, woe) > 1
     with pytest.raises(LeakageError, match=r"shop: .*counts in its bins as much as \d+ more.*fewer bins"):
         vfl.simulate(job(woe), many)
@@ -87,8 +92,8 @@ def test_bins_that_are_refused_give_all_labels_and_those_that_are_let_do_not() -
     A, counts = told(few, least)
     assert shares(few, least) == (3 + 3) * 7 / 60  # three counts and three checks, words of 7 bits
     assert {leak.name for leak in leaks(job(least), known_run(job(least), few).sizes)} <= {"columns"}
-    found = subset(A, counts.astype(float))
-    assert found is None or not np.array_equal(found, few[0].y)  # many labels fit the counts
+    result = subset(A, counts.astype(float))
+    assert result is None or not np.array_equal(result, few[0].y)  # many labels fit the counts
 
 
 @pytest.mark.parametrize(("rows", "columns", "most"), [(2000, 10, 0.66), (600, 4, 0.75)])
@@ -140,14 +145,14 @@ def test_what_is_opened_beside_the_counts_does_not_go_with_the_labels() -> None:
     bins = BinIndicators(place, 2)
     fractions: list[list[float]] = []
     for later in (np.tile([True, False], 40), np.repeat([True, False, False, True], 20)):
-        found = []
+        results = []
         for _ in range(150):
             sealed = holder.encrypt(np.where(later, 1.0, -1.0)[:, None], bound=1.0)
             blinded, r = evaluator.blind(evaluator.transpose_product(evaluator.prepare(bins[:]), sealed))
             opened = evaluator.unblind(holder.open(blinded, OpeningShape(80, 1, 2)), r)[:, 0]
             np.testing.assert_array_equal(np.rint(opened), 0)  # 20 of 40 in each bin
-            found += opened.tolist()
-        fractions.append(found)
+            results += opened.tolist()
+        fractions.append(results)
     assert ks_2samp(*fractions).pvalue > 1e-9
 
 
@@ -182,22 +187,22 @@ def test_weights_in_place_of_bins_read_no_more_labels_than_are_counted(
     word = bin_classes.count_bits(600)
     opens, sent = SealedActive._open_one, list[bytes]()
 
-    def opened(self: SealedActive, *given: Any) -> bytes:
-        sent.append(opens(self, *given))
+    def opened(self: SealedActive, *arguments: Any) -> bytes:
+        sent.append(opens(self, *arguments))
         return sent[-1]
 
-    def ask(each: int) -> Any:
+    def ask(count: int) -> Any:
         def asked(context: Any, residual: Any, bins: BinIndicators, rows: Any) -> Any:
             J = np.zeros(bins[:].shape)
             for j in range(J.shape[1]):
-                J[j * each : (j + 1) * each, j] = 2.0 ** np.arange(each)[::-1]
+                J[j * count : (j + 1) * count, j] = 2.0 ** np.arange(count)[::-1]
             role = residual.passive(context, Agreement(group="bins", word=word))
             with context.channel.gate.about_rows("bins"):
-                found = role.reply().gradient(FixedJacobian(), Batch(0, 0, J))[:, 0]
-            read[each] = []
-            for value in found.tolist():
-                for step in range(each)[::-1]:
-                    read[each].append(value > 0)
+                result = role.reply().gradient(FixedJacobian(), Batch(0, 0, J))[:, 0]
+            read[count] = []
+            for value in result.tolist():
+                for step in range(count)[::-1]:
+                    read[count].append(value > 0)
                     value -= (1 if value > 0 else -1) * 2.0**step
             raise Stopped
 
@@ -209,12 +214,12 @@ def test_weights_in_place_of_bins_read_no_more_labels_than_are_counted(
     labels = parties[0].y[train] == 1
     right = dict[int, int]()
     fits = word - 1 if engine.exact else word - 4  # a lattice scales columns by their norm, and these are of few rows
-    for each in (fits, 14):
-        monkeypatch.setattr(bin_classes, "ask", ask(each))
+    for count in (fits, 14):
+        monkeypatch.setattr(bin_classes, "ask", ask(count))
         with pytest.raises((Stopped, OpeningMismatch, ProtocolError)):
             vfl.simulate(chosen, parties)
-        guesses = np.array(read.get(each, []), bool)
-        right[each] = int((guesses == labels[: len(guesses)]).sum()) if len(guesses) else 0
+        guesses = np.array(read.get(count, []), bool)
+        right[count] = int((guesses == labels[: len(guesses)]).sum()) if len(guesses) else 0
     counted = next(e.count for e in chosen.method.counts(chosen, known_run(chosen, parties).sizes) if e.group == "bins")
     assert right[fits] == 7 * fits < counted  # what a word holds can be read
     assert 2 * right[14] - 7 * 14 <= 7 * word  # and no more: half of those beyond come right by guessing
@@ -222,8 +227,8 @@ def test_weights_in_place_of_bins_read_no_more_labels_than_are_counted(
     values = sent[0][-(7 + 3) * opened_words.word_size(word) :]  # lattice: the words alone after the head
     if engine.name == "ckks":
         assert len(sent[0]) == OPENED_HEADER.size + len(values)
-        whole = np.frombuffer(values, "<u2")
-        assert (whole < 1 << word).all()
+        full = np.frombuffer(values, "<u2")
+        assert (full < 1 << word).all()
     else:
         size = (len(sent[0]) - HEAD.size) // 9  # 7 counts and two checks
         numbers = [int.from_bytes(sent[0][at:][:size], "big") for at in range(HEAD.size, len(sent[0]), size)]

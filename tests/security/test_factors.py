@@ -51,7 +51,7 @@ def _counted(name: str, outputs: int, epochs: int) -> tuple[list[Disclosure], An
     if outputs > 1:
         keys["model"] = vfl.Softmax()
     job, parties = example(name, **keys)
-    helpers = [each for each in parties if isinstance(each, Helper)]
+    helpers = [party for party in parties if isinstance(party, Helper)]
     parties = [*tables(classes=max(outputs, 2))[: job.method.most or 3], *helpers]
     sizes = known_run(job, parties).sizes
     assert sizes.outputs == outputs
@@ -64,20 +64,20 @@ def counts_of_numbers() -> None:
     for name in EXAMPLES:
         for outputs in (1, 3):
             try:
-                found = [_counted(name, outputs, epochs) for epochs in (2, 4)]
+                results = [_counted(name, outputs, epochs) for epochs in (2, 4)]
             except SecureVFLError:  # a model of its own, or one output alone
                 continue
-            for (told, sizes, again), epochs in zip(found, (2, 4), strict=True):
-                for each in told:
-                    rows = {"columns": sizes.held_out if each.group == "held out" else sizes.rows}
+            for (disclosed, sizes, again), epochs in zip(results, (2, 4), strict=True):
+                for item in disclosed:
+                    rows = {"columns": sizes.held_out if item.group == "held out" else sizes.rows}
                     rows["labels"] = sizes.batches * (epochs if again else 1)
-                    capped = (each.kind == "labels" and each.share == 1) or name in FOLLOWS
-                    if each.kind in rows and each.group in ("training", "held out") and not capped:
+                    capped = (item.kind == "labels" and item.share == 1) or name in FOLLOWS
+                    if item.kind in rows and item.group in ("training", "held out") and not capped:
                         seen.add((name, outputs))
-                        if each.kind == "columns" and again:
-                            columns[name, epochs, each.like, outputs] = each.count + outputs * (name in FEWER)
-                        most = each.count + outputs * (name in FEWER)
-                        assert most * rows[each.kind] * (1 + (name in PADDED)) >= each.numbers, (name, outputs, each)
+                        if item.kind == "columns" and again:
+                            columns[name, epochs, item.like, outputs] = item.count + outputs * (name in FEWER)
+                        most = item.count + outputs * (name in FEWER)
+                        assert most * rows[item.kind] * (1 + (name in PADDED)) >= item.numbers, (name, outputs, item)
     both = [which for *which, outputs in columns if outputs == 1 and (*which, 3) in columns]
     assert len(both) > 20
     for which in both:
@@ -92,10 +92,10 @@ def names_of_questions() -> None:
     X = np.arange(24.0).reshape(6, 4)
     codes = {"a": "R1", "b": "R2"}
 
-    def name(X: Any = X, order: bytes = b"order", run: str = "r", asker: str = "bank", given: Any = None) -> str:
+    def name(X: Any = X, order: bytes = b"order", run: str = "r", asker: str = "bank", arguments: Any = None) -> str:
         rows = NewRows(len(X), order, lambda: ((None, X[at : at + 2]) for at in range(0, len(X), 2)))
         part: Any = SimpleNamespace(run=run, asker=asker)
-        return prediction_session._question(part, rows, ledger, given)
+        return prediction_session._question(part, rows, ledger, arguments)
 
     others = [name(run="s"), name(asker="shop"), name(order=b"other"), name(X[:4])]
     for row in range(len(X)):
@@ -103,11 +103,13 @@ def names_of_questions() -> None:
             moved = X.copy()
             moved[row, column] += 1e-9
             others.append(name(moved))
-    others += [name(given=ReasonCodePolicy(most, codes)) for most in (1, 2)]
-    others.append(name(given=ReasonCodePolicy(2, codes | {"b": "R3"})))
+    others += [name(arguments=ReasonCodePolicy(most, codes)) for most in (1, 2)]
+    others.append(name(arguments=ReasonCodePolicy(2, codes | {"b": "R3"})))
     assert len({name(), *others}) == 1 + len(others)
     assert name() == name(X + 0.0)
-    assert name(given=ReasonCodePolicy(2, codes)) == name(given=ReasonCodePolicy(2, dict(reversed(codes.items()))))
+    assert name(arguments=ReasonCodePolicy(2, codes)) == name(
+        arguments=ReasonCodePolicy(2, dict(reversed(codes.items())))
+    )
 
 
 def alarms_of_looks() -> None:
@@ -126,28 +128,28 @@ def alarms_of_looks() -> None:
     for names in (["number"], ["few"], ["gaps"], ["town"], before.names):
         at = [before.names.index(name) for name in names]
         levels = {name: value for name, value in before.levels.items() if name in names}
-        kept = baselines(Columns(before.X[:, at], names, levels), np.arange(n))
+        stored = baselines(Columns(before.X[:, at], names, levels), np.arange(n))
         fresh = Columns(new.X[:, at], names, levels)
-        for each in drift.drifts(kept, fresh):
+        for item in drift.drifts(stored, fresh):
             for factor, beyond in ((1.05, True), (0.95, False)):
                 (same,) = (
                     one
-                    for one in drift.drifts(kept, fresh, alarms=factor * each.p * 2 * len(names))
-                    if one.column == each.column
+                    for one in drift.drifts(stored, fresh, alarms=factor * item.p * 2 * len(names))
+                    if one.column == item.column
                 )
-                assert same.shifted == beyond, (names, each.column)
+                assert same.shifted == beyond, (names, item.column)
 
 
 def expired_authorities(folder: Path) -> None:
     """A certificate is refused once it or its authority has expired, or before either is valid."""
     now = datetime(2030, 1, 1, tzinfo=UTC)
-    for authority, own in ((10, 100), (100, 10)):
-        place = folder / f"{authority}-{own}"
+    for authority, local in ((10, 100), (100, 10)):
+        place = folder / f"{authority}-{local}"
         certs.init(place, days=authority, now=now)
         # one that outlives its authority, as no command makes it
         longer = edited(certs, "issue", ("min(now + _days(days), authority.not_valid_after_utc)", "now + _days(days)"))
         with mock.patch.object(*longer):
-            certs.issue(place, "bank", days=own, now=now)
+            certs.issue(place, "bank", days=local, now=now)
         ca, bank = read_pem(place / "ca.pem"), read_pem(place / "bank.pem")
         certificate_checks.check_peer(bank, ca, "bank", now + timedelta(days=5))
         for when, what in ((50, "has expired"), (-5, "is not yet valid")):

@@ -27,9 +27,9 @@ def parties(others: int) -> list[vfl.Party]:
     return [vfl.Party(f"p{k}", X, None if k else X.sum(axis=1) > 1, aligned=True) for k, X in enumerate(tables)]
 
 
-def seen(own: list[vfl.Party], model: Kernel = MODEL) -> tuple[vfl.Run, Floats, Floats]:
+def seen(parties: list[vfl.Party], model: Kernel = MODEL) -> tuple[vfl.Run, Floats, Floats]:
     """The run, the summed phases of the others that the worker received (turns, n x M), their columns in that order."""
-    received: dict[str, list[NDArray[np.uint32]]] = {party.name: [] for party in own[1:]}
+    received: dict[str, list[NDArray[np.uint32]]] = {party.name: [] for party in parties[1:]}
 
     def observe(event: Event) -> None:
         if event.direction == "recv" and isinstance(event.message, PhasePart):
@@ -43,11 +43,11 @@ def seen(own: list[vfl.Party], model: Kernel = MODEL) -> tuple[vfl.Run, Floats, 
         epochs=1,
         scale="none",
     )
-    run = vfl.simulate(job, own, observe=observe)
+    run = vfl.simulate(job, parties, observe=observe)
     total = sum(parts[0] for parts in received.values())  # the one training batch: K x n x D
     turns = np.concatenate(list(total.view(np.int32) / 2.0**32), axis=1)  # type: ignore[union-attr]
     rows = Schedule(ROWS, batch_size=ROWS, epochs=1, seed=0, test_fraction=0, reshuffle=False).partition(0)[0]
-    return run, turns, np.hstack([party.X[rows] for party in own[1:]])
+    return run, turns, np.hstack([party.X[rows] for party in parties[1:]])
 
 
 def guess(turns: Floats, key: bytes, others: int) -> Floats:
@@ -61,8 +61,8 @@ def guess(turns: Floats, key: bytes, others: int) -> Floats:
     return solved
 
 
-def error(found: Floats, X: Floats) -> float:
-    return float(np.sqrt(((found - X) ** 2).mean()))
+def error(columns: Floats, X: Floats) -> float:
+    return float(np.sqrt(((columns - X) ** 2).mean()))
 
 
 def test_a_shared_seed_gives_the_columns_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def test_own_frequencies_do_not() -> None:
 def test_with_more_parties_known_frequencies_give_all_of_them_away() -> None:
     run, turns, X = seen(parties(2))
     drawn = [Frequencies(MODEL, run.parts[name].state["key"], COLUMNS) for name in ("p1", "p2")]
-    w = np.vstack([np.hstack([own.w("p0", k) for k in range(MODEL.blocks)]) for own in drawn])
+    w = np.vstack([np.hstack([local.w("p0", k) for k in range(MODEL.blocks)]) for local in drawn])
     assert error(np.linalg.lstsq(w.T, turns.T, rcond=None)[0].T, X) < 1e-5
     assert error(guess(turns, run.parts["p0"].state["key"], 2), X) > 0.4
 
@@ -108,9 +108,9 @@ def test_what_stays_is_a_linear_map_where_phases_do_not_wrap() -> None:
 
 
 def test_the_sheet_says_both() -> None:
-    own = parties(2)
+    this_parties = parties(2)
     job = vfl.Job(model=MODEL, optimizer=vfl.FDSKL(), protocol=vfl.Protocol(sum="tree"))
-    sheet = vfl.explain(job, own)
+    sheet = vfl.explain(job, this_parties)
     assert "distance" in sheet
     assert "linear map" in sheet
     assert "its sign is the label" not in sheet

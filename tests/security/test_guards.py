@@ -15,9 +15,14 @@ from securevfl.runtime.observer import Event
 
 
 def job(**keys: object) -> vfl.Job:
-    own: dict[str, object] = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.1), "batch_size": 64, "epochs": 2}
-    own |= {"protocol": vfl.Protocol(residual=vfl.Ckks())}
-    return vfl.Job(**(own | keys))
+    defaults: dict[str, object] = {
+        "model": vfl.Logistic(),
+        "optimizer": vfl.FedBCD(lr=0.1),
+        "batch_size": 64,
+        "epochs": 2,
+    }
+    defaults |= {"protocol": vfl.Protocol(residual=vfl.Ckks())}
+    return vfl.Job(**(defaults | keys))
 
 
 def test_a_gradient_that_determines_g_is_refused_with_the_remedy() -> None:
@@ -66,16 +71,16 @@ def noise_attack(epochs: int, *, reshuffle: bool, seed: int) -> float:
     """
     rows, batch, d = 2560, 256, 15
     generator = np.random.default_rng(seed)
-    own, noise = generator.normal(size=(rows, 5)), generator.normal(size=(rows, d))
-    y = own.sum(axis=1) + generator.normal(size=rows) > 0
+    columns, noise = generator.normal(size=(rows, 5)), generator.normal(size=(rows, d))
+    y = columns.sum(axis=1) + generator.normal(size=rows) > 0
     theta = np.zeros(5)
     schedule = Schedule(rows, batch_size=batch, epochs=epochs, seed=seed, test_fraction=0.0, reshuffle=reshuffle)
     equations: list[np.ndarray] = []
     answers: list[np.ndarray] = []
     for visit in schedule.iterations():
         i = visit.rows
-        g = 1 / (1 + np.exp(-own[i] @ theta)) - y[i]
-        theta -= 0.05 * own[i].T @ g / len(i)
+        g = 1 / (1 + np.exp(-columns[i] @ theta)) - y[i]
+        theta -= 0.05 * columns[i].T @ g / len(i)
         answers.append(noise[i].T @ g)
         equations.append(coo_array((noise[i].T.ravel(), (np.repeat(range(d), len(i)), np.tile(i, d))), (d, rows)))
     guess = lsqr(vstack(equations).tocsr(), np.concatenate(answers), iter_lim=60)[0]  # g taken as constant in time
@@ -93,11 +98,13 @@ def test_fixed_batches_give_few_equations_and_reshuffled_ones_give_the_labels_aw
 def test_the_schedule_of_a_run_is_the_fixed_partition() -> None:
     """What the guard rests on: the batches that the passive party really gets are the same ones every epoch."""
     rows: dict[int, set[bytes]] = {}
-    own = job(epochs=3)
-    schedule = Schedule(100, batch_size=own.batch_size, epochs=3, seed=0, test_fraction=0.25, reshuffle=own.reshuffle)
+    this_job = job(epochs=3)
+    schedule = Schedule(
+        100, batch_size=this_job.batch_size, epochs=3, seed=0, test_fraction=0.25, reshuffle=this_job.reshuffle
+    )
     for visit in schedule.iterations():
         rows.setdefault(visit.index, set()).add(visit.rows.tobytes())
-    assert all(len(kept) == 1 for kept in rows.values())
+    assert all(len(row) == 1 for row in rows.values())
     assert len(schedule.test) == 25
     assert not set(schedule.test) & set(schedule.train)
 

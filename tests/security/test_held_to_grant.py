@@ -20,15 +20,15 @@ HERE = range(500)
 
 def naming(ids: Iterable[int]) -> Callable[[Message], Message]:
     """An asker that names these ids as common, by all that it knows of ids that it did not ask about."""
-    wanted = canonical_ids(ids)
-    keys = id_keys(wanted)
+    expected = canonical_ids(ids)
+    keys = id_keys(expected)
     nonces: list[bytes] = []
 
     def change(message: Message) -> Message:
         if isinstance(message, Begin):
             nonces.append(message.nonce)
         if isinstance(message, Common):
-            return Common(len(wanted))
+            return Common(len(expected))
         if isinstance(message, Tags):
             tags = keyed(nonces[0], keys)
             return Tags(tags[rising(tags)].tobytes())
@@ -40,16 +40,16 @@ def naming(ids: Iterable[int]) -> Callable[[Message], Message]:
 
 
 def rows_taken(
-    asked: list[int], named: Iterable[int], parties: int, *, transfers: bool, granted: int | None
+    requested: list[int], named: Iterable[int], parties: int, *, transfers: bool, granted: int | None
 ) -> tuple[int, str]:
     """How many rows the others go on with, and what the asker reads where they refuse."""
-    sets = [asked, *[list(HERE)] * (parties - 1)]
+    sets = [requested, *[list(HERE)] * (parties - 1)]
     change = naming(named)
     try:
-        taken = play(sets, twist={"bank": change}, transfers=transfers, granted=granted)
+        elapsed = play(sets, twist={"bank": change}, transfers=transfers, granted=granted)
     except SecureVFLError as error:
         return 0, str(error)
-    return max(len(rows) for rows in taken[1:]), ""
+    return max(len(rows) for rows in elapsed[1:]), ""
 
 
 FLOWS = [(False, 1), (False, None), (True, None)]
@@ -61,9 +61,9 @@ FLOWS = [(False, 1), (False, None), (True, None)]
 def test_who_asks_about_one_id_names_no_other(
     named: Iterable[int], parties: int, transfers: bool, granted: int | None
 ) -> None:
-    taken, _ = rows_taken([0], named, parties, transfers=transfers, granted=granted)
-    print(f"{taken} of {len(list(named))} ids named, one asked about")
-    assert taken == 0
+    elapsed, _ = rows_taken([0], named, parties, transfers=transfers, granted=granted)
+    print(f"{elapsed} of {len(list(named))} ids named, one asked about")
+    assert elapsed == 0
 
 
 def names_all(work: AlignmentWork, passive_rows: dict[str, int], done: dict[str, int]) -> np.ndarray:
@@ -85,13 +85,13 @@ def test_a_refusal_does_not_say_how_many_are_here(
 ) -> None:
     """Ten ids are asked about and named, of which none to nine are here: the same words each time."""
     monkeypatch.setattr(psi_many, "lead", names_all)
-    said = set()
+    text = set()
     for here in (0, 3, 9):
-        asked = [*range(here), *range(10**6, 10**6 + 10 - here)]
+        requested = [*range(here), *range(10**6, 10**6 + 10 - here)]
         with pytest.raises(ProtocolError) as caught:
-            play([asked, *[list(HERE)] * (parties - 1)], transfers=transfers, granted=granted)
-        said.add(str(caught.value))
-    assert len(said) == 1
+            play([requested, *[list(HERE)] * (parties - 1)], transfers=transfers, granted=granted)
+        text.add(str(caught.value))
+    assert len(text) == 1
 
 
 def test_a_name_depends_on_the_answers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,9 +48,9 @@ def zeros_of_answers() -> None:
         drawn[0] += int(np.prod(shape))
         return real(prg, shape)
 
-    def counting(self: ProductHider, layout: Any, total: Floats, *rest: Any) -> tuple[bytes, Floats]:
+    def counting(self: ProductHider, layout: Any, total: Floats, *remaining: Any) -> tuple[bytes, Floats]:
         blocks[0] += layout.points * layout.r * total.shape[3]
-        return hidden(self, layout, total, *rest)
+        return hidden(self, layout, total, *remaining)
 
     n, c, d = 200, 3, 160
     with mock.patch.object(ciphertexts, "ternary", ternary), mock.patch.object(ProductHider, "_hidden", counting):
@@ -92,9 +92,9 @@ def layouts_of_a_product() -> None:
     for layout in (*of_r, *of_s):
         c, columns, uses = by_layout[layout]
         V = RNG.integers(0, 2**bits, (n, c), dtype=np.uint64)
-        reply, own = evaluator.product(prepared, holder.encrypt(V, columns=columns, uses=uses))
+        reply, local = evaluator.product(prepared, holder.encrypt(V, columns=columns, uses=uses))
         expected = W.astype(np.uint64).T @ V
-        assert np.array_equal((own + holder.open(reply)) & np.uint64(2**bits - 1), expected & np.uint64(2**bits - 1))
+        assert np.array_equal((local + holder.open(reply)) & np.uint64(2**bits - 1), expected & np.uint64(2**bits - 1))
 
 
 def largest_products() -> None:
@@ -108,12 +108,12 @@ def largest_products() -> None:
         W = np.full((n, d), int(0.09 / per_entry))
         V = RNG.integers(0, 2**bits, (n, c), dtype=np.uint64)
         try:
-            reply, own = evaluator.product(evaluator.prepare(W), holder.encrypt(V, columns=d))
+            reply, local = evaluator.product(evaluator.prepare(W), holder.encrypt(V, columns=d))
         except RangeError:
             refused += 1
             continue
         expected = W.astype(np.uint64).T @ V
-        assert np.array_equal((own + holder.open(reply)) & np.uint64(2**bits - 1), expected & np.uint64(2**bits - 1))
+        assert np.array_equal((local + holder.open(reply)) & np.uint64(2**bits - 1), expected & np.uint64(2**bits - 1))
     assert refused
 
 

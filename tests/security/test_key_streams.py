@@ -30,16 +30,16 @@ READ_AGAIN = "public ", "offset", "mask of a stored payload"
 @pytest.fixture
 def agreed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[tuple[str, ...]]]:
     """How often each party agrees on a key with each other one, by session and subchannel, and by purpose: once."""
-    found, agree, lock = Counter[tuple[str, ...]](), KeyPair.agree, threading.Lock()
+    result, agree, lock = Counter[tuple[str, ...]](), KeyPair.agree, threading.Lock()
 
     def agreeing(pair: KeyPair, public: bytes, **context: str) -> bytes:
         with lock:
-            found[tuple(context[key] for key in ("own", "peer", "session", "domain"))] += 1
+            result[tuple(context[key] for key in ("own", "peer", "session", "domain"))] += 1
         return agree(pair, public, **context)
 
     monkeypatch.setattr(KeyPair, "agree", agreeing)
-    yield found
-    assert set(found.values()) <= {1}
+    yield result
+    assert set(result.values()) <= {1}
 
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
@@ -47,10 +47,10 @@ def agreed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[tuple[str, ...]]
 def test_no_key_stream_is_begun_twice_by_a_party_in_many_rounds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, begin, lock = Counter[bytes](), Prg.__init__, threading.Lock()
 
-    def counted(own: Prg, key: bytes, label: str) -> None:
-        begin(own, key, label)
+    def counted(prg: Prg, key: bytes, label: str) -> None:
+        begin(prg, key, label)
         with lock:
-            begun[own._key] += not label.startswith(READ_AGAIN)
+            begun[prg._key] += not label.startswith(READ_AGAIN)
 
     monkeypatch.setattr(Prg, "__init__", counted)
     job, parties = example(name, epochs=1)

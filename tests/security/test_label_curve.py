@@ -22,8 +22,8 @@ def simulate_label_auc(share: float, epochs: int, reshuffle: bool, seed: int, ba
     """One point of the table, measured again: label AUC after so many epochs over 10 batches."""
     rows, d = 10 * batch, max(1, round(share * batch))
     generator = np.random.default_rng(seed)
-    own, noise = generator.normal(size=(rows, 5)), generator.normal(size=(rows, d))
-    y = own.sum(axis=1) + generator.normal(size=rows) > 0
+    columns, noise = generator.normal(size=(rows, 5)), generator.normal(size=(rows, d))
+    y = columns.sum(axis=1) + generator.normal(size=rows) > 0
     theta = np.zeros(5)
     schedule = Schedule(rows, batch_size=batch, epochs=epochs, seed=seed, test_fraction=0.0, reshuffle=reshuffle)
     equations: list[Any] = []
@@ -31,8 +31,8 @@ def simulate_label_auc(share: float, epochs: int, reshuffle: bool, seed: int, ba
     by_batch: dict[int, tuple[np.ndarray, Floats]] = {}
     for visit in schedule.iterations():
         i = visit.rows
-        g = 1 / (1 + np.exp(-own[i] @ theta)) - y[i]
-        theta -= 0.05 * own[i].T @ g / len(i)
+        g = 1 / (1 + np.exp(-columns[i] @ theta)) - y[i]
+        theta -= 0.05 * columns[i].T @ g / len(i)
         opened = noise[i].T @ g
         if reshuffle:
             places = (np.repeat(range(d), len(i)), np.tile(i, d))
@@ -93,9 +93,9 @@ def test_the_smallest_batch_is_the_smallest(reshuffle: bool, limit: float) -> No
 
 
 def limited(limit: float | None, **keys: object) -> vfl.Job:
-    own: dict[str, object] = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.1), "epochs": 1}
-    own |= {"protocol": vfl.Protocol(residual=vfl.Ckks()), "max_label_auc": limit}
-    return vfl.Job(**(own | keys))
+    defaults: dict[str, object] = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.1), "epochs": 1}
+    defaults |= {"protocol": vfl.Protocol(residual=vfl.Ckks()), "max_label_auc": limit}
+    return vfl.Job(**(defaults | keys))
 
 
 def test_a_job_with_a_limit_names_the_smallest_batch_size_that_keeps_it() -> None:

@@ -97,12 +97,12 @@ def uniform(words: np.ndarray) -> bool:
 
 def carried(run: Transcript) -> dict[tuple[str, type], list[np.ndarray]]:
     """What each party sent of each kind, exchange by exchange."""
-    found: dict[tuple[str, type], list[np.ndarray]] = {}
+    results: dict[tuple[str, type], list[np.ndarray]] = {}
     for event in run.events:
         if event.direction == "send" and isinstance(event.message, CARRIERS):
             words = np.frombuffer(event.message.residues, "<u4")
-            found.setdefault((event.me, type(event.message)), []).append(words)
-    return found
+            results.setdefault((event.me, type(event.message)), []).append(words)
+    return results
 
 
 def every_message_is_uniform(sums: SumProtocol) -> bool:
@@ -112,7 +112,7 @@ def every_message_is_uniform(sums: SumProtocol) -> bool:
 
 def rounds_tell_no_differences(sums: SumProtocol) -> bool:
     """The same parts in two exchanges: are the differences of what was sent uniform?"""
-    parts = {name: own * 2 for name, own in parts_of(NAMES[:5], shape=1 << 13).items()}
+    parts = {name: local * 2 for name, local in parts_of(NAMES[:5], shape=1 << 13).items()}
     run = Transcript(sums, parts)
     return all(uniform(second - first) for first, second in carried(run).values())
 

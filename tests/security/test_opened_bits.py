@@ -39,9 +39,14 @@ def tables(rows: int = ROWS, columns: int = COLUMNS, parties: int = 2) -> list[v
 
 
 def job(to: str, **keys: Any) -> vfl.Job:
-    own: dict[str, Any] = {"epochs": 1, "batch_size": "all", "model": vfl.Logistic(), "optimizer": vfl.FedSGD(lr=0.3)}
+    defaults: dict[str, Any] = {
+        "epochs": 1,
+        "batch_size": "all",
+        "model": vfl.Logistic(),
+        "optimizer": vfl.FedSGD(lr=0.3),
+    }
     shares = vfl.Shares(open_weights=(to,), chunk=1)
-    return vfl.Job(**own | keys, protocol=vfl.Protocol(shares=shares), accepts=("small_metrics", "opened_weights"))
+    return vfl.Job(**defaults | keys, protocol=vfl.Protocol(shares=shares), accepts=("small_metrics", "opened_weights"))
 
 
 def places(count: int, weights: int, first: int, bits: int) -> np.ndarray:
@@ -56,14 +61,14 @@ def places(count: int, weights: int, first: int, bits: int) -> np.ndarray:
 
 def steps_of(monkeypatch: pytest.MonkeyPatch, party: str, chosen: Any) -> None:
     """Have this party multiply residuals by what it likes: chosen(n) (n x d) in place of W, None for its own."""
-    honest, made = LocalColumns._integers, LocalColumns.__init__
+    honest, generated = LocalColumns._integers, LocalColumns.__init__
 
     def integers(self: LocalColumns, piece: Any) -> Any:
         X, W = honest(self, piece)
         return X, chosen(piece.batch, self._numbers, *W.shape) if self.of == party else W
 
-    def init(self: LocalColumns, numbers: FixedPointEncoding, rate: float, X: Any, *rest: Any) -> None:
-        made(self, numbers, rate, X, *rest)
+    def init(self: LocalColumns, numbers: FixedPointEncoding, rate: float, X: Any, *remaining: Any) -> None:
+        generated(self, numbers, rate, X, *remaining)
         self.of = X(0).of.__self__._context.me  # type: ignore[attr-defined]
 
     monkeypatch.setattr(PreparedWords, "check", lambda self, columns: None)  # its own, which is none of the peers'
@@ -73,8 +78,10 @@ def steps_of(monkeypatch: pytest.MonkeyPatch, party: str, chosen: Any) -> None:
 
 
 def told(tape: Recording, giver: str, kind: str) -> int:
-    entries = [each for each in tape[giver].disclosures if (each.kind, each.group) == (kind, "weights")]
-    return sum(each.numbers * each.bits for each in entries)
+    entries = [
+        disclosure for disclosure in tape[giver].disclosures if (disclosure.kind, disclosure.group) == (kind, "weights")
+    ]
+    return sum(disclosure.numbers * disclosure.bits for disclosure in entries)
 
 
 def labels_read(monkeypatch: pytest.MonkeyPatch, parties: int, *, first: int | None, bits: int) -> tuple[int, int]:
@@ -95,38 +102,38 @@ def labels_read(monkeypatch: pytest.MonkeyPatch, parties: int, *, first: int | N
     numbers, lowest = seen["numbers"], seen["lowest"]
     theta = run.parts["shop"].theta[:, 0]
     units = -np.rint(np.ldexp(theta, numbers.f_theta - lowest - HALF_BIT)).astype(np.int64)  # sums of g 2^at
-    found, a_weight = 0, -(-ROWS // COLUMNS)
+    result, a_weight = 0, -(-ROWS // COLUMNS)
     for weight, total in enumerate(units.tolist()):
         used = min(bits, a_weight)
         signs = (total + 2**used - 1) // 2  # residuals of -1/2 and 1/2 as bits
-        own = y[weight * a_weight :][:used]
-        guess = [(signs >> at) & 1 for at in range(len(own))]
-        found += int(np.sum(np.array(guess) == (own == 0)))
-    return found, told(tape, "bank", "labels")
+        local = y[weight * a_weight :][:used]
+        guess = [(signs >> at) & 1 for at in range(len(local))]
+        result += int(np.sum(np.array(guess) == (local == 0)))
+    return result, told(tape, "bank", "labels")
 
 
 @pytest.mark.parametrize("parties", [2, 3])
 def test_powers_of_two_read_no_more_labels_than_bits_are_counted(parties: int, monkeypatch: pytest.MonkeyPatch) -> None:
     bits = weight_levels(job("shop"), ROWS).bits
-    found, counted = labels_read(monkeypatch, parties, first=None, bits=bits)
-    print(f"{found} of {ROWS} labels agree, {counted} bits counted")
+    result, counted = labels_read(monkeypatch, parties, first=None, bits=bits)
+    print(f"{result} of {ROWS} labels agree, {counted} bits counted")
     assert counted == COLUMNS * bits
-    assert found <= counted
+    assert result <= counted
 
 
 def test_low_places_read_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where 28 labels lay in each weight: all but the highest ones are below what is told."""
-    found, counted = labels_read(monkeypatch, 2, first=0, bits=28)
-    print(f"{found} of {ROWS} labels agree, {counted} bits counted")
-    assert found <= counted + 6 * np.sqrt((ROWS - counted) / 4) + (ROWS - counted) / 2
+    result, counted = labels_read(monkeypatch, 2, first=0, bits=28)
+    print(f"{result} of {ROWS} labels agree, {counted} bits counted")
+    assert result <= counted + 6 * np.sqrt((ROWS - counted) / 4) + (ROWS - counted) / 2
 
 
 def test_unrounded_weights_give_every_label(monkeypatch: pytest.MonkeyPatch) -> None:
     """What they were: all bits of the ring."""
     monkeypatch.setattr(WeightQuantizer, "shift", lambda self, numbers: 1)
     monkeypatch.setattr(WeightQuantizer, "bits", property(lambda self: 55))
-    found, _ = labels_read(monkeypatch, 2, first=4, bits=28)
-    assert found == ROWS
+    result, _ = labels_read(monkeypatch, 2, first=4, bits=28)
+    assert result == ROWS
 
 
 def test_every_party_enters_what_a_weight_holds_of_its_own() -> None:
@@ -138,9 +145,9 @@ def test_every_party_enters_what_a_weight_holds_of_its_own() -> None:
             assert told(tape, party, "columns") == (0 if party == to else bits)
             assert told(tape, party, "labels") == (bits if party == "bank" != to else 0)
         counted = job(to).method.counts(job(to), known_run(job(to), both).sizes)
-        own = [each for each in counted if each.group == "weights"]
-        assert {each.about[0] for each in own} == {"bank", "shop", "telco"} - {to}
-        assert all(each.numbers * bits == each.numbers * bits for each in own)
+        selected = [item for item in counted if item.group == "weights"]
+        assert {item.about[0] for item in selected} == {"bank", "shop", "telco"} - {to}
+        assert all(item.numbers * bits == item.numbers * bits for item in selected)
 
 
 def outputs_read(monkeypatch: pytest.MonkeyPatch, *, first: int | None, bits: int) -> tuple[int, int, int]:
@@ -195,8 +202,10 @@ def outputs_read(monkeypatch: pytest.MonkeyPatch, *, first: int | None, bits: in
     rows = chosen.schedule(both[0].register).partition(0)[LAST][: COLUMNS * a_weight]
     X = both[1].X
     H = ((X[rows] - X.mean(axis=0)) / X.std(axis=0) @ theta)[:, 0]
-    own = np.rint(np.ldexp(-run.parts["bank"].theta[:COLUMNS, 0], numbers.f_theta - lowest)).astype(np.int64)
-    levels = [((total >> (LEVEL * at)) & (2**LEVEL - 1)) - 2 ** (LEVEL - 1) for total in own for at in range(a_weight)]
+    columns = np.rint(np.ldexp(-run.parts["bank"].theta[:COLUMNS, 0], numbers.f_theta - lowest)).astype(np.int64)
+    levels = [
+        ((total >> (LEVEL * at)) & (2**LEVEL - 1)) - 2 ** (LEVEL - 1) for total in columns for at in range(a_weight)
+    ]
     off = np.abs(np.array(levels) - (H - 1))  # a place stands for the entry one above
     assert H.std() > 3
     return int((off <= 1).sum()), len(rows), told(tape, "shop", "columns")
@@ -204,18 +213,18 @@ def outputs_read(monkeypatch: pytest.MonkeyPatch, *, first: int | None, bits: in
 
 def test_a_table_of_powers_tells_no_more_bits_of_columns_than_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     bits = weight_levels(job("bank"), ROWS).bits
-    found, rows, counted = outputs_read(monkeypatch, first=None, bits=bits)
-    print(f"levels of {found} of {rows} rows, {LEVEL * found} bits, {counted} bits counted")
-    assert found >= 0.8 * rows  # what is counted is not a word more than what can be read
-    assert LEVEL * found <= counted == (COLUMNS + 1) * bits
+    result, rows, counted = outputs_read(monkeypatch, first=None, bits=bits)
+    print(f"levels of {result} of {rows} rows, {LEVEL * result} bits, {counted} bits counted")
+    assert result >= 0.8 * rows  # what is counted is not a word more than what can be read
+    assert LEVEL * result <= counted == (COLUMNS + 1) * bits
 
 
 def test_unrounded_weights_give_the_other_party_s_part_of_most_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(WeightQuantizer, "shift", lambda self, numbers: 1)
     monkeypatch.setattr(WeightQuantizer, "bits", property(lambda self: 47))
-    found, rows, _ = outputs_read(monkeypatch, first=2, bits=30)
+    result, rows, _ = outputs_read(monkeypatch, first=2, bits=30)
     assert rows == 5 * COLUMNS
-    assert found >= 0.9 * rows
+    assert result >= 0.9 * rows
 
 
 @pytest.mark.parametrize("to", ["bank", "shop"])
@@ -229,21 +238,21 @@ def test_half_of_the_bits_and_as_many_weights_as_rows_are_refused(to: str) -> No
     few[1 if to == "bank" else 0] = vfl.Party(
         "shop" if to == "bank" else "bank", few[0].X[:, :2], None if to == "bank" else few[0].y, aligned=True
     )
-    made = job(to).model_copy(update=without)
-    leaks = made.method.leaks(made, known_run(made, few).sizes)
-    (own,) = [leak for leak in leaks if leak.name == "opened_weights"]
-    assert own.apart
+    generated = job(to).model_copy(update=without)
+    leaks = generated.method.leaks(generated, known_run(generated, few).sizes)
+    (local,) = [leak for leak in leaks if leak.name == "opened_weights"]
+    assert local.apart
     assert "rank" not in [leak.name for leak in leaks]
 
 
 def test_bits_of_earlier_jobs_add_up() -> None:
-    made, both = job("shop").model_copy(update={"accepts": ("small_metrics",)}), tables(rows=2000)
-    sizes = known_run(made, both).sizes
-    own = [each for each in made.method.counts(made, sizes) if each.group == "weights"]
-    share = max(each.share for each in own)
+    generated, both = job("shop").model_copy(update={"accepts": ("small_metrics",)}), tables(rows=2000)
+    sizes = known_run(generated, both).sizes
+    counts = [count for count in generated.method.counts(generated, sizes) if count.group == "weights"]
+    share = max(count.share for count in counts)
     jobs, before = 0, list[Disclosure]()
-    while not made.method.leaks(made, sizes, before):
-        before, jobs = [*before, *own], jobs + 1
+    while not generated.method.leaks(generated, sizes, before):
+        before, jobs = [*before, *counts], jobs + 1
     assert jobs == int(np.ceil(0.5 / share)) - 1
 
 

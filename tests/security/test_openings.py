@@ -16,8 +16,13 @@ from tests.small_keys import SMALL
 
 
 def line(engine: Engine | str, **keys: object) -> str:
-    own: dict[str, object] = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.1), "batch_size": 64, "epochs": 4}
-    job = vfl.Job(**(own | keys), protocol=vfl.Protocol(residual=engine))
+    defaults: dict[str, object] = {
+        "model": vfl.Logistic(),
+        "optimizer": vfl.FedBCD(lr=0.1),
+        "batch_size": 64,
+        "epochs": 4,
+    }
+    job = vfl.Job(**(defaults | keys), protocol=vfl.Protocol(residual=engine))
     return next(
         (row for row in vfl.explain(job, vfl.datasets.breast_cancer(parties=2)).splitlines() if "openings" in row), ""
     )
@@ -31,7 +36,7 @@ def checks_of(text: str) -> int:
 def figures(text: str) -> tuple[int, float, float, float]:
     """Values of the run, and the distances (bits) of run, key and value."""
     values = int(re.search(r"([\d,]+) values in a run", text)[1].replace(",", ""))
-    run, key, one = (float(found) for found in re.findall(r"2\^-([\d.]+)", text)[:3])
+    run, key, one = (float(result) for result in re.findall(r"2\^-([\d.]+)", text)[:3])
     return values, run, key, one
 
 
@@ -83,14 +88,14 @@ SEALED = {
 @pytest.mark.parametrize("name", SEALED)
 def test_the_figures_of_one_page_agree(name: str, count: int) -> None:
     """What openings add up to is, but for counts in bins, what passive parties are said to open."""
-    own: dict[str, object] = {"optimizer": vfl.FedBCD(lr=0.1), "batch_size": 128, "epochs": 3}
+    defaults: dict[str, object] = {"optimizer": vfl.FedBCD(lr=0.1), "batch_size": 128, "epochs": 3}
     accepted = ["columns", "rank", "label_auc", "fresh_equations"]
-    job = vfl.Job(**(own | SEALED[name]), protocol=vfl.Protocol(residual="ckks"), accepts=accepted)
+    job = vfl.Job(**(defaults | SEALED[name]), protocol=vfl.Protocol(residual="ckks"), accepts=accepted)
     parties = vfl.datasets.breast_cancer(count)
     page = str(vfl.explain(job, parties))
 
     def numbers(pattern: str) -> list[int]:
-        return [int(found.replace(",", "")) for found in re.findall(pattern, page)]
+        return [int(result.replace(",", "")) for result in re.findall(pattern, page)]
 
     (values,), opened = numbers(r"([\d,]+) values in a run"), numbers(r"opens\s+([\d,]+)\s+numbers")
     bins = sum(numbers(r"([\d,]+) of these values are counts in bins"))

@@ -70,9 +70,9 @@ def agreement(one: Sequence[int], other: Sequence[int]) -> float:
 def row_order_seen_by_a_passive_party() -> float:
     """How far the order of the active party's list gives away the order of its rows."""
     view = PartyView([shuffled(300, 1), list(range(300))])
-    own = view.work["bank"].journal.whole("mine")
+    this_whole = view.work["bank"].journal.whole("mine")
     place = {point: at for at, point in enumerate(view.points("shop", "bank"))}
-    return agreement(range(300), [place[own[at : at + 32]] for at in range(0, len(own), 32)])
+    return agreement(range(300), [place[this_whole[at : at + 32]] for at in range(0, len(this_whole), 32)])
 
 
 def unsorted(points: bytes) -> tuple[bytes, np.ndarray]:
@@ -110,8 +110,8 @@ def test_that_check_catches_the_active_partys_order(monkeypatch: pytest.MonkeyPa
     named = {key: n for n, key in enumerate(canonical_ids(range(300)))}
 
     def by_rows(work: AlignmentWork, rows: np.ndarray) -> np.ndarray:
-        own = [leak[named[work.ids[row]]] for row in rows.tolist()]
-        return rows[np.argsort(own)]
+        tolist = [leak[named[work.ids[row]]] for row in rows.tolist()]
+        return rows[np.argsort(tolist)]
 
     monkeypatch.setattr(AlignmentWork, "in_shared_order", by_rows)
     assert shared_order_follows_rows(2) > 0.99
@@ -170,10 +170,10 @@ def masked_shares(view: PartyView, passive: str) -> okvs.Words:
 
 def evaluated(work: AlignmentWork, passive: str, keys: okvs.Words) -> okvs.Words:
     """What P_1 can compute of F_i on any keys, from its journal."""
-    own = work.journal.chunk("own", 0)
-    slots = (len(own) - okvs.OKVS_SEED_BYTES) // okvs.VALUE_BYTES
+    chunk = work.journal.chunk("own", 0)
+    slots = (len(chunk) - okvs.OKVS_SEED_BYTES) // okvs.VALUE_BYTES
     _, c = psi_transfers._take_vole(work, passive, slots, 1 << 40)
-    return vole_prf.evaluate_stored(PrfHash(psi_transfers._coin(work, "all")), own[: okvs.OKVS_SEED_BYTES], c, keys)
+    return vole_prf.evaluate_stored(PrfHash(psi_transfers._coin(work, "all")), chunk[: okvs.OKVS_SEED_BYTES], c, keys)
 
 
 def pairwise_guesses(parties: int, *, transfers: bool = False) -> dict[str, set[int]]:
@@ -184,18 +184,18 @@ def pairwise_guesses(parties: int, *, transfers: bool = False) -> dict[str, set[
     view = PartyView(SETS[:parties], transfers=transfers)
     work = view.work["bank"]
     prf = [psi_work.keyed(key, work.keys) for key in work.pair_keys.values()]
-    found: dict[str, set[int]] = {}
+    results: dict[str, set[int]] = {}
     for passive in NAMES[1:parties]:
         v = masked_shares(view, passive)
         hits = np.zeros(work.rows, np.bool_)
         for subset in range(1 << len(prf)):
-            rest = v.copy()
+            remaining = v.copy()
             for key, share in enumerate(prf):
                 if subset >> key & 1:
-                    rest ^= share
-            hits |= ~rest.any(axis=1)
-        found[passive] = {SETS[0][row] for row in np.flatnonzero(hits)}
-    return found
+                    remaining ^= share
+            hits |= ~remaining.any(axis=1)
+        results[passive] = {SETS[0][row] for row in np.flatnonzero(hits)}
+    return results
 
 
 def truth(parties: int) -> dict[str, set[int]]:

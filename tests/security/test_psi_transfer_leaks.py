@@ -68,9 +68,9 @@ def asked_for_as_many_as_fit() -> tuple[set[int], int]:
 
     Its store is solved for as many ids as it has slots in place of its own.
     """
-    told: list[tuple[str, int]] = []
+    lines: list[tuple[str, int]] = []
     hashing: list[PrfHash] = []
-    wanted = id_keys(canonical_ids(range(500)))
+    expected = id_keys(canonical_ids(range(500)))
 
     class Noted(PrfHash):
         def __init__(self, coin: bytes) -> None:
@@ -78,10 +78,10 @@ def asked_for_as_many_as_fit() -> tuple[set[int], int]:
             hashing.append(self)
 
     def crowded(keys: okvs.Words, values: okvs.Words) -> tuple[bytes, okvs.Words]:
-        return solved(wanted, hashing[0].target(wanted), okvs.table_rows(len(keys)))
+        return solved(expected, hashing[0].target(expected), okvs.table_rows(len(keys)))
 
     def names(work: AlignmentWork, to: str, ids: int) -> DisclosurePermit:
-        told.append((work.me, ids))
+        lines.append((work.me, ids))
         return work.channel.permit(DisclosureRecord(to, "ids", ids, 1, about=(work.me,)))
 
     with pytest.MonkeyPatch.context() as patch:
@@ -90,26 +90,26 @@ def asked_for_as_many_as_fit() -> tuple[set[int], int]:
         patch.setattr(psi_transfers, "okvs", SimpleNamespace(**vars(okvs) | {"encode": crowded}))
         view = PartyView([list(range(60)), list(range(20, 400))], transfers=True)
     work = view.work["bank"]
-    known = psi_work.met(evaluated(work, "shop", wanted)[:, :2], psi_work.words(work.journal.whole("store-0")))
-    return set(known.tolist()) - set(range(60)), dict(reversed(told))["shop"]
+    known = psi_work.met(evaluated(work, "shop", expected)[:, :2], psi_work.words(work.journal.whole("store-0")))
+    return set(known.tolist()) - set(range(60)), dict(reversed(lines))["shop"]
 
 
 def solved(keys: okvs.Words, targets: okvs.Words, slots: int) -> tuple[bytes, okvs.Words]:
     """A store of so many slots for as many of the keys as it can have, by elimination: row by row, bits of an int."""
     seed = os.urandom(okvs.OKVS_SEED_BYTES)
     sparse, dense = okvs._places(seed, keys, (slots - okvs._DENSE) // 3)
-    found: dict[int, tuple[int, np.ndarray]] = {}
+    results: dict[int, tuple[int, np.ndarray]] = {}
     for n in range(len(keys)):
         row, value = int(dense[n]) << slots - okvs._DENSE, targets[n].copy()
         for slot in sparse:
             row ^= 1 << int(slot[n])
-        while row and (top := row.bit_length() - 1) in found:
-            row, value = row ^ found[top][0], value ^ found[top][1]
+        while row and (top := row.bit_length() - 1) in results:
+            row, value = row ^ results[top][0], value ^ results[top][1]
         if row:
-            found[top] = row, value
+            results[top] = row, value
     table = np.zeros((slots, 2), np.uint64)
-    for top in sorted(found):
-        row, value = found[top]
+    for top in sorted(results):
+        row, value = results[top]
         for bit in range(top):
             if row >> bit & 1:
                 value = value ^ table[bit]
@@ -118,16 +118,16 @@ def solved(keys: okvs.Words, targets: okvs.Words, slots: int) -> tuple[bytes, ok
 
 
 def test_a_party_that_asks_about_more_than_it_says_is_within_what_is_entered() -> None:
-    found, entered = asked_for_as_many_as_fit()
-    assert len(found) > 100
-    assert 60 + len(found) <= entered == okvs.table_rows(60)
+    result, entered = asked_for_as_many_as_fit()
+    assert len(result) > 100
+    assert 60 + len(result) <= entered == okvs.table_rows(60)
 
 
 def test_two_alignments_by_transfers_share_nothing() -> None:
     views = [PartyView(SETS[:2], transfers=True) for _ in range(2)]
     for who, stream in (("shop", "theirs"), ("bank", "back-0"), ("bank", "store-0")):
         journals = [view.work[who].journal for view in views]
-        raw = [b"".join(each.chunk(stream, at) for at in range(each.count(stream))) for each in journals]
+        raw = [b"".join(journal.chunk(stream, at) for at in range(journal.count(stream))) for journal in journals]
         blocks = [{octets[at : at + 16] for at in range(0, len(octets), 16)} for octets in raw]
         assert not blocks[0] & blocks[1]
 

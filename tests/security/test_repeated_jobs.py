@@ -21,22 +21,22 @@ JOB = vfl.Job(
 def tables(ids: int) -> list[vfl.Party]:
     """The same numbers whatever the ids: five columns that make the labels, and sixteen of noise."""
     generator = np.random.default_rng(0)
-    own, noise = generator.normal(size=(ROWS, 5)), generator.normal(size=(ROWS, COLUMNS))
-    y = own.sum(axis=1) + generator.normal(size=ROWS) > 0
+    columns, noise = generator.normal(size=(ROWS, 5)), generator.normal(size=(ROWS, COLUMNS))
+    y = columns.sum(axis=1) + generator.normal(size=ROWS) > 0
     names = np.arange(ROWS) + ids * ROWS
-    return [vfl.Party("bank", own, y.astype(int), ids=names), vfl.Party("shop", noise, ids=names)]
+    return [vfl.Party("bank", columns, y.astype(int), ids=names), vfl.Party("shop", noise, ids=names)]
 
 
 def curve(*, same_table: bool, jobs: tuple[int, ...]) -> list[float]:
     """Label AUC after so many jobs, each whole and sealed and under another seed."""
-    equations, found = [], []
+    equations, result = [], []
     for seed in range(max(jobs)):
         pair = RealIdealPair(JOB, tables(0 if same_table else seed), seed)
         equations += pair.real("shop").equations()
         if seed + 1 in jobs:
             assert pair.active.y is not None
-            found.append(float(roc_auc_score(pair.active.y, -solve(equations, ROWS, 1)[:, 0])))
-    return found
+            result.append(float(roc_auc_score(pair.active.y, -solve(equations, ROWS, 1)[:, 0])))
+    return result
 
 
 @pytest.mark.long

@@ -43,30 +43,30 @@ def tables(parties: int = 2) -> list[vfl.Party]:
 
 def attempt(work: vfl.Job, folder: Path, at: int | None, observe: Callable[[Event], None], parties: int = 2) -> None:
     """A run from what is in the folder, cut after round `at`."""
-    own = tables(parties)
-    states = {party.name: Checkpoints(folder / party.name, party.name, every=EVERY) for party in own}
+    this_tables = tables(parties)
+    states = {party.name: Checkpoints(folder / party.name, party.name, every=EVERY) for party in this_tables}
 
     def on_round(done: int, of: int) -> None:
         if done == at:
             raise Cut
 
     if at is None:
-        vfl.simulate(work, own, checkpoints=states, observe=observe)
+        vfl.simulate(work, this_tables, checkpoints=states, observe=observe)
         return
     with pytest.raises(Cut):
-        vfl.simulate(work, own, checkpoints=states, observe=observe, on_round=on_round)
+        vfl.simulate(work, this_tables, checkpoints=states, observe=observe, on_round=on_round)
 
 
 def received(work: vfl.Job, folder: Path, at: int | None, parties: int = 2) -> dict[str, list[Floats]]:
     """What passive parties got of g in such a run, by name and in order."""
-    found: dict[str, list[Floats]] = {}
+    results: dict[str, list[Floats]] = {}
 
     def observe(event: Event) -> None:
         if event.direction == "recv" and isinstance(event.message, Residual):
-            found.setdefault(event.me, []).append(np.array(event.message.g))
+            results.setdefault(event.me, []).append(np.array(event.message.g))
 
     attempt(work, folder, at, observe, parties)
-    return found
+    return results
 
 
 @pytest.mark.parametrize("mode", ["parallel", "sequential"])
@@ -79,8 +79,8 @@ def test_a_replayed_round_releases_what_it_released(mode: str, at: int, tmp_path
         assert len(second[name]) == 12 - start
         for before, again in zip(values[start:at], second[name], strict=False):
             np.testing.assert_array_equal(before, again)
-        whole = [*values[:start], *second[name]]
-        assert len({value.tobytes() for value in whole}) == 12
+        full = [*values[:start], *second[name]]
+        assert len({value.tobytes() for value in full}) == 12
 
 
 def test_under_encryption_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

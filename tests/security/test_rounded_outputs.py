@@ -37,10 +37,10 @@ def tables(rows: int, columns: int, parties: int) -> list[vfl.Party]:
 
 
 def job(sums: Any, **keys: Any) -> vfl.Job:
-    own: dict[str, Any] = {"optimizer": vfl.FedSGD(lr=0.5), "batch_size": "all", "epochs": VISITS}
+    defaults: dict[str, Any] = {"optimizer": vfl.FedSGD(lr=0.5), "batch_size": "all", "epochs": VISITS}
     accepts = ("columns", "rank", "fresh_equations", "small_metrics")
     protocol = vfl.Protocol(sum=sums, residual=vfl.Ckks())
-    return vfl.Job(model=vfl.Logistic(), protocol=protocol, accepts=accepts, **own | keys)
+    return vfl.Job(model=vfl.Logistic(), protocol=protocol, accepts=accepts, **defaults | keys)
 
 
 def read(monkeypatch: pytest.MonkeyPatch, sums: str, rows: int, columns: int) -> float:
@@ -61,23 +61,23 @@ def read(monkeypatch: pytest.MonkeyPatch, sums: str, rows: int, columns: int) ->
         seen.append(collect(self, batch))
         return seen[-1]
 
-    monkeypatch.setattr(SealedActive, "publish", lambda self, g, **rest: publish(self, 0 * g, **rest))
+    monkeypatch.setattr(SealedActive, "publish", lambda self, g, **remaining: publish(self, 0 * g, **remaining))
     monkeypatch.setattr(row_products, "passes_checks", noted)
     monkeypatch.setattr(ActiveLink, "ahead", ahead)
     chosen, parties = SUMS[sums]
 
-    def changed(*given: Any) -> bytes:
-        return moved(opens(*given), min(most) if len(most) >= parties - 1 else 0)
+    def changed(*arguments: Any) -> bytes:
+        return moved(opens(*arguments), min(most) if len(most) >= parties - 1 else 0)
 
     monkeypatch.setattr(KernelGradientHolder, "open", changed)
-    own = tables(rows, columns, parties)
-    vfl.simulate(job(chosen), own, workers=1)
-    H, at = np.array([each[:, 0] for each in seen]), np.arange(VISITS) - (VISITS - 1) / 2
+    this_tables = tables(rows, columns, parties)
+    vfl.simulate(job(chosen), this_tables, workers=1)
+    H, at = np.array([item[:, 0] for item in seen]), np.arange(VISITS) - (VISITS - 1) / 2
     assert len(H) == VISITS
     views = [at @ H, H[-1] - H[0]]
-    found = [abs(np.corrcoef(view, own[1].X[:, 0])[0, 1]) for view in views if view.std()]
-    print(f"{sums}, {rows} x {columns}: {max(found, default=0.0):.3f}")
-    return max(found, default=0.0)
+    results = [abs(np.corrcoef(view, this_tables[1].X[:, 0])[0, 1]) for view in views if view.std()]
+    print(f"{sums}, {rows} x {columns}: {max(results, default=0.0):.3f}")
+    return max(results, default=0.0)
 
 
 # Over runs .08 and .03 are the deviations of a correlation; outputs in full precision give .99 and .70.
@@ -139,29 +139,29 @@ def test_every_output_of_a_run_is_whole_steps_with_one_dither_a_row(
     rounded = RoundedOutputs.__call__
 
     def noted(self: RoundedOutputs, H: Floats, rows: Any) -> Floats:
-        found = rounded(self, H, rows)
-        for row, own in zip(rows.tolist(), self._below[rows], strict=True):
-            assert np.array_equal(below.setdefault(row, own), own)
-        sent.append(found)
-        return found
+        result = rounded(self, H, rows)
+        for row, this_tables in zip(rows.tolist(), self._below[rows], strict=True):
+            assert np.array_equal(below.setdefault(row, this_tables), this_tables)
+        sent.append(result)
+        return result
 
     monkeypatch.setattr(RoundedOutputs, "__call__", noted)
     passed = list[Floats]()
     for owner, name in ((PassiveLink, "contribute"), (joint_prediction, "predict")):
         assert hasattr(owner, name)
-    own, keys = tables(120, 4, 2), {"epochs": 4, "batch_size": "all"} | FAMILIES[family]
-    made = job(vfl.DirectSum(), **{key: value for key, value in keys.items() if key != "model"})
+    this_tables, keys = tables(120, 4, 2), {"epochs": 4, "batch_size": "all"} | FAMILIES[family]
+    generated = job(vfl.DirectSum(), **{key: value for key, value in keys.items() if key != "model"})
     if "model" in keys:
         y = np.random.default_rng(1).integers(0, 3, 120)
-        own[0] = vfl.Party("bank", own[0].X, y, aligned=True)
-        made = made.model_copy(update={"model": keys["model"]})
+        this_tables[0] = vfl.Party("bank", this_tables[0].X, y, aligned=True)
+        generated = generated.model_copy(update={"model": keys["model"]})
 
     def observe(event: Any) -> None:
         if type(event.message).__name__ == "Part" and event.direction == "send":
             passed.append(np.asarray(event.message.values))
 
-    vfl.simulate(made, own, workers=1, observe=observe)
-    step = step_for(len(made.schedule(own[0].register).train))
+    vfl.simulate(generated, this_tables, workers=1, observe=observe)
+    step = step_for(len(generated.schedule(this_tables[0].register).train))
     assert len(passed) == len(sent) > 1
     for one in passed:
         assert np.array_equal(one, np.rint(one / step) * step)

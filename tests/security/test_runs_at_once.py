@@ -61,9 +61,9 @@ def test_of_four_jobs_begun_together_two_go_as_after_one_another(tmp_path: Path)
         thread.join(60)
     assert len(went) == 2
     assert entered(ledger) == 2
-    for each in went:
-        each.lease([columns(10)])
-        each.settle([columns(10)])
+    for item in went:
+        item.lease([columns(10)])
+        item.settle([columns(10)])
     assert entered(ledger) == GUARD
     with pytest.raises(LeakageError):
         reserve(ledger, "later", 1)
@@ -92,15 +92,15 @@ sys.stdin.readline()
 
 def test_a_process_that_is_killed_leaves_what_was_entered_and_its_run_is_taken_over(tmp_path: Path) -> None:
     ledger = DisclosureLedger(tmp_path / "l", "shop")
-    held = Forked([sys.executable, "-c", HOLDS, str(ledger.path)], stdin=-1, stdout=-1, text=True)
-    assert held.stdout is not None
-    assert held.stdout.readline() == "holds\n"
+    held_out = Forked([sys.executable, "-c", HOLDS, str(ledger.path)], stdin=-1, stdout=-1, text=True)
+    assert held_out.stdout is not None
+    assert held_out.stdout.readline() == "holds\n"
     assert sum(entry.told.count for entry in ledger.before(REGISTER)) == 15
     for run in ("another", "run"):  # a session of the same run cannot go on as long as the first one lives
         with pytest.raises(LeakageError):
             reserve(ledger, run, 10, session="second")
-    held.send_signal(signal.SIGKILL)
-    held.wait(60)
+    held_out.send_signal(signal.SIGKILL)
+    held_out.wait(60)
     assert sum(entry.told.count for entry in ledger.before(REGISTER)) == 3
     taken_over = reserve(ledger, "run", 15, session="second")
     assert len(list((tmp_path / "l.runs").iterdir())) == 1  # what the killed process left is gone
@@ -157,9 +157,14 @@ def test_a_ledger_that_cannot_be_written_lets_go_of_what_it_held(
 
 
 def job(**keys: object) -> vfl.Job:
-    own: dict[str, object] = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.1), "batch_size": 16, "epochs": 3}
-    own |= {"protocol": vfl.Protocol(residual=vfl.Ckks()), "test_fraction": 0.25, "accepts": ["rank", "label_auc"]}
-    return vfl.Job(**(own | keys))  # type: ignore[arg-type]
+    defaults: dict[str, object] = {
+        "model": vfl.Logistic(),
+        "optimizer": vfl.FedBCD(lr=0.1),
+        "batch_size": 16,
+        "epochs": 3,
+    }
+    defaults |= {"protocol": vfl.Protocol(residual=vfl.Ckks()), "test_fraction": 0.25, "accepts": ["rank", "label_auc"]}
+    return vfl.Job(**(defaults | keys))  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -168,9 +173,9 @@ def parties() -> list[vfl.Party]:
 
 
 def ledgers(folder: Path, parties: Sequence[vfl.Party]) -> dict[str, DisclosureLedger]:
-    own = {party.name: DisclosureLedger(folder / party.name, party.name) for party in parties}
-    own["bank"].trust("shop")
-    return own
+    local = {party.name: DisclosureLedger(folder / party.name, party.name) for party in parties}
+    local["bank"].trust("shop")
+    return local
 
 
 @pytest.mark.parametrize("limits", [False, True], ids=["guard", "limit"])
@@ -179,20 +184,20 @@ def test_a_job_begun_while_another_goes_on_is_refused_as_after_it(
 ) -> None:
     """The second is refused at the first round of the first, of which 16 visits are entered: by the guard on columns,
     which lets either go alone, or by a limit."""
-    own, refused = ledgers(tmp_path, parties), list[str]()
+    this_ledgers, refused = ledgers(tmp_path, parties), list[str]()
     one = job(accepts=["rank", "label_auc", *(["columns"] if limits else [])])
     if limits:
-        own["shop"].set_limit("columns", Limit(5))
+        this_ledgers["shop"].set_limit("columns", Limit(5))
 
     def another(done: int, of: int) -> None:
         if done == 1:
             with pytest.raises(LeakageError) as error:
-                vfl.simulate(one, parties, ledgers=own)
+                vfl.simulate(one, parties, ledgers=this_ledgers)
             refused.append(str(error.value))
 
-    vfl.simulate(one, parties, ledgers=own, on_round=another)
+    vfl.simulate(one, parties, ledgers=this_ledgers, on_round=another)
     with pytest.raises(LeakageError) as after:
-        vfl.simulate(one, parties, ledgers=own)
+        vfl.simulate(one, parties, ledgers=this_ledgers)
     assert refused == [str(after.value)]
 
 
@@ -204,19 +209,19 @@ def test_a_training_that_is_taken_up_fits_the_limit_that_it_fitted_at_first(
     tmp_path: Path, parties: list[vfl.Party]
 ) -> None:
     """Of a run that dies and goes on only what was told twice counts twice: nothing that had been reserved."""
-    own = ledgers(tmp_path, parties)
-    own["shop"].set_limit("columns", Limit(5))  # three epochs, one of which is begun twice, and its evaluation
+    this_ledgers = ledgers(tmp_path, parties)
+    this_ledgers["shop"].set_limit("columns", Limit(5))  # three epochs, one of which is begun twice, and its evaluation
 
     def cut(done: int, of: int) -> None:
         if done == 3:
             raise Cut
 
     def attempt(on_round: Callable[[int, int], None] | None) -> vfl.Run:
-        states = {each.name: Checkpoints(tmp_path / "states", each.name, every=1) for each in parties}
+        states = {party.name: Checkpoints(tmp_path / "states", party.name, every=1) for party in parties}
         accepting = job(accepts=["rank", "label_auc", "columns", "fresh_equations"])
-        return vfl.simulate(accepting, parties, ledgers=own, checkpoints=states, on_round=on_round)
+        return vfl.simulate(accepting, parties, ledgers=this_ledgers, checkpoints=states, on_round=on_round)
 
     with pytest.raises(Cut):
         attempt(cut)
     attempt(None)
-    assert told_to(own["shop"].read().entries, "columns", "bank").count == 4
+    assert told_to(this_ledgers["shop"].read().entries, "columns", "bank").count == 4

@@ -44,9 +44,9 @@ JOB = vfl.Job(
 def tables() -> list[vfl.Party]:
     """Five columns that make the labels, and sixteen of noise."""
     generator = np.random.default_rng(0)
-    own, noise = generator.normal(size=(ROWS, 5)), generator.normal(size=(ROWS, COLUMNS))
-    y = own.sum(axis=1) + generator.normal(size=ROWS) > 0
-    return [vfl.Party("bank", own, y.astype(int), ids=range(ROWS)), vfl.Party("shop", noise, ids=range(ROWS))]
+    columns, noise = generator.normal(size=(ROWS, 5)), generator.normal(size=(ROWS, COLUMNS))
+    y = columns.sum(axis=1) + generator.normal(size=ROWS) > 0
+    return [vfl.Party("bank", columns, y.astype(int), ids=range(ROWS)), vfl.Party("shop", noise, ids=range(ROWS))]
 
 
 def chosen(parties: Sequence[vfl.Party], jobs: int = JOBS) -> Iterator[np.ndarray]:
@@ -58,11 +58,11 @@ def chosen(parties: Sequence[vfl.Party], jobs: int = JOBS) -> Iterator[np.ndarra
 
 
 def admitted(folder: Path, parties: Sequence[vfl.Party], jobs: int) -> list[np.ndarray]:
-    own = {party.name: DisclosureLedger(folder / party.name, party.name) for party in parties}
+    local = {party.name: DisclosureLedger(folder / party.name, party.name) for party in parties}
     went = []
     for rows in chosen(parties, jobs):
         try:
-            vfl.simulate(JOB, [party.take(rows) for party in parties], ledgers=own)
+            vfl.simulate(JOB, [party.take(rows) for party in parties], ledgers=local)
         except LeakageError as refused:
             assert "earlier jobs on this table asked other equations" in str(refused)  # noqa: PT017 which of many
             continue
@@ -83,8 +83,8 @@ def test_labels_that_such_jobs_tell_stay_those_of_one_job(tmp_path: Path, capsys
         pair = RealIdealPair(JOB, [party.take(rows) for party in parties], 0)
         equations += [(rows[which], A, b) for which, A, b in pair.real("shop").equations()]
     residuals = -solve(equations, ROWS, 1)[:, 0]
-    asked = ~np.isnan(residuals)
-    auc = float(roc_auc_score(labelled.labels[asked], residuals[asked]))
+    requested = ~np.isnan(residuals)
+    auc = float(roc_auc_score(labelled.labels[requested], residuals[requested]))
     with capsys.disabled():
         print(f"\nlabels by {COLUMNS} columns of noise, least ids left out of {JOBS} jobs: AUC {auc:.3f}")
     assert auc < 0.67
@@ -101,16 +101,16 @@ def register(rows: Sequence[int] | np.ndarray) -> Register:
 TOLD = [about("labels", 30), about("columns", 30), about("columns", 30, 1000, "correlations"), about("scores", 30)]
 
 
-@pytest.mark.parametrize("told", TOLD, ids=["labels", "columns", "bits", "scores"])
-def test_limits_hold_over_jobs_without_the_ids_of_least_digest(told: Disclosure, tmp_path: Path) -> None:
+@pytest.mark.parametrize("disclosed", TOLD, ids=["labels", "columns", "bits", "scores"])
+def test_limits_hold_over_jobs_without_the_ids_of_least_digest(disclosed: Disclosure, tmp_path: Path) -> None:
     """Each kind of number, as the ledger counts it whatever tells it."""
     ledger, (party, *_) = DisclosureLedger(tmp_path / "shop.ledger", "shop"), tables()
-    ledger.set_limit(told.kind, Limit(70))
+    ledger.set_limit(disclosed.kind, Limit(70))
     rows = list(chosen([party], 3))
     for k in range(2):
-        ledger.book(party.take(rows[k]).register, (f"run {k}", ""), [told])
+        ledger.book(party.take(rows[k]).register, (f"run {k}", ""), [disclosed])
     with pytest.raises(LeakageError, match=r"60 .* were told before, with this run it would be 90"):
-        ledger.book(party.take(rows[2]).register, ("run 2", ""), [told])
+        ledger.book(party.take(rows[2]).register, ("run 2", ""), [disclosed])
 
 
 def test_looks_at_columns_add_up_whatever_ids_the_peer_leaves_out(tmp_path: Path) -> None:
@@ -118,33 +118,33 @@ def test_looks_at_columns_add_up_whatever_ids_the_peer_leaves_out(tmp_path: Path
     draw = np.random.default_rng(5)
     bank = vfl.Party("bank", draw.normal(size=(3 * LEFT_OUT, 5)), ids=range(3 * LEFT_OUT))
     shop = vfl.Party("shop", draw.integers(0, 2, (3 * LEFT_OUT, 4)).astype(float), ids=range(3 * LEFT_OUT))
-    own = {"shop": DisclosureLedger(tmp_path / "shop.ledger", "shop")}
+    defaults = {"shop": DisclosureLedger(tmp_path / "shop.ledger", "shop")}
     first, second = chosen([bank], 2)
-    correlate([bank.take(first), shop.take(first)], ledgers=own)
+    correlate([bank.take(first), shop.take(first)], ledgers=defaults)
     with pytest.raises(LeakageError, match=r"bank was told 2\.\d+% before and would be told 2\.\d+% more"):
-        correlate([bank.take(second), shop.take(second)], ledgers=own)
+        correlate([bank.take(second), shop.take(second)], ledgers=defaults)
     correlate([bank.take(second), shop.take(second)], ledgers={"shop": DisclosureLedger(tmp_path / "new", "shop")})
 
 
-@pytest.mark.parametrize("told", TOLD, ids=["labels", "columns", "bits", "scores"])
-def test_a_small_set_of_rows_in_many_jobs_does_not_hide_in_their_mean(told: Disclosure, tmp_path: Path) -> None:
+@pytest.mark.parametrize("disclosed", TOLD, ids=["labels", "columns", "bits", "scores"])
+def test_a_small_set_of_rows_in_many_jobs_does_not_hide_in_their_mean(disclosed: Disclosure, tmp_path: Path) -> None:
     """A dozen jobs, each of 500 rows of its own and of the same 50: a table of all of them tells most of the 50."""
     ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
     small, jobs = np.arange(50), 12
     for k in range(jobs):
-        ledger.book(register(np.concatenate([small, 1000 * (k + 1) + np.arange(500)])), (f"run {k}", ""), [told])
+        ledger.book(register(np.concatenate([small, 1000 * (k + 1) + np.arange(500)])), (f"run {k}", ""), [disclosed])
     before = [entry.told for entry in ledger.before(register(np.concatenate([small, 90_000 + np.arange(5000)])))]
-    assert sum(each.count for each in before) == 30 * jobs
+    assert sum(item.count for item in before) == 30 * jobs
     alone = [entry.told for entry in ledger.before(register(3000 + np.arange(500)))]
-    assert sum(each.count for each in alone) == 30
-    if told.group == "correlations":
-        assert sum(each.share for each in before) == pytest.approx(jobs * 0.03 * 11, rel=0.02)  # 550 rows over 50
+    assert sum(item.count for item in alone) == 30
+    if disclosed.group == "correlations":
+        assert sum(item.share for item in before) == pytest.approx(jobs * 0.03 * 11, rel=0.02)  # 550 rows over 50
         with pytest.raises(LeakageError, match="3% of the bits"):
-            check_looks("shop", [told], "", [LedgerEntry("t", "r", "", each) for each in before])
-    elif told.kind == "labels":
-        assert earlier(told, before) == pytest.approx(jobs * 1.0)  # 165 equations, of 50 rows
+            check_looks("shop", [disclosed], "", [LedgerEntry("t", "r", "", item) for item in before])
+    elif disclosed.kind == "labels":
+        assert earlier(disclosed, before) == pytest.approx(jobs * 1.0)  # 165 equations, of 50 rows
     else:
-        assert earlier(told, before) == pytest.approx(jobs * 0.3)
+        assert earlier(disclosed, before) == pytest.approx(jobs * 0.3)
 
 
 def test_two_halves_and_the_whole_count_at_the_row_that_most_was_told_about(tmp_path: Path) -> None:
@@ -171,8 +171,8 @@ def test_rows_that_share_few_count_as_told_of_as_far_as_equations_go(tmp_path: P
 
 def earlier_ledger(table: str) -> bytes:
     """As version 2 wrote one, of a table of 100 rows that bank was told 4 numbers about."""
-    told = {"kind": "columns", "learner": "bank", "about": ["shop"], "count": 4, "of": 100, "basis": ""}
-    entry = {"table": table, "run": "first", "when": "2026-01-01T00:00:00+00:00", "told": told, "sitting": "session"}
+    lines = {"kind": "columns", "learner": "bank", "about": ["shop"], "count": 4, "of": 100, "basis": ""}
+    entry = {"table": table, "run": "first", "when": "2026-01-01T00:00:00+00:00", "told": lines, "sitting": "session"}
     book = {"party": "shop", "salt": base64.b64encode(bytes(32)).decode(), "limits": {}, "entries": [entry]}
     marks = base64.b64encode(bytes(800)).decode()
     tables = {table: {"rows": 100, "marks": marks, "since": "2026-01-01T00:00:00+00:00"}}

@@ -32,8 +32,8 @@ TESTS = Path(__file__).parents[1]
 
 
 def body_of(path: str, name: str) -> Callable[..., None]:
-    found: Callable[..., None] = runpy.run_path(str(TESTS / path))[name]
-    return found
+    text: Callable[..., None] = runpy.run_path(str(TESTS / path))[name]
+    return text
 
 
 HELD_OUT, BALANCED = "training/test_held_out.py", {"classes": "balanced"}
@@ -81,10 +81,10 @@ SLIPS: dict[str, tuple[Callable[[], Patch], str, str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", SLIPS)
 def test_the_test_of_its_class_fails(name: str) -> None:
-    patch, path, test, given = SLIPS[name]
+    patch, path, test, arguments = SLIPS[name]
     run = body_of(path, test)
     with mock.patch.object(*patch()), pytest.raises(AssertionError):
-        run(**given)
+        run(**arguments)
 
 
 def transcripts_of_two() -> list[Transcript]:
@@ -94,11 +94,11 @@ def transcripts_of_two() -> list[Transcript]:
 
 
 def larger(run: Transcript) -> None:
-    run.events[:] = [replace(each, nbytes=each.nbytes + 1) for each in run.events]
+    run.events[:] = [replace(event, nbytes=event.nbytes + 1) for event in run.events]
 
 
 def fewer(run: Transcript) -> None:
-    last = max(place for place, each in enumerate(run.events) if each.direction == "recv")
+    last = max(place for place, event in enumerate(run.events) if event.direction == "recv")
     del run.events[last]
 
 
@@ -125,7 +125,7 @@ def test_first_weights_still_differ_from_table_to_table() -> None:
     bank, shop = vfl.datasets.breast_cancer()
     assert bank.y is not None
     other = vfl.Party("bank", bank.X, 1 - np.asarray(bank.y), aligned=True)
-    own = vfl.Job(
+    job = vfl.Job(
         model=vfl.Logistic(),
         optimizer=vfl.FedSGD(lr=1e-9),
         protocol=vfl.Protocol(residual="open"),
@@ -133,5 +133,5 @@ def test_first_weights_still_differ_from_table_to_table() -> None:
         batch_size="all",
         test_fraction=0.3,
     )
-    starts = [vfl.simulate(own, [each, shop]).parts["bank"].theta for each in (bank, other)]
+    starts = [vfl.simulate(job, [item, shop]).parts["bank"].theta for item in (bank, other)]
     assert np.abs(starts[0] - starts[1]).max() > 1e-3

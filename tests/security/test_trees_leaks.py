@@ -34,19 +34,19 @@ def table(seed: int, rows: int = 400) -> tuple[Any, Any, Any]:
 def share_read(gradients: Sequence[Floats], sums: Sequence[Sequence[Floats]], bins: np.ndarray) -> float:
     """Return the share of all bins (n x d) that opened histograms name."""
     A = np.stack(gradients)
-    found = [bins_of(A, np.stack([each[j] for each in sums])) for j in range(bins.shape[1])]
-    return float(np.mean(np.stack(found, axis=1) == bins))
+    results = [bins_of(A, np.stack([total[j] for total in sums])) for j in range(bins.shape[1])]
+    return float(np.mean(np.stack(results, axis=1) == bins))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(2))
 def test_opened_histograms_name_bins_and_chosen_splits_labels(seed: int) -> None:
-    own, other, y = table(seed)
-    shown = opened(own, other, y, bins=BINS, trees=50)
-    assert share_read(shown.gradients, shown.sums, other) >= 0.9
-    few = opened(own, other, y, bins=BINS, trees=1)
+    local, other, y = table(seed)
+    displayed = opened(local, other, y, bins=BINS, trees=50)
+    assert share_read(displayed.gradients, displayed.sums, other) >= 0.9
+    few = opened(local, other, y, bins=BINS, trees=1)
     assert share_read(few.gradients, few.sums, other) < 0.6
-    assert label_auc(points(shown.chosen, len(y))[:, None], y) >= 0.7
+    assert label_auc(points(displayed.chosen, len(y))[:, None], y) >= 0.7
 
 
 def job(**keys: Any) -> vfl.Job:
@@ -55,8 +55,11 @@ def job(**keys: Any) -> vfl.Job:
 
 
 def parties(seed: int) -> list[vfl.Party]:
-    own, other, y = table(seed)
-    return [vfl.Party("bank", own.astype(float), y, aligned=True), vfl.Party("shop", other.astype(float), aligned=True)]
+    local, other, y = table(seed)
+    return [
+        vfl.Party("bank", local.astype(float), y, aligned=True),
+        vfl.Party("shop", other.astype(float), aligned=True),
+    ]
 
 
 def leaves_read(pair: RealIdealPair) -> tuple[float, float, float]:
@@ -70,16 +73,16 @@ def leaves_read(pair: RealIdealPair) -> tuple[float, float, float]:
     (name, part), *_ = ((name, part) for name, part in run.parts.items() if not part.leads)
     inputs, party = ForestInputs.read(part.state["inputs"]), next(p for p in pair.parties if p.name == name)
     leaves = inputs.forest.leaves(part.table(party.table))[train]
-    words = np.stack([each.values[:, 0] for each in pair.real(lead.name).residual_shares])
+    words = np.stack([residual_share.values[:, 0] for residual_share in pair.real(lead.name).residual_shares])
     order = np.argsort(next(iter(pair.real().rows.values())), kind="stable")
     gradients = words[:, order] / max(float(np.abs(words).max()), 1.0)
     rng, width = np.random.default_rng(pair.seed), 2**inputs.forest.depth
     right, wrong = list[float](), list[float]()
     for tree in range(min(10, len(inputs.forest))):
-        held = lead.state["others"][name][1 : 1 + len(words), tree * width : (tree + 1) * width, 0].astype(np.int64)
-        for sums, named in ((held, right), (rng.permuted(held, axis=1), wrong)):
-            found = bins_of(gradients, sums / max(float(np.abs(sums).max()), 1.0))
-            named.append(float(np.mean(found == leaves[:, tree])))
+        held_out = lead.state["others"][name][1 : 1 + len(words), tree * width : (tree + 1) * width, 0].astype(np.int64)
+        for sums, named in ((held_out, right), (rng.permuted(held_out, axis=1), wrong)):
+            result = bins_of(gradients, sums / max(float(np.abs(sums).max()), 1.0))
+            named.append(float(np.mean(result == leaves[:, tree])))
     return (
         float(np.mean(right)),
         float(np.mean(wrong)),
@@ -116,10 +119,10 @@ def test_shares_of_weights_name_no_tree() -> None:
     pair = RealIdealPair(job(model=vfl.Trees(trees=128, depth=2)), parties(0), 0)
     run, _ = pair.real_run
     trees = len(ForestInputs.read(run.parts["shop"].state["inputs"]).forest)
-    whole = whole_weights(run.job, {name: part.state for name, part in run.parts.items()}, "bank")["shop"]
+    full = whole_weights(run.job, {name: part.state for name, part in run.parts.items()}, "bank")["shop"]
     heavy, seen = (
-        np.abs(each[: trees * 4, 0].astype(float)).reshape(trees, 4).sum(axis=1)
-        for each in (whole, pair.real("shop").theta)
+        np.abs(item[: trees * 4, 0].astype(float)).reshape(trees, 4).sum(axis=1)
+        for item in (full, pair.real("shop").theta)
     )
     assert trees == 192
     assert abs(spearmanr(heavy, seen).statistic) < 0.45

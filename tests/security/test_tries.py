@@ -39,7 +39,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     def channel(*args: Any, **keys: Any) -> Any:
         def abort(others: Any, error: BaseException, **keys: Any) -> None:
             book = current[0].read()
-            seen.append((stop_reason_of(error), sum(each.count for each in book.tries)))
+            seen.append((stop_reason_of(error), sum(attempt.count for attempt in book.tries)))
 
         return SimpleNamespace(abort=abort, clock=SimpleNamespace(tick=lambda kind: None))
 
@@ -69,7 +69,7 @@ def ending(ledger: DisclosureLedger, with_: tuple[str, ...], error: BaseExceptio
 
 
 def ended(ledger: DisclosureLedger, with_: tuple[str, ...]) -> int:
-    return sum(each.count for each in ledger.read().tries if each.peers == tuple(sorted(with_)))
+    return sum(attempt.count for attempt in ledger.read().tries if attempt.peers == tuple(sorted(with_)))
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
@@ -147,8 +147,8 @@ def test_the_owner_forgives_by_a_command(told: list[tuple[str, int]], tmp_path: 
         with pytest.raises(LeakageError):
             ending(ledger, ("bank",), LeakageError("no"))
     command = ["ledger", "--ledger", str(ledger.path)]
-    shown = CliRunner().invoke(app, command).output
-    assert f"ended early with bank: {TRIES} of {TRIES}" in " ".join(shown.split())
+    text = CliRunner().invoke(app, command).output
+    assert f"ended early with bank: {TRIES} of {TRIES}" in " ".join(text.split())
     assert CliRunner().invoke(app, [*command, "--forgive", "bank"]).exit_code == 0
     ending(ledger, ("bank",))
     assert not ledger.read().tries
@@ -178,7 +178,7 @@ def test_every_conversation_says_whose_ledger_it_goes_by() -> None:
     for path in Path(vfl.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "run_session":
-                (own,) = [each.value for each in node.keywords if each.arg == "ledger"]
-                if isinstance(own, ast.Constant):
+                (local,) = [keyword.value for keyword in node.keywords if keyword.arg == "ledger"]
+                if isinstance(local, ast.Constant):
                     without.append(path.name)
     assert without == ["measure.py"]

@@ -47,12 +47,12 @@ def test_every_verdict_is_bits_of_labels_in_the_ledger(protocol: str, watch: str
     )
     run = vfl.simulate(job, parties, ledgers=ledgers)
     evaluated = sum("auc" in record and record["round"] < run.parts["shop"].rounds for record in run.history)
-    own = [each for each in ledgers["bank"].read().entries if each.told.group == "verdicts"]
-    told = told_to(own, "labels", "shop").count
-    print(f"{protocol}, {watch}: {evaluated} evaluations, {told} bits counted")
+    entries = [entry for entry in ledgers["bank"].read().entries if entry.told.group == "verdicts"]
+    disclosed = told_to(entries, "labels", "shop").count
+    print(f"{protocol}, {watch}: {evaluated} evaluations, {disclosed} bits counted")
     if watch == "neither":
-        assert not own
+        assert not entries
     else:
-        assert told >= STOP_DECISION_BITS * evaluated > 0
-        assert {each.told.of for each in own} <= set(range(50, 61))  # what labels of 60 rows hold
-    assert not [each for each in ledgers["shop"].read().entries if each.told.group == "verdicts"]
+        assert disclosed >= STOP_DECISION_BITS * evaluated > 0
+        assert {entry.told.of for entry in entries} <= set(range(50, 61))  # what labels of 60 rows hold
+    assert not [entry for entry in ledgers["shop"].read().entries if entry.told.group == "verdicts"]

@@ -5,31 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import PrivateAttr
-
 from securevfl.families.family import Method
 from securevfl.families.participant import Player
 from securevfl.families.state import State
 from securevfl.job import Job
 from securevfl.protocols.party_context import PartyContext
-
-
-class ReplayedJob(Job):
-    """A job whose parties start from the random draws in the final states of another run."""
-
-    _states: Mapping[str, State] = PrivateAttr(default_factory=dict)
-
-    @property
-    def method(self) -> Method[Any]:
-        """The family of the job, with players that start from the recorded draws."""
-        method = super().method
-        player, states = method.player, self._states
-
-        def replaying(job: Job, context: PartyContext, columns: int, state: State | None) -> Player:
-            return player(job, context, columns, method.drawn(states[context.me]) if state is None else state)
-
-        vars(method)["player"] = replaying  # of this object alone, which is made for each access
-        return method
 
 
 def with_draws(job: Job, states: Mapping[str, State]) -> Job:
@@ -42,6 +22,20 @@ def with_draws(job: Job, states: Mapping[str, State]) -> Job:
     Returns:
         A job with the same options.
     """
-    replayed = ReplayedJob.model_construct(**{name: getattr(job, name) for name in type(job).model_fields})
-    replayed._states = states
-    return replayed
+
+    class ReplayedJob(Job):
+        """A job whose family creates players with the recorded draws."""
+
+        @property
+        def method(self) -> Method[Any]:
+            """The family of the job."""
+            method = super().method
+            player = method.player
+
+            def replaying(job: Job, context: PartyContext, columns: int, state: State | None) -> Player:
+                return player(job, context, columns, method.drawn(states[context.me]) if state is None else state)
+
+            vars(method)["player"] = replaying  # of this object alone, which is created for each access
+            return method
+
+    return ReplayedJob.model_construct(**{name: getattr(job, name) for name in Job.model_fields})
