@@ -38,7 +38,7 @@ from securevfl.organisations.kit import init_certs, write_kit
 from securevfl.organisations.line_measurement import measure_lines, slowest
 from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.runtime.costs import Stage
-from securevfl.training.run_page import format_table
+from securevfl.training.text_table import format_table
 from securevfl.transport.peers import Peers
 
 PROCESSES = multiprocessing.get_context("spawn")

@@ -47,7 +47,7 @@ from selfcheck.whole_weights import whole_weights
 
 import securevfl as vfl
 from securevfl.errors import SecureVFLError
-from securevfl.families.fdskl.fdskl_family import Phases
+from securevfl.families.fdskl.fdskl_family import PhasesFamily
 from securevfl.families.shares import shares_participant
 from securevfl.families.state import State
 from securevfl.job import Job
@@ -58,7 +58,7 @@ from securevfl.organisations.kit import init_certs, write_kit
 from securevfl.protocols.shares.shares_params import SharesParams
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart
-from securevfl.training.session import run_key
+from securevfl.training.run_setup import run_key
 from securevfl.transport import line
 from securevfl.transport.peers import Peers
 
@@ -378,12 +378,12 @@ def weights(setting: Setting, keys: Mapping[str, bytes] | None) -> dict[str, Any
     with ONE_AT_A_TIME:
         if keys is None:
             return undisturbed(setting)
-        make = Phases.player
+        make = PhasesFamily.participant
 
-        def pinned(self: Phases, job: Job, context: Any, columns: int, state: Any) -> Any:
+        def pinned(self: PhasesFamily, job: Job, context: Any, columns: int, state: Any) -> Any:
             return make(self, job, context, columns, State(key=keys[context.me], theta=None))
 
-        with mock.patch.object(Phases, "player", pinned):
+        with mock.patch.object(PhasesFamily, "participant", pinned):
             return undisturbed.__wrapped__(setting)
 
 

@@ -25,7 +25,7 @@ from sklearn.preprocessing import StandardScaler
 import securevfl as vfl
 from benchmarks.real_tables import SIX, TABLES
 from securevfl.errors import DataNotice
-from securevfl.families.table_preparation import as_prepared, prepare_all
+from securevfl.families.table_preparation import prepare_parties, with_prepared_tables
 
 BINS = 10
 SPLITS = (0, 1, 2)
@@ -44,7 +44,7 @@ def pooled_auc(parties: Sequence[vfl.Party], job: vfl.Job) -> float:
         job = vfl.Job(
             model=vfl.Logistic(), protocol="open", accepts=["columns"], prepare={"woe": {"bins": BINS}}, **rows
         )
-    _, prepared = as_prepared(job, parties)
+    _, prepared = with_prepared_tables(job, parties)
     y, schedule = prepared[0].y, job.schedule(prepared[0].register)
     assert y is not None
     X = np.hstack([party.X for party in prepared])

@@ -23,7 +23,7 @@ from securevfl.errors import ProtocolError
 from securevfl.protocols.sums.direct_sum import Part
 from securevfl.runtime.codec import decode_message, encode_frame
 from securevfl.runtime.inbox import Inbox
-from securevfl.training.run_page import format_table
+from securevfl.training.text_table import format_table
 
 SESSION = b"s" * 16
 

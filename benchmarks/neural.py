@@ -24,7 +24,7 @@ from securevfl.base.chunked_matrix import ChunkedMatrix
 from securevfl.crypto.scheme import OpeningShape
 from securevfl.models.torch_block import LazyJacobian, TorchBlock
 from securevfl.protocols.residuals.sealed_residual import product_of
-from securevfl.training.run_page import format_table
+from securevfl.training.text_table import format_table
 
 
 def step(part: TorchBlock, rows: int, columns: int) -> dict[str, str | int | float]:

@@ -20,7 +20,7 @@ from benchmarks.tables import default_credit
 from securevfl.audit.attacks import ATTACKS, LabelAttack, label_auc
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.errors import SecureVFLError
-from securevfl.training.run_page import format_table
+from securevfl.training.text_table import format_table
 
 COLUMNS = 15
 STRANGER = "stranger"

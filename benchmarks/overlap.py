@@ -26,7 +26,7 @@ from torch import nn
 
 import securevfl as vfl
 from securevfl.runtime.costs import Kind
-from securevfl.training.run_page import format_table
+from securevfl.training.text_table import format_table
 
 ROWS, COLUMNS = 16_384, 20
 

@@ -49,7 +49,7 @@ from securevfl.runtime.observer import Event, Observer
 from securevfl.runtime.party_threads import run_threads
 from securevfl.training.model_part import ModelPart
 from securevfl.training.run import Run
-from securevfl.training.session import make_ahead, take_part
+from securevfl.training.session import run_offline_phase, take_part
 from securevfl.training.simulate import simulate
 
 SCHEMA = "securevfl.bench.shares/1"
@@ -184,7 +184,7 @@ def _apart(job: Job, parties: Sequence[Party]) -> Measured:
 
         def prepare(party: Party, channel: Any) -> None:
             channel.clock.stage = Stage.AHEAD
-            make_ahead(job, party, channel, parties=names, folder=Path(folder) / party.name)
+            run_offline_phase(job, party, channel, parties=names, folder=Path(folder) / party.name)
             sent.append(channel.counters.bytes_sent(Stage.AHEAD))
 
         def clock() -> VirtualClock:

@@ -34,7 +34,7 @@ from benchmarks.shares import read
 from securevfl.base.arrays import Floats
 from securevfl.base.extras import import_extra, is_installed
 from securevfl.data.party import Party
-from securevfl.families.table_preparation import prepare_all
+from securevfl.families.table_preparation import prepare_parties
 from securevfl.job import Job
 from securevfl.models.forest_inputs import ForestInputs
 from securevfl.models.inputs import FittingData, InputShape

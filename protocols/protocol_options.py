@@ -111,7 +111,7 @@ class Protocol(Config):
         return Reals(bits=64 if self.precision == "double" else 32)
 
     @property
-    def method(self) -> str | None:
+    def family(self) -> str | None:
         """The family of training that it makes a job one of, whatever its optimizer; None if the optimizer says."""
         return None if self.shares is None else self.shares.name
 

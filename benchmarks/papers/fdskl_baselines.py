@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.base.extras import import_extra
 from securevfl.data.schedule import Schedule
-from securevfl.families.fdskl.fdskl_optimizer import FDSKL, SAMPLE, blocks
+from securevfl.families.fdskl.fdskl_optimizer import FDSKL, PRECONDITIONER_ROWS, block_order
 from securevfl.families.fdskl.kernel_model import Kernel
-from securevfl.families.fdskl.random_features import Expansion, Frequencies, cosines
+from securevfl.families.fdskl.random_features import KernelExpansion, RandomFrequencies, cosines
 from securevfl.models.losses import LOSSES
 
 RowNumbers = NDArray[np.intp]
@@ -73,7 +73,7 @@ def dsg(
     frequencies, expansion = Frequencies(model, seed.to_bytes(32, "little"), split.X.shape[1]), Expansion(model)
     loss, y = LOSSES[model.loss_name], split.y[:, None]
     schedule = Schedule(len(y), batch_size=batch_size, epochs=epochs, seed=seed, test_fraction=0, reshuffle=False)
-    parts, turns, P = schedule.partition(0), blocks(model.blocks, seed, 0), {}
+    parts, turns, P = schedule.partition(0), block_order(model.blocks, seed, 0), {}
 
     def keep(name: Hashable, X: Floats) -> None:
         for k in range(model.blocks):
@@ -90,7 +90,7 @@ def dsg(
     for i, rows in enumerate(tests):
         keep(("test", i), split.test_X[rows])
     apart += time.process_time() - paused
-    sample = range(min(len(parts), -(-SAMPLE // len(parts[-1]))))
+    sample = range(min(len(parts), -(-PRECONDITIONER_ROWS // len(parts[-1]))))
     seen = []
     for t, visit in enumerate(schedule.iterations()):
         k = next(turns)

@@ -15,7 +15,7 @@ import securevfl as vfl
 from benchmarks.real_tables import TABLES
 from securevfl.base.arrays import Floats
 from securevfl.errors import DataNotice
-from securevfl.families.table_preparation import as_prepared
+from securevfl.families.table_preparation import with_prepared_tables
 
 SIDES = "bank", "shop"
 
@@ -64,7 +64,7 @@ def rows(tables: list[vfl.Party]) -> Rows:
     job = vfl.Job(model=vfl.Logistic())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataNotice)
-        _, prepared = as_prepared(job, tables)
+        _, prepared = with_prepared_tables(job, tables)
     schedule = job.schedule(prepared[0].register)
     sides = []
     for party in prepared:

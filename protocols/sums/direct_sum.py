@@ -5,7 +5,7 @@
 
 The collector learns each H_k, n x c numbers a round. As theta_k moves from round to round, these span the columns
 X_k after d_k rounds or earlier: columns of few values can then be read, and a few known rows give all others (the
-leak `columns`; `securevfl.disclosure.exposure` says from when on). Contributors learn nothing.
+leak `columns`; `securevfl.disclosure.column_recovery` says from when on). Contributors learn nothing.
 """
 
 from __future__ import annotations

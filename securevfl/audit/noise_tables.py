@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.data.party import Party
-from securevfl.families.table_preparation import prepare
+from securevfl.families.table_preparation import prepare_party
 from securevfl.job import Job
 
 

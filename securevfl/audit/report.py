@@ -38,14 +38,14 @@ from securevfl.audit.transcript_checks import check_transcript
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import Roles
 from securevfl.base.version import __version__
-from securevfl.consent.booking import leaks
-from securevfl.consent.consent_sheet import settled
+from securevfl.consent.leak_guard import leaks
+from securevfl.consent.settle_job import settle_job
 from securevfl.data.party import Party, check_parties
 from securevfl.errors import SecureVFLError
 from securevfl.families import leak_kinds
-from securevfl.families.declarations import roles_of
-from securevfl.families.run_facts import Known, known_run
-from securevfl.families.table_preparation import as_prepared
+from securevfl.families.declarations import run_roles
+from securevfl.families.run_facts import RunFacts, pooled_run_facts
+from securevfl.families.table_preparation import with_prepared_tables
 from securevfl.job import Job
 from securevfl.runtime.disclosure_gate import DisclosureRecord
 
@@ -92,17 +92,17 @@ def run_audit(
     notify("simulators")
     for protocol in job.method.protocols(job, roles):
         outcome = outcome.merge(simulators.views(protocol, parties=len(roles.cast)))
-    if job.method.replayed:
+    if job.family.reveals_only_outputs:
         outcome = outcome.merge(run_simulators.run_views(short_job, short_parties))
     known = known_run(job, [active, *passives])
     inferences, failed = _attacks(job, known, seeds, notify, (unprepared_job, unprepared))
     leaking = leaks(unprepared_job, known_run(unprepared_job, unprepared).sizes)
     real_tables = not {party.name for party in passives} & set(noise_parties)
     return Audit(
-        label=f"{job.optimizer.label} on a {job.model.name} model, {job.method.title(job, roles)}, "
+        label=f"{job.optimizer.label} on a {job.model.name} model, {job.family.title(job, roles)}, "
         f"batches of {known.sizes.smallest_batch} rows",
         roles=dict(roles.cast),
-        declared=job.method.declares(job, roles),
+        declared=job.family.declarations(job, roles),
         findings=outcome.findings,
         inferences=inferences,
         leaks=[f"accepted: {leak}" for leak in leaking if leak.name in job.accepts],
@@ -165,7 +165,7 @@ def _attackers(known: Known) -> tuple[list[str], list[str]]:
 def _skipped(job: Job, known: Known) -> list[str]:
     """Return a line with the reason for each attack, leak and party that is skipped."""
     reasons = {name.replace("_", " "): attack.skip_reason(job) for name, attack in ATTACKS.items()}
-    reasons |= {f"leak {kind.name}": "no attack carries it out" for kind in job.method.leak_kinds if not kind.attacks}
+    reasons |= {f"leak {kind.name}": "no attack carries it out" for kind in job.family.leak_kinds if not kind.attacks}
     if others := _attackers(known)[1]:
         reason = f"{_MAX_ATTACKERS} parties with as many columns or more attack"
         reasons[f"from the views of {', '.join(others)}"] = reason

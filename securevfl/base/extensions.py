@@ -2,7 +2,7 @@
 
 A package names what it brings in one of three groups:
 
-    securevfl.families   a `families.family.Method`, with the models and optimizers that it brings
+    securevfl.families   a `families.family.Family`, with the models and optimizers that it brings
     securevfl.tools      a function that adds its commands to a `typer.Typer`
     securevfl.attacks    an `audit.attacks.base.Attack`
 

@@ -14,13 +14,13 @@ from securevfl.data.datasets import loans
 from securevfl.data.party import Party
 from securevfl.display.progress import progress
 from securevfl.errors import DataNotice, StorageError
-from securevfl.families.run_facts import known_run
+from securevfl.families.run_facts import pooled_run_facts
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.protocols.engines import Ckks, Paillier
 from securevfl.protocols.protocol_options import Protocol
 from securevfl.runtime.network import Network
-from securevfl.training.comparison import own_metrics
+from securevfl.training.local_baseline import local_metrics
 from securevfl.training.run import Run
 from securevfl.training.simulate import simulate
 
@@ -52,7 +52,7 @@ def demo(out: Console, report: Path = Path(REPORT)) -> dict[str, Run]:
     whole = Party("bank", np.hstack([bank.X, shop.X]), bank.y, ids=bank.ids, columns=columns)
     runs: dict[str, Run] = {}
     with progress("training") as on_round:
-        alone, pooled = (own_metrics(job, party) for party in (bank, whole))
+        alone, pooled = (local_metrics(job, party) for party in (bank, whole))
         for name, each in jobs.items():
             runs[name] = simulate(each, [bank, shop], network=NETWORK, on_round=on_round)
     run = runs[DEFAULT]
@@ -89,7 +89,7 @@ def demo(out: Console, report: Path = Path(REPORT)) -> dict[str, Run]:
     ):
         out.print(f"  {command:<25} {what}")
     try:
-        run.report(report, alone=alone, sheet=explain(job, [bank, shop]).first)
+        run.report(report, alone=alone, sheet=explain(job, [bank, shop]).first_screen)
     except (OSError, StorageError):
         out.print("  The report was not written, as this folder takes no files.")
     else:
@@ -99,8 +99,8 @@ def demo(out: Console, report: Path = Path(REPORT)) -> dict[str, Run]:
 
 def _learned(out: Console, job: Job, parties: list[Party], run: Run) -> None:
     """Print what each party learned, as the consent sheet counts it: three lines a party."""
-    known = known_run(job, parties)
-    bits, held = job.method.score_bits(job, known.sizes), known.sizes.holds["shop"].bits
+    known = pooled_run_facts(job, parties)
+    bits, held = job.family.score_bits(job, known.sizes), known.sizes.information["shop"].bits
     measured = sum("auc" in record for record in run.history)
     counts = sum(
         tally.count for (_, kind), tally in run.parts["shop"].counters.traffic.items() if kind == "OutOfRangeCount"

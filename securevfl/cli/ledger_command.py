@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from securevfl.cli.show import Cell
-    from securevfl.disclosure.ledger import Book, DisclosureLedger, LedgerEntry
+    from securevfl.disclosure.ledger import DisclosureLedger
+    from securevfl.disclosure.ledger_contents import LedgerContents, LedgerEntry
 
 
 _LEGEND = """\
@@ -83,7 +84,7 @@ def ledger(
         for peer in peers or ():
             found[0].trust(peer, trusted=trusted)
     for peer in forgive or ():
-        found[0].forgive(peer)
+        found[0].reset_early_aborts(peer)
     out = console()
     for each in found:
         show(out, each)
@@ -94,7 +95,7 @@ def ledger(
 def show(out: Console, ledger: DisclosureLedger) -> None:
     """Print a ledger: limits, and for each table what each peer was told."""
     from securevfl.cli.show import table
-    from securevfl.disclosure.ledger import TRIES
+    from securevfl.disclosure.ledger import MAX_EARLY_ABORTS
 
     book = ledger.read()
     out.print(f"{book.party}'s disclosure ledger, {ledger.path}", style="bold", soft_wrap=True)
@@ -103,13 +104,14 @@ def show(out: Console, ledger: DisclosureLedger) -> None:
     if book.trusts:
         out.print(f"trusted to ask the same equations in equal plans: {', '.join(book.trusts)}", soft_wrap=True)
     for each in book.tries:
-        told = f"ended early with {', '.join(each.peers)}: {each.count} of {TRIES} conversations, a bit each at most"
+        told = f"ended early with {', '.join(each.peers)}: {each.count} of {MAX_EARLY_ABORTS} conversations, "
+        told += "a bit each at most"
         out.print(told, soft_wrap=True)
     if not book.entries:
         out.print("nothing was told yet")
     for name in dict.fromkeys(entry.table for entry in book.entries):
         out.print("")
-        (entries, shared), known = ledger.about(name), book.tables[name]
+        (entries, shared), known = ledger.table_disclosures(name), book.tables[name]
         others = [  # of a table without ids, or from an earlier version, only how many rows at most
             f"{other[:8]} ({'' if None not in (known.members, book.tables[other].members) else 'up to '}{count:,})"
             for other, count in sorted(shared.items())
@@ -120,17 +122,19 @@ def show(out: Console, ledger: DisclosureLedger) -> None:
         out.print(table(("told to", "kind", "runs", "told", "share", "limit", "left", "last"), _rows(book, entries)))
 
 
-def _rows(book: Book, entries: Sequence[LedgerEntry]) -> list[list[Cell]]:
+def _rows(book: LedgerContents, entries: Sequence[LedgerEntry]) -> list[list[Cell]]:
     """Make a row for each kind and peer."""
-    from securevfl.disclosure.ledger import told_to
-    from securevfl.disclosure.limits import KINDS, WHOLE
+    from securevfl.disclosure.ledger import total_to
+    from securevfl.disclosure.limits import DISCLOSURE_KINDS, KIND_TOTALS
 
     found: list[list[Cell]] = []
-    for kind in KINDS:
-        for learner in sorted({entry.told.learner for entry in entries if entry.told.kind == kind}):
-            so_far, limit = told_to(entries, kind, learner), book.limits.get(kind)
-            last = max(entry.when for entry in entries if (entry.told.kind, entry.told.learner) == (kind, learner))
-            share = f"{so_far.share:.0%}" if kind in WHOLE else ""
+    for kind in DISCLOSURE_KINDS:
+        for learner in sorted({entry.disclosure.learner for entry in entries if entry.disclosure.kind == kind}):
+            so_far, limit = total_to(entries, kind, learner), book.limits.get(kind)
+            last = max(
+                entry.when for entry in entries if (entry.disclosure.kind, entry.disclosure.learner) == (kind, learner)
+            )
+            share = f"{so_far.share:.0%}" if kind in KIND_TOTALS else ""
             most, left = ("-", "-") if limit is None else (str(limit), limit.left(so_far))
             found.append([learner, kind, so_far.runs, so_far.count, share, most, left, last[:10]])
     return found

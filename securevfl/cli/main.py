@@ -194,7 +194,7 @@ def explain(
         parties = _helped(job, tables.read(job_file, job)[0]) if tables.files(job_file) else None
         text = consent_sheet.explain(job, parties, ledgers=_ledgers(ledger, parties))
         below = "" if details else "\nevery message, encryption and counts: --details"
-    out.print(sheet(text if details else text.first, sheet_width(out)), soft_wrap=True)
+    out.print(sheet(text if details else text.first_screen, sheet_width(out)), soft_wrap=True)
     if below:
         out.print(below, soft_wrap=True)
 
@@ -242,9 +242,10 @@ def train(
     from securevfl.cli.event_output import events
     from securevfl.cli.live import live, step_of
     from securevfl.cli.show import console, costs_table, figures
-    from securevfl.consent.consent_sheet import explain, most_epochs
+    from securevfl.consent.consent_sheet import explain
+    from securevfl.consent.settle_job import most_epochs
     from securevfl.runtime.network import Network
-    from securevfl.training.comparison import metrics_alone
+    from securevfl.training.local_baseline import baseline_metrics
     from securevfl.training.run import write_report
     from securevfl.training.simulate import simulate
 
@@ -260,11 +261,11 @@ def train(
         run.save(save)
     if html is not None:
         lead = next(party for party in parties if party.active)
-        run.report(html, alone=metrics_alone(job, lead), sheet=explain(job, parties).first)
+        run.report(html, alone=baseline_metrics(job, lead), sheet=explain(job, parties).first_screen)
     if report_json is not None:
         write_report(report_json, run, network=network, lacking={name: len(ids) for name, ids in missing.items()})
     out = console()
-    out.print(f"{figures(run.metrics, run.positive, run.spread)} on the {run.evaluated_on}", soft_wrap=True)
+    out.print(f"{figures(run.metrics, run.positive, run.metric_std_errors)} on the {run.evaluated_on}", soft_wrap=True)
     if not job.epochs:
         why = "as what they tell of columns is accepted" if "columns" in job.accepts else "that the guards let through"
         out.print(f"epochs = {run.job.epochs}: the most, up to {most_epochs(job)}, {why}", soft_wrap=True)
@@ -335,13 +336,13 @@ def _helped(job: Job, parties: list[Party]) -> list[Party]:
     """Return the parties, and where the job can't do without one those that have no table, as FDML's server."""
     from securevfl.data.party import Helper
     from securevfl.errors import PartiesError
-    from securevfl.families.declarations import roles_of
+    from securevfl.families.declarations import run_roles
 
     try:
-        roles_of(job.method, job, parties)
+        run_roles(job.family, job, parties)
     except PartiesError:
         names = {party.name for party in parties}
-        return parties + [Helper(name, role) for name, role in job.method.helpers if name not in names]
+        return parties + [Helper(name, role) for name, role in job.family.example_helpers if name not in names]
     return parties
 
 

@@ -45,7 +45,7 @@ def drift(
     part = ModelPart.load(model)
     found = drift_page.drift(part, data, scores=scores, id_column=id_column, alarms=alarms)
     report.write(lambda: json.dumps(drift_page.plain(found, part), indent=2), lambda: drift_page.page(found, part))
-    console().print(table(drift_page.HEADS, drift_page.rows(found)))
+    console().print(table(drift_page.DRIFT_HEADS, drift_page.rows(found)))
     if any(each.shifted for each in found):
         raise typer.Exit(1)
 
@@ -92,7 +92,7 @@ def reasons(
     weigh most in a row: the last line says how many bits.
     """
     from securevfl.data.readers import read_table
-    from securevfl.disclosure.exposure import code_bits
+    from securevfl.disclosure.information_content import code_bits
     from securevfl.training import explanations
     from securevfl.training.model_part import ModelPart
 
@@ -161,7 +161,7 @@ def forget(
         Path(f"{data}.ahead") if ahead is None else ahead,
         logs or (),
     )
-    found = run(left, DisclosureLedger.of(party, ledger), every=every)
+    found = run(left, DisclosureLedger.open(party, ledger), every=every)
     for word, lines in (("deleted", found.deleted), ("kept", found.kept)):
         typer.echo(f"{word}:" + ("" if lines else " nothing"))
         for path, what in lines:

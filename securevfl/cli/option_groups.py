@@ -23,7 +23,7 @@ from securevfl.base.files import check_writable, write_atomic
 from securevfl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from securevfl.consent.consent_sheet import Sheet
+    from securevfl.consent.consent_sheet import ConsentSheet
     from securevfl.data.party import Party
     from securevfl.disclosure.ledger import DisclosureLedger
     from securevfl.job import Job
@@ -182,9 +182,9 @@ def _is_count(text: str) -> bool:
 
 def sizes_line(job: Job, own: Party) -> str:
     """Say which columns --size counts, what the others give for this party, and where its own numbers come from."""
-    from securevfl.families.table_preparation import prepare
+    from securevfl.families.table_preparation import prepare_party
 
-    made, brought = len(prepare(job, own, own.register).columns), len(own.columns)
+    made, brought = len(prepare_party(job, own, own.register).columns), len(own.columns)
     differs = "" if made == brought else f", of {brought} in your file"
     return (
         f"sizes are of columns as the job prepares them, so a gap or a text in a file may add some: the others give "
@@ -224,14 +224,14 @@ class ConsentOptions:
     ledger: Ledger = None
     accept: Digest = None
 
-    def asking(self, party: str, command: str) -> tuple[DisclosureLedger, Callable[[Sheet], None]]:
+    def asking(self, party: str, command: str) -> tuple[DisclosureLedger, Callable[[ConsentSheet], None]]:
         """Return the party's ledger, and what asks for its consent to a sheet. ConfigError if --accept is no digest."""
         from securevfl.cli.consent_prompt import agree, check_digest
-        from securevfl.consent.consent_sheet import AgreedSheets
+        from securevfl.consent.agreed_sheets import AgreedSheets
         from securevfl.disclosure.ledger import DisclosureLedger
 
         check_digest(self.accept)
-        ledger = DisclosureLedger.of(party, self.ledger)
+        ledger = DisclosureLedger.open(party, self.ledger)
         return ledger, partial(agree, AgreedSheets(ledger), self.accept, command)
 
 

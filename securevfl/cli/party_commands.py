@@ -15,7 +15,7 @@ from securevfl.cli.reason_code_options import Codes, Reasons, given_codes
 from securevfl.errors import ConfigError, PartiesError
 
 if TYPE_CHECKING:
-    from securevfl.consent.consent_sheet import Sheet
+    from securevfl.consent.consent_sheet import ConsentSheet
     from securevfl.data.party import Party
     from securevfl.job import Job
     from securevfl.training.comparison import Comparison
@@ -61,7 +61,7 @@ def align(
         meeting.events(party, peers),
         progress("aligning") as on_progress,
     ):
-        count = run_session(party, venue, terms, talk, ledger=DisclosureLedger.of(party, None), resumes=True)
+        count = run_session(party, venue, terms, talk, ledger=DisclosureLedger.open(party, None), resumes=True)
     typer.echo(f"{count:,} of {len(ids):,} rows are shared by all; their order is in {data}.rows.npy")
     if not count:
         hint = "are ids written alike? --id COLUMN, with a comma behind it, at all parties leaves out capitals, blanks,"
@@ -138,15 +138,15 @@ def join(
     from securevfl.cli.consent_prompt import check_agreed
     from securevfl.cli.live import live, step_of
     from securevfl.cli.show import figures, run_time_line
-    from securevfl.consent.consent_sheet import AgreedSheets
+    from securevfl.consent.agreed_sheets import AgreedSheets
     from securevfl.data.load import forget
     from securevfl.job import Job
     from securevfl.organisations.join import join as run
-    from securevfl.training.checkpoint import FINISHED, Checkpoints
-    from securevfl.training.comparison import metrics_alone
-    from securevfl.training.model_part import Standing
+    from securevfl.training.checkpoint import FINISHED_ROUND, Checkpoints
+    from securevfl.training.local_baseline import baseline_metrics
+    from securevfl.training.model_part import PartStatus
     from securevfl.training.run_page import write_report
-    from securevfl.training.session import run_key
+    from securevfl.training.run_setup import run_key
     from securevfl.transport.peers import Peers
 
     ledger, agree = consent.asking(party, f"securevfl join {job_file}")
@@ -163,13 +163,13 @@ def join(
         else option_groups.TableOptions(party, data, id_column, label_column).aligned(job)
     )
     key = run_key(job, own)
-    sheets: list[Sheet] = []
+    sheets: list[ConsentSheet] = []
 
     def kept() -> str:
-        rounds = [each for each in states.rounds(key) if each != FINISHED]
+        rounds = [each for each in states.rounds(key) if each != FINISHED_ROUND]
         return f"its state after {rounds[-1]} rounds is kept in {folder}" if rounds else "no round of it was kept"
 
-    def asked(sheet: Sheet) -> None:
+    def asked(sheet: ConsentSheet) -> None:
         sheets[:] = [sheet]
         agree(sheet)
 
@@ -190,20 +190,22 @@ def join(
             on_round=on_round,
         )
     if html is not None:
-        write_report(html, part, alone=metrics_alone(job, own), sheet="".join(sheet.first for sheet in sheets))
+        write_report(
+            html, part, alone=baseline_metrics(job, own), sheet="".join(sheet.first_screen for sheet in sheets)
+        )
     if data is not None:
         forget(own, data)
-    if part.standing is Standing.NEW:
+    if part.status is PartStatus.NEW:
         typer.echo(run_time_line(part.path))
     else:
         why = "job and table are the same (--again trains anew)"
-        typer.echo(f"nothing was trained: this model is {part.standing}; {why}")
+        typer.echo(f"nothing was trained: this model is {part.status}; {why}")
     if part.metrics:
-        typer.echo(f"{figures(part.metrics, part.positive, part.spread)} on the {part.evaluated_on}")
+        typer.echo(f"{figures(part.metrics, part.positive, part.metric_std_errors)} on the {part.evaluated_on}")
     typer.echo(f"{part.name}'s part of the model is in {save}")
-    if part.standing is not Standing.NEW:
+    if part.status is not PartStatus.NEW:
         check_agreed(AgreedSheets(ledger), consent.accept)
-    if part.standing is Standing.UNCONFIRMED:  # by the others
+    if part.status is PartStatus.UNCONFIRMED:  # by the others
         raise typer.Exit(2)
 
 
@@ -243,9 +245,9 @@ def _helper(job: Job, party: str) -> Party:
     """Return the party without a table that this job has a place for. ConfigError if it has none."""
     from securevfl.data.party import Helper
 
-    if not job.method.helpers:
-        raise ConfigError(f"--data: a table was expected, as {job.method.name} has no place for {party} without one")
-    return Helper(party, job.method.helpers[0][1])
+    if not job.family.example_helpers:
+        raise ConfigError(f"--data: a table was expected, as {job.family.name} has no place for {party} without one")
+    return Helper(party, job.family.example_helpers[0][1])
 
 
 def predict(

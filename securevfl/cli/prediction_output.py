@@ -89,7 +89,7 @@ def predict_files(run: Run, files: Mapping[str, Path], out: Path | None, *, id_c
     from securevfl.data.join import join_ids
     from securevfl.errors import PartiesError
     from securevfl.organisations.prediction import prediction_of
-    from securevfl.training.new_rows import HeldRows, rows_of_file
+    from securevfl.training.new_rows import IndexedRows, rows_of_file
 
     wanted = [name for name, part in run.parts.items() if part.columns]
     if set(files) != set(wanted):
@@ -97,7 +97,7 @@ def predict_files(run: Run, files: Mapping[str, Path], out: Path | None, *, id_c
             f"--predict: files of {', '.join(wanted)} were expected, {', '.join(files)} came; give these"
         )
     held = {
-        name: HeldRows.of(name, rows_of_file(run.parts[name], path, id_column=id_columns[name]))
+        name: IndexedRows.of(name, rows_of_file(run.parts[name], path, id_column=id_columns[name]))
         for name, path in files.items()
     }
     first = next(iter(files))

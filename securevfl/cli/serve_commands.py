@@ -55,11 +55,11 @@ def serve(
     from securevfl.runtime import eventlog
     from securevfl.training.drift_page import drift
     from securevfl.training.model_part import ModelPart
-    from securevfl.training.new_rows import HeldRows, rows_of_file
+    from securevfl.training.new_rows import IndexedRows, rows_of_file
     from securevfl.transport import certs as certificates
 
     part, code_policy = ModelPart.load(model), given_codes(reasons, codes)
-    held = HeldRows.of(part.name, rows_of_file(part, data, id_column=id_column, ordered=False))
+    held = IndexedRows.of(part.name, rows_of_file(part, data, id_column=id_column, ordered=False))
     venue = replace(meeting.venue(peers), limits=SessionLimits(max_sessions, max_waiting))
     with shared_locks(model, data), ExitStack() as stack:
         handler = eventlog.write_to(sys.stderr if log is None else log)
@@ -144,11 +144,11 @@ def score(
     from securevfl.display.progress import progress
     from securevfl.organisations.scoring import score_rows
     from securevfl.training.model_part import ModelPart
-    from securevfl.training.new_rows import HeldRows, rows_of_file
+    from securevfl.training.new_rows import IndexedRows, rows_of_file
 
     part = ModelPart.load(model)
     check_writable(out, left)
-    held = HeldRows.of(part.name, rows_of_file(part, data, id_column=id_column, ordered=False))
+    held = IndexedRows.of(part.name, rows_of_file(part, data, id_column=id_column, ordered=False))
     venue, told = meeting.venue(peers), meeting.events(part.name, peers)
     if http is not None:
         from securevfl.organisations.gateway import Gateway

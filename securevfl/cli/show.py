@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from securevfl.runtime.clock import Path
-from securevfl.training.run_page import REPEATS, Costs, figure, spent
+from securevfl.training.costs import Costs, split_seconds
+from securevfl.training.run_page import REPEATS, figure
 
 Cell = str | int | float | None
 UNCUT = 400  # columns, of what is no terminal
@@ -84,7 +85,7 @@ def rounded_parts(parts: Mapping[str, float], digits: int) -> dict[str, str]:
 
 def run_time_line(path: Path) -> str:
     """Say in a line how long a party's run took by the clock, from when all were there, and what that went into."""
-    went = ", ".join(f"{word} {seconds}" for word, seconds in rounded_parts(spent(path), 1).items())
+    went = ", ".join(f"{word} {seconds}" for word, seconds in rounded_parts(split_seconds(path), 1).items())
     return f"{path.sum():.1f} s from start to end: {went}"
 
 

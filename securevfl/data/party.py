@@ -247,7 +247,7 @@ def check_parties(parties: Sequence[Party]) -> tuple[Party, list[Party]]:
     """Check that the parties fit together, and return the one that leads, which is the first with labels, and the
     others. Raises DataError if they do not fit.
 
-    Whether they make a run of a given job is for the job's method to say (`Method.cast`).
+    Whether they make a run of a given job is for the job's method to say (`Family.assign_roles`).
     """
     names = [party.name for party in parties]
     if len(parties) < 2:

@@ -13,7 +13,7 @@
 Nothing of it leaves a party but how many columns come out, which everyone learns in the meeting; for evidence a party
 without labels is told the classes in each of its bins. A table of numbers
 without gaps stays as it is. What comes out is what is counted, guarded and summed: 0/1 columns are easier to find than
-others (`securevfl.disclosure.exposure`).
+others (`securevfl.disclosure.column_recovery`).
 """
 
 from __future__ import annotations

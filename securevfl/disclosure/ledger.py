@@ -37,97 +37,33 @@ import os
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
 from securevfl.base.files import write_atomic
 from securevfl.data.party import Party
 from securevfl.data.register import Register
-from securevfl.disclosure.counts import SUMMED, Disclosure, Kind
-from securevfl.disclosure.limits import Limit, ToldTotal, total
-from securevfl.disclosure.row_sets import Members, RowSet, RowSets
+from securevfl.disclosure.counts import SUM_GROUPS, Disclosure, Kind
+from securevfl.disclosure.ledger_contents import (
+    SALT_BYTES,
+    EarlyAborts,
+    KnownTable,
+    LedgerContents,
+    LedgerEntry,
+    ReservedSession,
+    encode_contents,
+    first_line,
+    read_contents,
+)
+from securevfl.disclosure.limits import DisclosureTotal, Limit, sum_disclosures
+from securevfl.disclosure.row_sets import RowSets, TableRows
 from securevfl.errors import DataError, LeakageError, StorageError
 
-SCHEMA = "securevfl.ledger/3"
-TRIES = 64  # conversations with the same peers that may end early before the owner has looked why
-READS = (SCHEMA, "securevfl.ledger/2", "securevfl.ledger/1")
-_BODY_ALONE = (b"securevfl.ledger/2", b"securevfl.ledger/1")  # whose digest is of what follows the first line
-SALT_BYTES = 32
+MAX_EARLY_ABORTS = 64  # conversations with the same peers that may end early before the owner has looked why
 _HEAD = 128  # bytes of its first line at most
-
-
-@dataclass(frozen=True)
-class KnownTable:
-    """A table that runs were about: its number of rows, when it was first seen, and which rows they are, if known.
-
-    rows: 0 for what stands for the table of a training that this ledger knows nothing of.
-    """
-
-    rows: int
-    since: str
-    members: RowSet | None = None
-
-
-@dataclass(frozen=True)
-class LedgerEntry:
-    """One thing that one run told, at `when` (UTC), about a table (`Register.name`), in one of its sessions."""
-
-    table: str
-    run: str
-    when: str
-    told: Disclosure
-    sitting: str = ""
-
-
-@dataclass(frozen=True)
-class Reserved:
-    """All that a session would tell if it went to its end, as long as a process holds the lock named by `mark`."""
-
-    mark: str
-    entries: tuple[LedgerEntry, ...]
-
-    @property
-    def sitting(self) -> tuple[str, str]:
-        """The run and its session; that of no run where nothing would be told."""
-        return (self.entries[0].run, self.entries[0].sitting) if self.entries else ("", "")
-
-
-@dataclass(frozen=True)
-class Tries:
-    """How many conversations with these peers, and no others, ended early for a reason that may follow from data."""
-
-    peers: tuple[str, ...]
-    count: int
-
-
-@dataclass(frozen=True)
-class Book:
-    """The contents of a party's ledger file: its salt, limits, tables, entries, reservations and trusted peers."""
-
-    party: str
-    salt: bytes = field(repr=False)
-    limits: dict[Kind, Limit] = field(default_factory=dict)
-    tables: dict[str, KnownTable] = field(default_factory=dict)
-    entries: tuple[LedgerEntry, ...] = ()
-    trusts: tuple[str, ...] = ()
-    reserved: tuple[Reserved, ...] = ()
-    tries: tuple[Tries, ...] = ()
-
-    @property
-    def counted(self) -> tuple[LedgerEntry, ...]:
-        """The entries, and in place of those of a session that is reserved all that it would tell."""
-        sittings = {each.sitting for each in self.reserved}
-        told = [entry for entry in self.entries if (entry.run, entry.sitting) not in sittings]
-        return (*told, *(entry for each in self.reserved for entry in each.entries))
-
-    @property
-    def sets(self) -> dict[str, RowSet]:
-        """The row sets of the tables whose rows are known, by the names of these."""
-        return {name: known.members for name, known in self.tables.items() if known.members is not None}
 
 
 @dataclass(frozen=True)
@@ -136,7 +72,7 @@ class _Table:
 
     name: str
     rows: int
-    members: Members | None
+    members: TableRows | None
 
 
 def default_ledger(party: str) -> Path:
@@ -160,35 +96,35 @@ class DisclosureLedger:
         self.party = party
         self.reserved = False
 
-    def holding_measurements(self) -> DisclosureLedger:
+    def with_reserved_measurements(self) -> DisclosureLedger:
         """Return the same ledger for trainings whose measurements are entered already."""
         own = DisclosureLedger(self.path, self.party)
         own.reserved = True
         return own
 
     @property
-    def blank(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether nothing is written in it: no run, limit or trust."""
         book = self.read()
         return not (book.entries or book.limits or book.trusts or book.tries)
 
     @property
-    def scores(self) -> Path:
+    def scores_path(self) -> Path:
         """The file beside it of what was scored with this party's columns, row by row, where a method keeps one."""
         return self.path.with_name(f"{self.path.name}.scores")
 
     @property
-    def rows(self) -> Path:
+    def rows_path(self) -> Path:
         """The folder beside it of which rows each table has."""
         return self.path.with_name(f"{self.path.name}.rows")
 
     @property
-    def chunks(self) -> Path:
+    def chunks_path(self) -> Path:
         """The file beside it of the names of work ahead that was gone through."""
         return self.path.with_name(f"{self.path.name}.chunks")
 
     @classmethod
-    def of(cls, party: str, ledger: DisclosureLedger | str | Path | None) -> DisclosureLedger:
+    def open(cls, party: str, ledger: DisclosureLedger | str | Path | None) -> DisclosureLedger:
         """Return the ledger given, or that of the file given, or by default that of `default_ledger`, once it has been
         read and so can be used."""
         if not isinstance(ledger, DisclosureLedger):
@@ -199,37 +135,37 @@ class DisclosureLedger:
     @classmethod
     def find(cls, path: str | Path) -> DisclosureLedger:
         """Open the ledger in a file that is there already, whichever party's it is."""
-        return cls(path, _read(Path(path)).party)
+        return cls(path, read_contents(Path(path)).party)
 
     @property
-    def runs_on(self) -> bool:
+    def has_active_session(self) -> bool:
         """Whether a process is in a run that has reserved something."""
         return bool(self._alive(self.read()).reserved)
 
-    def read(self) -> Book:
+    def read(self) -> LedgerContents:
         """Read what the file holds; an empty book if it is not there. Raises DataError if it is another party's
         ledger."""
         if not self.path.exists():
-            return Book(self.party, os.urandom(SALT_BYTES))
-        book = _read(self.path)
+            return LedgerContents(self.party, os.urandom(SALT_BYTES))
+        book = read_contents(self.path)
         if book.party != self.party:
             raise DataError(f"{self.path}: the ledger of {self.party} was expected, it is {book.party}'s; name another")
         return book
 
-    def tag(self, party: Party) -> str:
+    def table_tag(self, party: Party) -> str:
         """32 hex digits that peers know this party's columns by: the same in all its jobs while these are the same.
 
         They mean nothing elsewhere, and are others after the ledger is lost.
         """
-        return self.named(f"{party.register.name} {party.content}".encode())
+        return self.pseudonym(f"{party.register.name} {party.content}".encode())
 
-    def named(self, content: bytes) -> str:
+    def pseudonym(self, content: bytes) -> str:
         """32 hex digits that stand for this content in this ledger."""
         with self._changing() as change:
             salt = change.book.salt
         return hmac.new(salt, content, hashlib.sha256).hexdigest()[:32]
 
-    def foresee(
+    def forecast(
         self, register: Register, told: Sequence[Disclosure], *, but: str = ""
     ) -> tuple[list[LedgerEntry], list[str]]:
         """Return what runs other than `but` have told about this table, and the reasons why a run that tells this would
@@ -239,74 +175,74 @@ class DisclosureLedger:
         before = self._counting(book, self._table(book, register), entries)
         return before, self._over(book, before, _entries(register.name, ("", ""), told))
 
-    def before(self, register: Register, *, but: tuple[str, str] = ("", "")) -> list[LedgerEntry]:
+    def counted_for(self, register: Register, *, but: tuple[str, str] = ("", "")) -> list[LedgerEntry]:
         """Return what counts beside a run on this table: entries about it and about tables that share rows with it,
         without those of the run and session `but`."""
         book = self._alive(self.read())
         return self._counting(book, self._table(book, register), _others(book.counted, but))
 
-    def about(self, name: str) -> tuple[list[LedgerEntry], dict[str, int]]:
+    def table_disclosures(self, name: str) -> tuple[list[LedgerEntry], dict[str, int]]:
         """Return what counts for a table that the ledger knows, and how many rows it shares with each other one."""
         book = self._alive(self.read())
-        table = self._named(book, name)
+        table = self._known_table(book, name)
         others = [each for each in book.tables if each != name]
         return self._counting(book, table, book.counted), self._count_shared(book, table, others)
 
-    def admits(
+    def check_admission(
         self,
         register: Register,
-        sitting: tuple[str, str],
+        session: tuple[str, str],
         told: Sequence[Disclosure],
         check: Callable[[Sequence[LedgerEntry]], object],
     ) -> None:
-        """Raise what `book` and `reserve` would raise by now; nothing of it is entered."""
+        """Raise what `record` and `reserve` would raise by now; nothing of it is entered."""
         with self._changing() as change:
-            self._admit(change, register, sitting, told, check)
+            self._admit(change, register, session, told, check)
 
-    def book(
+    def record(
         self,
         register: Register,
-        sitting: tuple[str, str],
+        session: tuple[str, str],
         told: Sequence[Disclosure],
         check: Callable[[Sequence[LedgerEntry]], object] = lambda before: None,
     ) -> None:
-        """Enters all that a session tells about this table, if what came before lets it. sitting: the run, and what
+        """Enters all that a session tells about this table, if what came before lets it. session: the run, and what
         names the session.
 
         check: called with what counts beside it; what it raises goes through, and nothing is entered. LeakageError if
         it would exceed one of the owner's limits.
         """
         with self._changing() as change:
-            self._admit(change, register, sitting, told, check)
-            own = _entries(register.name, sitting, told)
-            change.book = replace(change.book, entries=(*_others(change.book.entries, sitting), *own))
+            self._admit(change, register, session, told, check)
+            own = _entries(register.name, session, told)
+            change.book = replace(change.book, entries=(*_others(change.book.entries, session), *own))
 
     def reserve(
         self,
         register: Register,
-        sitting: tuple[str, str],
+        session: tuple[str, str],
         told: Sequence[Disclosure],
         check: Callable[[Sequence[LedgerEntry]], object],
         *,
         ahead: Sequence[Disclosure],
     ) -> Reservation:
-        """`book` a session that goes on for a while: `told` if it goes to its end, of which `ahead` is entered now.
+        """`record` a session that goes on for a while: `told` if it goes to its end, of which `ahead` is entered now.
 
         All of `told` counts for others as long as the reservation lasts: until it is settled or its process ends.
         """
         with ExitStack() as undo:
             with self._changing() as change:
-                self._admit(change, register, sitting, told, check)
+                self._admit(change, register, session, told, check)
                 mark, held = self._hold({each.mark for each in change.book.reserved})
                 undo.callback(os.close, held)
                 book = change.book
                 change.book = replace(
                     book,
-                    entries=(*_others(book.entries, sitting), *_entries(register.name, sitting, ahead)),
-                    reserved=(*book.reserved, Reserved(mark, _entries(register.name, sitting, told))),
+                    entries=(*_others(book.entries, session), *_entries(register.name, session, ahead)),
+                    reserved=(*book.reserved, ReservedSession(mark, _entries(register.name, session, told))),
                 )
             undo.pop_all()
-        return Reservation(self, register, sitting, mark, held, change.book.limits)
+        return Reservation(self, register, session, mark, held, change.book.limits)
 
     def trust(self, peer: str, *, trusted: bool = True) -> None:
         """Write down that the owner trusts a peer to follow the protocol, or no longer.
@@ -317,36 +253,37 @@ class DisclosureLedger:
             others = tuple(trust for trust in change.book.trusts if trust != peer)
             change.book = replace(change.book, trusts=(*others, peer) if trusted else others)
 
-    def check_tries(self, peers: Collection[str]) -> None:
+    def check_early_aborts(self, peers: Collection[str]) -> None:
         """LeakageError if conversations with these peers have ended early so often that no other is begun.
 
         Each such end may tell one bit of this party's table, so it is called before anything of that is looked at.
         """
         here = tuple(sorted(peers))
-        if (so_far := self._tries(self.read(), here)) >= TRIES:
+        if (so_far := self._tries(self.read(), here)) >= MAX_EARLY_ABORTS:
             raise LeakageError(
-                f"party {self.party}: fewer than {TRIES} conversations with {', '.join(here)} that ended early were "
+                f"party {self.party}: fewer than {MAX_EARLY_ABORTS} conversations with {', '.join(here)} that ended "
+                f"early were "
                 f"expected, there were {so_far}, and each may tell a bit of your table; see in the log why they did, "
                 f"and allow as many again: securevfl ledger --party {self.party} --forgive {here[0]}"
             )
 
-    def tried(self, peers: Collection[str]) -> None:
+    def record_early_abort(self, peers: Collection[str]) -> None:
         """Enter that a conversation with these peers ends early, for a reason that may follow from this party's data,
         before they learn of it. What others do with the same peers beside them counts apart."""
         here = tuple(sorted(peers))
         with self._changing() as change:
             others = tuple(each for each in change.book.tries if each.peers != here)
-            change.book = replace(change.book, tries=(*others, Tries(here, self._tries(change.book, here) + 1)))
+            change.book = replace(change.book, tries=(*others, EarlyAborts(here, self._tries(change.book, here) + 1)))
 
-    def forgive(self, peer: str) -> None:
+    def reset_early_aborts(self, peer: str) -> None:
         """Forget the conversations with this peer, and others beside it, that ended early."""
         with self._changing() as change:
             change.book = replace(change.book, tries=tuple(t for t in change.book.tries if peer not in t.peers))
 
-    def _tries(self, book: Book, peers: tuple[str, ...]) -> int:
+    def _tries(self, book: LedgerContents, peers: tuple[str, ...]) -> int:
         return sum(each.count for each in book.tries if each.peers == peers)
 
-    def answer(self, training: str, run: str, told: Disclosure) -> None:
+    def record_answer(self, training: str, run: str, told: Disclosure) -> None:
         """Enter the scores or ids that a prediction (`run`) tells so far, on the table of the training that made the
         model, in place of what was entered of their kind for it before; nothing if there are none.
 
@@ -355,16 +292,16 @@ class DisclosureLedger:
         """
         with self._changing() as change:
             book = change.book
-            trained = (entry.table for entry in book.entries if training in (entry.run, entry.sitting))
+            trained = (entry.table for entry in book.entries if training in (entry.run, entry.session))
             table = next(trained, f"model {training[:16]}")
             if table not in book.tables:
                 book = replace(book, tables=book.tables | {table: KnownTable(0, _now())})
             before = tuple(
-                each for each in book.entries if (each.run, each.sitting, each.told.like) != (run, "", told.like)
+                each for each in book.entries if (each.run, each.session, each.disclosure.key) != (run, "", told.key)
             )
             book = replace(book, entries=before)
             own = _entries(table, (run, ""), [told] if told.count else [])
-            self._refuse(self._over(book, self._counting(book, self._named(book, table), book.counted), own))
+            self._refuse(self._over(book, self._counting(book, self._known_table(book, table), book.counted), own))
             change.book = replace(book, entries=book.entries + own)
 
     def set_limit(self, kind: Kind, limit: Limit | None) -> None:
@@ -377,15 +314,15 @@ class DisclosureLedger:
         self,
         change: _Change,
         register: Register,
-        sitting: tuple[str, str],
+        session: tuple[str, str],
         told: Sequence[Disclosure],
         check: Callable[[Sequence[LedgerEntry]], object],
     ) -> None:
         """Check a session against what counts beside it, and have the ledger know its table."""
         table = self._table(change.book, register)
-        before = self._counting(change.book, table, _others(change.book.counted, sitting))
+        before = self._counting(change.book, table, _others(change.book.counted, session))
         check(before)
-        self._refuse(self._over(change.book, before, _entries(register.name, sitting, told)))
+        self._refuse(self._over(change.book, before, _entries(register.name, session, told)))
         change.book = self._entered(change.book, table)
 
     def _hold(self, beside: Collection[str]) -> tuple[str, int]:
@@ -407,7 +344,7 @@ class DisclosureLedger:
     def _locks(self) -> Path:
         return self.path.with_name(f"{self.path.name}.runs")
 
-    def _alive(self, book: Book) -> Book:
+    def _alive(self, book: LedgerContents) -> LedgerContents:
         """Return the book without the reservations of processes that have ended."""
         alive = tuple(each for each in book.reserved if self._runs(each.mark))
         return book if len(alive) == len(book.reserved) else replace(book, reserved=alive)
@@ -428,29 +365,31 @@ class DisclosureLedger:
             os.close(lock)
         return False
 
-    def _table(self, book: Book, register: Register) -> _Table:
+    def _table(self, book: LedgerContents, register: Register) -> _Table:
         """Find out which rows a register has, by the places of the ledger's sets."""
         known = book.tables.get(register.name)
         if known is not None and known.members is not None:
-            return self._named(book, register.name)
-        sets = RowSets(self.rows, book.salt)
+            return self._known_table(book, register.name)
+        sets = RowSets(self.rows_path, book.salt)
         members = None if register.ids is None else sets.members(register, book.sets)
         return _Table(register.name, register.rows, members)
 
-    def _named(self, book: Book, name: str) -> _Table:
+    def _known_table(self, book: LedgerContents, name: str) -> _Table:
         known = book.tables[name]
         others = any(table != name for table in book.tables)
-        members = RowSets(self.rows, book.salt).known(name, book.sets) if known.members is not None and others else None
+        members = (
+            RowSets(self.rows_path, book.salt).known(name, book.sets) if known.members is not None and others else None
+        )
         return _Table(name, known.rows, members)
 
-    def _entered(self, book: Book, table: _Table) -> Book:
+    def _entered(self, book: LedgerContents, table: _Table) -> LedgerContents:
         """Return the book with this table among those it knows, and its rows on disk if they are known."""
         known = book.tables.get(table.name, KnownTable(table.rows, _now()))
         if known.members is None and table.members is not None:
-            known = replace(known, members=RowSets(self.rows, book.salt).write(table.name, table.members))
+            known = replace(known, members=RowSets(self.rows_path, book.salt).write(table.name, table.members))
         return replace(book, tables=book.tables | {table.name: known})
 
-    def _count_shared(self, book: Book, table: _Table, names: Iterable[str]) -> dict[str, int]:
+    def _count_shared(self, book: LedgerContents, table: _Table, names: Iterable[str]) -> dict[str, int]:
         """Count the rows that a table shares with each of these, as many as can be where they are not known; none with
         those of which it has no row."""
         known = {name: book.tables[name] for name in names}
@@ -459,15 +398,15 @@ class DisclosureLedger:
             sets = {}
         found = {name: min(each.rows, table.rows) for name, each in known.items() if name not in sets}
         if sets and table.members is not None:
-            found |= RowSets(self.rows, book.salt).count_shared(table.members, sets)
+            found |= RowSets(self.rows_path, book.salt).count_shared(table.members, sets)
         return {name: found[name] for name in known if found[name] or name == table.name}
 
-    def _counting(self, book: Book, table: _Table, entries: Sequence[LedgerEntry]) -> list[LedgerEntry]:
+    def _counting(self, book: LedgerContents, table: _Table, entries: Sequence[LedgerEntry]) -> list[LedgerEntry]:
         """Return those of these entries that count for a table, as they count: about rows that it has, and of each kind
         and learner at the row that most was told about."""
         shared = self._count_shared(book, table, dict.fromkeys(entry.table for entry in entries))
         found = [
-            replace(entry, told=_against(entry.told, book.tables[entry.table].rows, shared[entry.table]))
+            replace(entry, disclosure=_against(entry.disclosure, book.tables[entry.table].rows, shared[entry.table]))
             for entry in entries
             if entry.table in shared
         ]
@@ -476,12 +415,12 @@ class DisclosureLedger:
             return found
         alike: dict[object, list[LedgerEntry]] = {}
         for entry in found:
-            if entry.table in known and entry.told.kind in ("labels", "columns"):
-                alike.setdefault(_alike(entry.told), []).append(entry)
+            if entry.table in known and entry.disclosure.kind in ("labels", "columns"):
+                alike.setdefault(_alike(entry.disclosure), []).append(entry)
         if not alike:
             return found
         weights = np.array([_weights(own, list(known)) for own in alike.values()])
-        has = RowSets(self.rows, book.salt).worst(table.members, known, weights.reshape(-1, len(known)))
+        has = RowSets(self.rows_path, book.salt).worst(table.members, known, weights.reshape(-1, len(known)))
         at_worst = {
             each: {name for name, held in zip(known, has[2 * k] | has[2 * k + 1], strict=True) if held}
             for k, each in enumerate(alike)
@@ -489,20 +428,20 @@ class DisclosureLedger:
         return [
             entry
             for entry in found
-            if entry.table not in known or entry.table in at_worst.get(_alike(entry.told), known)
+            if entry.table not in known or entry.table in at_worst.get(_alike(entry.disclosure), known)
         ]
 
     def _refuse(self, why: Sequence[str]) -> None:
         if why:
             raise LeakageError("\n".join(why))
 
-    def _over(self, book: Book, before: Sequence[LedgerEntry], own: Sequence[LedgerEntry]) -> list[str]:
+    def _over(self, book: LedgerContents, before: Sequence[LedgerEntry], own: Sequence[LedgerEntry]) -> list[str]:
         """Return a line for each limit that these entries would exceed."""
         found = []
         for kind, limit in book.limits.items():
-            for learner in dict.fromkeys(entry.told.learner for entry in own if entry.told.kind == kind):
-                so_far = told_to(before, kind, learner)
-                after = told_to([*before, *own], kind, learner)
+            for learner in dict.fromkeys(entry.disclosure.learner for entry in own if entry.disclosure.kind == kind):
+                so_far = total_to(before, kind, learner)
+                after = total_to([*before, *own], kind, learner)
                 if limit.allows(after) or not after.exceeds(so_far):
                     continue
                 found.append(
@@ -529,10 +468,10 @@ class DisclosureLedger:
             change = _Change(self._alive(before))
             yield change
             if change.book is not before or not self.path.exists():
-                whole = _packed(change.book)
-                self._note(lock, here + _named(whole))  # whichever of the two a killed process leaves
+                whole = encode_contents(change.book)
+                self._note(lock, here + first_line(whole))  # whichever of the two a killed process leaves
                 write_atomic(self.path, whole)
-                self._note(lock, _named(whole))
+                self._note(lock, first_line(whole))
             kept = {each.mark for each in change.book.reserved}
             for over in {each.mark for each in before.reserved} - kept:
                 (self._locks / over).unlink(missing_ok=True)
@@ -545,7 +484,7 @@ class DisclosureLedger:
         if not self.path.exists():
             return b""
         with self.path.open("rb") as file:
-            here = _named(file.readline(_HEAD))
+            here = first_line(file.readline(_HEAD))
         noted = os.pread(lock, 2 * _HEAD, 0)
         if noted and here not in noted.splitlines(keepends=True):
             raise DataError(
@@ -573,7 +512,7 @@ class Reservation:
         self,
         ledger: DisclosureLedger,
         register: Register,
-        sitting: tuple[str, str],
+        session: tuple[str, str],
         mark: str,
         held: int,
         limits: Mapping[Kind, Limit],
@@ -582,7 +521,7 @@ class Reservation:
         under."""
         self._ledger = ledger
         self._register = register
-        self._sitting = sitting
+        self._session = session
         self._mark = mark
         self._limits = limits
         self._let_go = weakref.finalize(self, os.close, held)
@@ -593,24 +532,24 @@ class Reservation:
         LeakageError if it would exceed one of the owner's limits: where these have changed since, or where it is more
         than was reserved.
         """
-        ledger, own = self._ledger, _entries(self._register.name, self._sitting, told)
+        ledger, own = self._ledger, _entries(self._register.name, self._session, told)
         with ledger._changing() as change:
             book = change.book
             others = tuple(each for each in book.reserved if each.mark != self._mark)
             reserved = next((each.entries for each in book.reserved if each.mark == self._mark), ())
-            counts = {each.told.like: each.told.count for each in reserved}
-            more = [each for each in own if each.told.count > counts.get(each.told.like, -1)]
+            counts = {each.disclosure.key: each.disclosure.count for each in reserved}
+            more = [each for each in own if each.disclosure.count > counts.get(each.disclosure.key, -1)]
             if more or book.limits != self._limits:
                 before = ledger._counting(
-                    book, ledger._table(book, self._register), _others(book.counted, self._sitting)
+                    book, ledger._table(book, self._register), _others(book.counted, self._session)
                 )
                 ledger._refuse(ledger._over(book, before, own))
-            passed = {each.told.like for each in more}
-            whole = (*(each for each in reserved if each.told.like not in passed), *more)
+            passed = {each.disclosure.key for each in more}
+            whole = (*(each for each in reserved if each.disclosure.key not in passed), *more)
             change.book = replace(
                 book,
-                entries=(*_others(book.entries, self._sitting), *own),
-                reserved=(*others, Reserved(self._mark, whole)),
+                entries=(*_others(book.entries, self._session), *own),
+                reserved=(*others, ReservedSession(self._mark, whole)),
             )
 
     def settle(self, told: Sequence[Disclosure]) -> None:
@@ -618,20 +557,16 @@ class Reservation:
         try:
             with self._ledger._changing() as change:
                 book = change.book
-                entries = (*_others(book.entries, self._sitting), *_entries(self._register.name, self._sitting, told))
+                entries = (*_others(book.entries, self._session), *_entries(self._register.name, self._session, told))
                 others = tuple(each for each in book.reserved if each.mark != self._mark)
                 change.book = replace(book, entries=entries, reserved=others)
         finally:
             self._let_go()
 
 
-# Made here and not at the first use: two threads that ask msgspec about a type at once can end the process.
-_BOOKS = msgspec.json.Decoder(Book)
-
-
 @dataclass
 class _Change:
-    book: Book
+    book: LedgerContents
 
 
 _LESS = {
@@ -642,10 +577,12 @@ _LESS = {
 }
 
 
-def told_to(entries: Iterable[LedgerEntry], kind: Kind, learner: str) -> ToldTotal:
+def total_to(entries: Iterable[LedgerEntry], kind: Kind, learner: str) -> DisclosureTotal:
     """Add up what this learner was told of this kind over all entries."""
-    return total(
-        (entry.run, entry.told) for entry in entries if (entry.told.kind, entry.told.learner) == (kind, learner)
+    return sum_disclosures(
+        (entry.run, entry.disclosure)
+        for entry in entries
+        if (entry.disclosure.kind, entry.disclosure.learner) == (kind, learner)
     )
 
 
@@ -655,66 +592,33 @@ def _against(told: Disclosure, rows: int, shared: int) -> Disclosure:
     Numbers about each row stay as many. Equations, and bits of all rows, are all taken to be about the shared rows, of
     which they tell everything at most.
     """
-    if shared >= rows or not told.of or not (told.kind == "labels" or told.group in SUMMED):
+    if shared >= rows or not told.capacity or not (told.kind == "labels" or told.group in SUM_GROUPS):
         return told
-    return replace(told, of=max(1, told.of * shared // rows, min(told.count, told.of)))
+    return replace(told, capacity=max(1, told.capacity * shared // rows, min(told.count, told.capacity)))
 
 
 def _alike(told: Disclosure) -> object:
     """Return what it adds up with, row by row."""
-    return told.kind, told.learner, told.group in SUMMED
+    return told.kind, told.learner, told.group in SUM_GROUPS
 
 
 def _weights(entries: Sequence[LedgerEntry], names: Sequence[str]) -> list[list[float]]:
     """Return the counts and the shares that these entries come to for each table (2 x tables)."""
-    totals = [total((entry.run, entry.told) for entry in entries if entry.table == name) for name in names]
+    totals = [
+        sum_disclosures((entry.run, entry.disclosure) for entry in entries if entry.table == name) for name in names
+    ]
     return [[each.count for each in totals], [each.share for each in totals]]
 
 
-def _entries(table: str, sitting: tuple[str, str], told: Sequence[Disclosure]) -> tuple[LedgerEntry, ...]:
-    run, session = sitting
-    return tuple(LedgerEntry(table, run, _now(), each, session) for each in told)
+def _entries(table: str, session: tuple[str, str], told: Sequence[Disclosure]) -> tuple[LedgerEntry, ...]:
+    run, session_id = session
+    return tuple(LedgerEntry(table, run, _now(), each, session_id) for each in told)
 
 
-def _others(entries: Iterable[LedgerEntry], sitting: tuple[str, str]) -> tuple[LedgerEntry, ...]:
+def _others(entries: Iterable[LedgerEntry], session: tuple[str, str]) -> tuple[LedgerEntry, ...]:
     """All entries but those of this session."""
-    return tuple(entry for entry in entries if (entry.run, entry.sitting) != sitting)
+    return tuple(entry for entry in entries if (entry.run, entry.session) != session)
 
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _packed(book: Book) -> bytes:
-    body = msgspec.json.format(msgspec.json.encode(book), indent=1)
-    return f"{SCHEMA} {_checksum(SCHEMA.encode(), body)}\n".encode() + body
-
-
-def _named(whole: bytes) -> bytes:
-    """Return the first line of a ledger's file, which has its digest."""
-    return whole[: whole.find(b"\n") + 1]
-
-
-def _checksum(schema: bytes, body: bytes) -> str:
-    """Return the digest of a ledger's file, of its schema too from the third one on."""
-    return hashlib.sha256((b"" if schema in _BODY_ALONE else schema) + body).hexdigest()
-
-
-def _read(path: Path) -> Book:
-    try:
-        head, _, body = path.read_bytes().partition(b"\n")
-    except OSError as cause:
-        raise DataError(f"{path}: a ledger was expected there ({cause.strerror}); check the path") from None
-    schema, _, checksum = head.partition(b" ")
-    known = schema.decode("ascii", "replace") in READS
-    if not known and schema.startswith(b"securevfl.ledger/"):
-        raise DataError(f"{path}: a ledger of schema {SCHEMA} was expected, another version wrote this one; use that")
-    try:
-        if not known or not hmac.compare_digest(checksum, _checksum(schema, body).encode()):
-            raise ValueError
-        return _BOOKS.decode(body)
-    except (ValueError, msgspec.MsgspecError):
-        raise DataError(
-            f"{path}: a whole ledger was expected, this file is damaged or was changed by hand; put a copy of it back, "
-            "or move it away: counting begins anew then, and what was told before is no longer counted"
-        ) from None

@@ -30,12 +30,12 @@ from securevfl.data.id_keys import ID_DIGEST
 from securevfl.data.register import Register
 from securevfl.errors import DataError
 
-Marks = NDArray[np.uint64]
+RowTags = NDArray[np.uint64]
 Bits = NDArray[np.uint8]  # packed, 8 places a byte
 
-BLOCK = 16 << 20  # bytes of bits, of all tables together, that are read at a time
-WEIGHED = 1 << 8  # bytes of bits that are weighed at a time, so that they stay in the cache
-READ = 1 << 20  # bytes that are read and digested at a time
+MAX_BLOCK_BYTES = 16 << 20  # bytes of bits, of all tables together, that are read at a time
+WEIGHED_BYTES = 1 << 8  # bytes of bits that are weighed at a time, so that they stay in the cache
+READ_BYTES = 1 << 20  # bytes that are read and digested at a time
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,11 @@ class RowSet:
 
 
 @dataclass(frozen=True)
-class Members:
+class TableRows:
     """Rows of one table: by place those that other tables may have (packed), and marks of those that none has."""
 
     bits: Bits
-    new: Marks
+    new: RowTags
 
 
 class RowSets:
@@ -72,7 +72,7 @@ class RowSets:
         self.folder = folder
         self._key = derive_key(salt, "marks of rows")
 
-    def members(self, register: Register, sets: Mapping[str, RowSet]) -> Members:
+    def members(self, register: Register, sets: Mapping[str, RowSet]) -> TableRows:
         """Find the rows of a register with ids among the places of these sets, whose files are read and checked."""
         marks = self._marks(register)
         seen = np.zeros(len(marks), bool)
@@ -81,14 +81,14 @@ class RowSets:
             own = np.concatenate([np.zeros(0, bool), *self._held(name, each, marks, seen)])
             packed = np.packbits(own)
             bits[each.first // 8 : each.first // 8 + len(packed)] = packed
-        return Members(bits, marks[~seen])
+        return TableRows(bits, marks[~seen])
 
-    def known(self, name: str, sets: Mapping[str, RowSet]) -> Members:
+    def known(self, name: str, sets: Mapping[str, RowSet]) -> TableRows:
         """Return the rows of a table that has a set; DataError if not all files are whole."""
         bits, own = np.zeros(_end(sets) // 8, np.uint8), sets[name]
         self.check(sets)
         self._read(name, own, 0, bits[: own.end // 8])
-        return Members(bits, np.empty(0, np.uint64))
+        return TableRows(bits, np.empty(0, np.uint64))
 
     def check(self, sets: Mapping[str, RowSet]) -> None:
         """DataError unless the files of these sets are whole."""
@@ -96,7 +96,7 @@ class RowSets:
             for _ in self._pieces(name, each):
                 pass
 
-    def write(self, name: str, members: Members) -> RowSet:
+    def write(self, name: str, members: TableRows) -> RowSet:
         """Write the set of a table to a file of its own, and return what the ledger keeps of it."""
         digest = hashlib.sha256()
         with atomic_writer(self._path(name)) as file:
@@ -107,7 +107,7 @@ class RowSets:
         self.check({name: own})
         return own
 
-    def count_shared(self, own: Members, sets: Mapping[str, RowSet]) -> dict[str, int]:
+    def count_shared(self, own: TableRows, sets: Mapping[str, RowSet]) -> dict[str, int]:
         """Count the rows that a table shares with each of these."""
         counts = dict.fromkeys(sets, 0)
         for start, block in self._blocks(own, sets):
@@ -116,7 +116,7 @@ class RowSets:
                 counts[name] += count
         return counts
 
-    def worst(self, own: Members, sets: Mapping[str, RowSet], weights: NDArray[np.float64]) -> NDArray[np.bool_]:
+    def worst(self, own: TableRows, sets: Mapping[str, RowSet], weights: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Find the row of a table whose weights add up to most, and return which of the sets have it.
 
         weights: k weights of each of the sets (k x sets), none below 0. Each of the k has a row of its own in what is
@@ -126,11 +126,11 @@ class RowSets:
         most, has = np.zeros(len(whole), np.float32), np.zeros(whole.shape, bool)
         enough = whole.sum(axis=1) * np.float32(1 - 1e-6)
         for start, block in self._blocks(own, sets):
-            for at in range(0, block.shape[1], WEIGHED):
+            for at in range(0, block.shape[1], WEIGHED_BYTES):
                 if (most >= enough).all():  # some row is in all of them
                     return has
-                mine = own.bits[start + at : start + min(at + WEIGHED, block.shape[1])]
-                rows = np.unpackbits(block[:, at : at + WEIGHED] & mine, axis=1)
+                mine = own.bits[start + at : start + min(at + WEIGHED_BYTES, block.shape[1])]
+                rows = np.unpackbits(block[:, at : at + WEIGHED_BYTES] & mine, axis=1)
                 sums = whole @ rows.astype(np.float32)
                 top = sums.argmax(axis=1)
                 for k in np.flatnonzero(sums[np.arange(len(top)), top] > most):
@@ -140,7 +140,7 @@ class RowSets:
     def _path(self, name: str) -> Path:
         return self.folder / name
 
-    def _marks(self, register: Register) -> Marks:
+    def _marks(self, register: Register) -> RowTags:
         """Return the marks of all rows, rising."""
         assert register.ids is not None, "rows are known by ids"
         cipher = Cipher(algorithms.AES(self._key), modes.ECB()).encryptor()  # noqa: S305 a permutation of digests
@@ -153,7 +153,7 @@ class RowSets:
         repeated = marks[1:] == marks[:-1]
         return np.concatenate([marks[:1], marks[1:][~repeated]]) if repeated.any() else marks
 
-    def _held(self, name: str, own: RowSet, marks: Marks, seen: NDArray[np.bool_]) -> Iterator[NDArray[np.bool_]]:
+    def _held(self, name: str, own: RowSet, marks: RowTags, seen: NDArray[np.bool_]) -> Iterator[NDArray[np.bool_]]:
         """Whether each row that has its place in this set is among the marks, which are noted as seen."""
         left = own.new
         for piece in self._pieces(name, own):
@@ -178,7 +178,7 @@ class RowSets:
             with self._path(name).open("rb") as file:
                 if os.fstat(file.fileno()).st_size != own.size:
                     raise _damaged(self._path(name))
-                while piece := file.read(READ):
+                while piece := file.read(READ_BYTES):
                     digest.update(piece)
                     yield np.frombuffer(piece, np.uint8)
         except OSError as cause:
@@ -186,9 +186,9 @@ class RowSets:
         if not hmac.compare_digest(digest.hexdigest(), own.digest):
             raise _damaged(self._path(name))
 
-    def _blocks(self, own: Members, sets: Mapping[str, RowSet]) -> Iterator[tuple[int, Bits]]:
+    def _blocks(self, own: TableRows, sets: Mapping[str, RowSet]) -> Iterator[tuple[int, Bits]]:
         """Yield the bits of all these sets (sets x bytes) a stretch at a time, with the byte that it begins at."""
-        step = max(WEIGHED, BLOCK // max(1, len(sets)))
+        step = max(WEIGHED_BYTES, MAX_BLOCK_BYTES // max(1, len(sets)))
         for start in range(0, len(own.bits), step):
             block = np.zeros((len(sets), min(step, len(own.bits) - start)), np.uint8)
             for row, (name, each) in zip(block, sets.items(), strict=True):

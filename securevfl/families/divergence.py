@@ -15,9 +15,9 @@ from securevfl.base.arrays import Floats
 from securevfl.errors import DivergenceError, LabelError
 from securevfl.models.loss import Loss
 
-FAR = 10.0  # times the loss of f = 0
+DIVERGENCE_FACTOR = 10.0  # times the loss of f = 0
 
-ROWS = 64  # over at least so many rows, or all there are
+DIVERGENCE_WINDOW_ROWS = 64  # over at least so many rows, or all there are
 
 
 class Divergence:
@@ -25,7 +25,7 @@ class Divergence:
 
     def __init__(self, loss: Loss, rows: int) -> None:
         self._loss = loss
-        self._rows = min(ROWS, rows)
+        self._rows = min(DIVERGENCE_WINDOW_ROWS, rows)
         self._seen: deque[tuple[int, float, float]] = deque()  # rows, loss, loss of f = 0; the latest last
 
     def see(self, round_number: int, f: Floats, y: Floats) -> float:
@@ -36,8 +36,8 @@ class Divergence:
         while sum(rows for rows, _, _ in self._seen) - self._seen[0][0] >= self._rows:
             self._seen.popleft()
         rows, total, start = (sum(each) for each in zip(*self._seen, strict=True))
-        if not np.isfinite(own) or (rows >= self._rows and total > FAR * start):
-            raise diverged(round_number)
+        if not np.isfinite(own) or (rows >= self._rows and total > DIVERGENCE_FACTOR * start):
+            raise divergence_error(round_number)
         return own / len(f)
 
     def check_sealable(self, round_number: int, g: Floats, y: Floats) -> None:
@@ -53,17 +53,17 @@ class Divergence:
                 f"{self._loss.name} loss: labels within {bound:g} {self._loss.label_scale} were expected "
                 "under encryption, some are farther; trim them, or train on their logarithm"
             )
-        raise diverged(round_number)
+        raise divergence_error(round_number)
 
 
 def check_outcome(loss: Loss, f: Floats, y: Floats, rounds: int) -> None:
     """DivergenceError if f (n x c), of a model after so many rounds, is far worse than none for targets y (n x c)."""
     own, none = _sums(loss, f, y)
-    if not own <= FAR * none:
-        raise diverged(rounds)
+    if not own <= DIVERGENCE_FACTOR * none:
+        raise divergence_error(rounds)
 
 
-def diverged(round_number: int) -> DivergenceError:
+def divergence_error(round_number: int) -> DivergenceError:
     """Return the error of a training that diverges at this round."""
     return DivergenceError(
         f"round {round_number}: a loss near or below that of its start was expected, it is not finite or far above: "

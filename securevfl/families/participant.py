@@ -17,7 +17,7 @@ from securevfl.base.arrays import Floats, RowSlices
 from securevfl.data.baseline import SCORE, Baseline, of_numbers
 from securevfl.errors import ConfigError
 from securevfl.families.divergence import check_outcome
-from securevfl.families.score_results import AnsweredRows, KnownRows
+from securevfl.families.score_results import RowHistory, ScoreResult
 from securevfl.families.state import State
 from securevfl.families.training_data import TrainingData
 from securevfl.models import metrics
@@ -35,7 +35,7 @@ class Round:
     loss: float | None = None
 
 
-class Player(ABC):
+class Participant(ABC):
     """One party at work under one method."""
 
     calibration: Sequence[list[float]] = ()  # as of the last measurement (`metrics.calibration`)
@@ -50,21 +50,21 @@ class Player(ABC):
         """
 
     @abstractmethod
-    def decision(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
+    def score(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
         """F (m x c) on these rows, of which every party brings its columns; None where it is not for this party. nan
         for rows that a party has refused.
 
         asked: their ids and columns as they are, where there are any.
         """
 
-    def answered(self, rows: int) -> AnsweredRows:
+    def answered(self, rows: int) -> ScoreResult:
         """Return which of the rows of the last `decision`, so many, were scored."""
-        return AnsweredRows(np.ones(rows, np.bool_), np.ones(rows, np.bool_))
+        return ScoreResult(np.ones(rows, np.bool_), np.ones(rows, np.bool_))
 
-    def known(self, asked: RowsToScore) -> KnownRows:
+    def row_history(self, asked: RowsToScore) -> RowHistory:
         """Return what this party, which asks, knows of new rows (m,) before it asks about them."""
         nothing = np.zeros(len(asked.ids), np.bool_)
-        return KnownRows(nothing, nothing, np.full((len(nothing), 1), np.nan))
+        return RowHistory(nothing, nothing, np.full((len(nothing), 1), np.nan))
 
     def measure(self, loss: Loss, data: TrainingData, rounds: int, *, last: bool) -> dict[str, float]:
         """Metrics on the rows that are evaluated, with all other parties; empty where they are not for this party.
@@ -72,7 +72,7 @@ class Player(ABC):
         rounds: done so far. last: the training is over. DivergenceError if it has left the numbers.
         """
         rows = data.evaluated
-        f, labels = self.decision(rows), data.labels(rows.rows)
+        f, labels = self.score(rows), data.labels(rows.rows)
         if f is None or labels is None or data.counted is None:
             return {}
         f = data.shifted(f, rows.rows)
@@ -87,7 +87,7 @@ class Player(ABC):
             self.spread = metrics.spread(loss, f, labels, data.counted, counts)
         return metrics.evaluate(loss, f, labels, data.counted, counts)
 
-    def prepare(self, data: TrainingData) -> Generator[Round]:
+    def precompute(self, data: TrainingData) -> Generator[Round]:
         """Do all work that can be done before the training, together with all other parties; yields after each step as
         `train` does.
 
@@ -96,21 +96,21 @@ class Player(ABC):
         raise ConfigError(f"{type(self).__name__} has nothing to prepare; start the training at once")
 
     @property
-    def turns_back(self) -> bool:
+    def can_roll_back(self) -> bool:
         """Whether the player can go back from where it has lost its way, to go on with shorter steps."""
         return False
 
-    def is_lost(self, losses: Sequence[float]) -> bool:
+    def should_roll_back(self, losses: Sequence[float]) -> bool:
         """Whether the losses of all evaluations so far say to turn back, the last one being of this model."""
         return False
 
-    def turn_back(self, best: State | None) -> None:
+    def roll_back(self, best: State | None) -> None:
         """Go back to the outcome of an earlier evaluation, or to the start, and on from there with shorter steps; all
         parties do so at the same point, between two rounds. Only where `turns_back`."""
         raise NotImplementedError(f"{type(self).__name__} does not turn back")
 
     @property
-    def row_bits(self) -> float:
+    def max_bits_per_row(self) -> float:
         """How many bits of a new row this party lets its scores and codes tell; no end where scores are exact."""
         return float("inf")
 
@@ -120,7 +120,7 @@ class Player(ABC):
         return 0
 
     @property
-    def constant(self) -> bool:
+    def state_fits_any_round(self) -> bool:
         """Whether one state serves any round before it: it is the same at every round, or the player goes at a pace of
         its own and knows by its state how far it is."""
         return False
@@ -129,11 +129,11 @@ class Player(ABC):
     def state(self) -> State:
         """All that a resume needs beside the training data."""
 
-    def outcome(self) -> State:
+    def model_state(self) -> State:
         """Return what predicting needs of the state: the party's part of the model."""
         return self.state()
 
-    def going_back(self, best: State, anew: Callable[[State], Player]) -> Player:
+    def resume_from(self, best: State, anew: Callable[[State], Participant]) -> Participant:
         """Who ends the training with an earlier outcome of this player; all parties go back at the same point.
 
         anew: makes a player of an outcome, which is enough for methods whose ends need nothing of the training.

@@ -11,7 +11,7 @@ from securevfl.base.arrays import Floats
 
 
 @dataclass(frozen=True)
-class KnownRows:
+class RowHistory:
     """What whoever asks knows of new rows (m,) before it asks: those that the model was `trained` on, those that it has
     asked about with other columns (`changed`), and scores that it has been told (m x c), nan elsewhere."""
 
@@ -21,7 +21,7 @@ class KnownRows:
 
 
 @dataclass(frozen=True)
-class AnsweredRows:
+class ScoreResult:
     """Which rows of a block (m,) were scored, and for which of these the score was made, not told again."""
 
     scored: NDArray[np.bool_]

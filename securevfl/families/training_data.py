@@ -29,7 +29,7 @@ from securevfl.models.loss import Loss, check_split
 from securevfl.models.row_weights import Weights, row_weights
 from securevfl.protocols.residuals.base import Batch
 
-_ROUNDED = 1e-9  # of a column's range: what rounding may take a value beyond an end
+_RANGE_TOLERANCE = 1e-9  # of a column's range: what rounding may take a value beyond an end
 
 
 class TrainingData:
@@ -57,7 +57,7 @@ class TrainingData:
         self.columns = party.X.shape[1]
         self.rows = len(party)
         self._party = party
-        self.scaling = _scaling(party, schedule.flow, scale, clip)
+        self.scaling = _fit_scaling(party, schedule.flow, scale, clip)
         self.classes: NDArray[Any] | None = None
         self.targets: Floats | None = None
         self.weights: Floats | None = None
@@ -214,7 +214,7 @@ class ScaledRows:
         return self.of.matrix(self.rows[rows])
 
 
-def _scaling(party: Party, train: Rows, scale: str, clip: float | None) -> Scaling:
+def _fit_scaling(party: Party, train: Rows, scale: str, clip: float | None) -> Scaling:
     """Fit the scale of each column on the training rows; (0, 1) without scaling, and of codes; those of bins all spread
     as far. A DataNotice names columns of which training rows are cut off.
 
@@ -236,17 +236,17 @@ def _scaling(party: Party, train: Rows, scale: str, clip: float | None) -> Scali
     deviation = np.where(constant, np.inf, np.where(coded, 1.0, lie.deviation))
     found = Scaling(np.where(coded, 0.0, lie.mean), deviation, clip)
     if clip is not None:
-        _tell_cut(party, lie, found)
+        _report_clipped_columns(party, lie, found)
     return found
 
 
-def _tell_cut(party: Party, lie: LocationScale, scaling: Scaling) -> None:
+def _report_clipped_columns(party: Party, lie: LocationScale, scaling: Scaling) -> None:
     """Say in a DataNotice which columns are cut off within the training rows, and where."""
     ends = zip(party.columns, *scaling.ends, lie.low - lie.high, lie.low, lie.high, strict=True)
     cut = [
         f"{column} outside {first:.6g} to {last:.6g}"
         for column, first, last, wide, low, high in ends
-        if low < first + _ROUNDED * wide or high > last - _ROUNDED * wide
+        if low < first + _RANGE_TOLERANCE * wide or high > last - _RANGE_TOLERANCE * wide
     ]
     if cut:
         notice = f"party {party.name}: on shares values far out count as the last one that is covered: {some(cut)}"

@@ -23,7 +23,7 @@ from securevfl.protocols.bin_classes import EVIDENCE_SUBCHANNEL
 from securevfl.protocols.party_context import PartyContext
 
 
-def weigh(job: JobOptions, party: Party, train: Rows, context: PartyContext) -> Party:
+def encode_evidence(job: JobOptions, party: Party, train: Rows, context: PartyContext) -> Party:
     """Replace the numbers of the party's bins by weights of evidence, found on these training rows, which all parties
     name in the same order. The party is returned as it is where the job asks for none.
 
@@ -49,9 +49,9 @@ def weigh(job: JobOptions, party: Party, train: Rows, context: PartyContext) -> 
     return _weighed(party, bins, found, options)
 
 
-def weigh_pooled(job: JobOptions, parties: Sequence[Party], train: Rows) -> list[Party]:
-    """Replace bins by weights of evidence as `weigh` does, for parties that sit in one process, the leading one first,
-    straight from its labels."""
+def encode_evidence_pooled(job: JobOptions, parties: Sequence[Party], train: Rows) -> list[Party]:
+    """Replace bins by weights of evidence as `encode_evidence` does, for parties that sit in one process, the leading
+    one first, straight from its labels."""
     options = job.prepare.woe
     if options is None:
         return list(parties)

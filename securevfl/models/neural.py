@@ -6,7 +6,7 @@ but for its number of parameters. J_k moves with the weights, so a sealed gradie
 opening in every local step, on the residual of one exchange.
 
 A network has more parameters than a small batch has residuals. From p >= n c on an opened gradient determines g, and g
-the labels: then sealing protects nothing, and such a job is refused (`securevfl.consent.booking`).
+the labels: then sealing protects nothing, and such a job is refused (`securevfl.consent.ledger_session`).
 """
 
 from __future__ import annotations

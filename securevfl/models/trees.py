@@ -46,7 +46,7 @@ class Trees(LinearModel):
 
     model_config = ConfigDict(populate_by_name=True)
     name: ClassVar[str] = "trees"
-    method: ClassVar[str | None] = "shares"
+    family: ClassVar[str | None] = "shares"
     by_column: ClassVar[bool] = False
     scales: ClassVar[bool] = False
     spare_bits: ClassVar[int] = 0

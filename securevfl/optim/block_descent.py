@@ -27,7 +27,7 @@ class BlockDescent(Optimizer):
     """The model's l2 is added to the ridge, and weights do not decay beside."""
 
     name: ClassVar[str] = "block_descent"
-    method: ClassVar[str] = "shares"
+    family: ClassVar[str] = "shares"
     grows: ClassVar[bool] = True
     lr: float = Field(default=1.0, gt=0)
     """The size of a step, in units of the safe one. With evaluations in between a training of larger steps whose loss

@@ -100,8 +100,8 @@ def _protocol_for(model: Model, optimizer: Training | None) -> Protocol | None:
     if not why_sealed(model, optimizer):
         fine = isinstance(model, LinearModel) and model.loss.reports_standard_errors
         return Protocol(shares=Shares(table_bits=8, step=2.0**-4) if fine else Shares())
-    method = model.method or (BlockNewton.method if optimizer is None else optimizer.method)
-    return Protocol(residual=Ckks()) if method in (*ROUNDS, "transfer") else None
+    family = model.family or (BlockNewton.family if optimizer is None else optimizer.family)
+    return Protocol(residual=Ckks()) if family in (*ROUNDS, "transfer") else None
 
 
 def _schedule(model: Model, protocol: Protocol, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def _schedule(model: Model, protocol: Protocol, given: Mapping[str, Any]) -> dic
         if _evaluated(given):
             own |= {"test_fraction": HELD_OUT} | _long(more)
         return own
-    if model.method:
+    if model.family:
         return {}
     try:
         BlockNewton().check(model)

@@ -15,7 +15,7 @@ from securevfl.models.base import Model
 class Training(NamedOption, ABC):
     """What a job names as its optimizer, whatever its steps go by."""
 
-    method: ClassVar[str]  # the family of training it belongs to (`securevfl.families`)
+    family: ClassVar[str]  # the family of training it belongs to (`securevfl.families`)
     grows: ClassVar[bool] = False  # whether it may visit parts of the rows that lie in each other
 
     @property

@@ -52,7 +52,7 @@ class Learner(Protocol):
 class RoundsTraining(Training, ABC):
     """An optimizer whose rounds are sums and residuals. Each side yields whenever a round is over."""
 
-    method: ClassVar[str] = "rounds"
+    family: ClassVar[str] = "rounds"
 
     @property
     def max_open_exchanges(self) -> int:

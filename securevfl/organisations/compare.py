@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 
 from securevfl.base.file_locks import exclusive_lock as only_user
-from securevfl.consent.booking import check_together
-from securevfl.consent.consent_sheet import Sheet
+from securevfl.consent.consent_sheet import ConsentSheet
+from securevfl.consent.forecast import check_together
 from securevfl.data.party import Party
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, TransportError
@@ -30,8 +30,8 @@ from securevfl.protocols.score_ledger.ledger import ScoreLedger
 from securevfl.protocols.shares.opened_loss import MAX_LOSS_ROWS
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import Stage
-from securevfl.training.comparison import Comparison, alone, compared_jobs, put_together, shared_row
-from securevfl.training.session import Foreseen, foreseen, take_part
+from securevfl.training.comparison import Comparison, alone, build_comparison, compared_jobs, joint_row
+from securevfl.training.session import PreConsentView, take_part, view_before_consent
 from securevfl.training.simulate import pool_for
 
 HEAD = (
@@ -50,7 +50,7 @@ def compare_with(
     venue: PeerSettings,
     *,
     ledger: DisclosureLedger | str | Path | None = None,
-    consent: Callable[[Sheet], None] | None = None,
+    consent: Callable[[ConsentSheet], None] | None = None,
     workers: int | None = None,
     on_model: Callable[[str], object] = lambda what: None,
     on_round: Callable[[int, int], None] | None = None,
@@ -62,16 +62,18 @@ def compare_with(
     next. TransportError where a training breaks off: the measurements of all stay counted. ConfigError for a job that
     cannot be compared, LeakageError where the trainings together would tell too much; nothing of a table is told then.
     """
-    jobs, own_ledger, everyone = compared_jobs(job), DisclosureLedger.of(party.name, ledger), venue.peers.parties
+    jobs, own_ledger, everyone = compared_jobs(job), DisclosureLedger.open(party.name, ledger), venue.peers.parties
     for each in jobs.values():
         check_role(each, party, venue.peers)
     with _only(own_ledger):
         lines = list(alone(jobs, party, on_model)) if party.active else []
         terms = {"jobs": {name: each.to_dict() for name, each in jobs.items()}, "parties": list(everyone)}
 
-        def agree(channel: Channel) -> list[Foreseen]:
+        def agree(channel: Channel) -> list[PreConsentView]:
             channel.clock.stage = Stage.SETUP
-            known = [foreseen(each, party, channel, parties=everyone, ledger=own_ledger) for each in jobs.values()]
+            known = [
+                view_before_consent(each, party, channel, parties=everyone, ledger=own_ledger) for each in jobs.values()
+            ]
             check_together([(each.job, each.sizes) for each in known], [party], {party.name: own_ledger})
             _measures(known, own_ledger, venue.peers.active, reserve=False)
             if consent is not None:
@@ -91,7 +93,7 @@ def compare_with(
                     parties=everyone,
                     executor=pool,
                     workers=size,
-                    ledger=own_ledger.holding_measurements(),
+                    ledger=own_ledger.with_reserved_measurements(),
                 )
                 own = terms | {"task": "compare", "model": name}
                 try:
@@ -100,8 +102,8 @@ def compare_with(
                     said = _BROKEN.format(error=error, name=name, count=len(jobs))
                     raise TransportError(said, away=error.away) from error
                 if party.active:
-                    lines.append(shared_row(together, name, part, float(part.path.sum())))
-        return put_together(lines, job, party) if party.active else None
+                    lines.append(joint_row(together, name, part, float(part.path.sum())))
+        return build_comparison(lines, job, party) if party.active else None
 
 
 @contextmanager
@@ -121,24 +123,26 @@ def _only(ledger: DisclosureLedger) -> Iterator[None]:
         yield
 
 
-def _measures(known: list[Foreseen], ledger: DisclosureLedger, active: str, *, reserve: bool) -> None:
+def _measures(known: list[PreConsentView], ledger: DisclosureLedger, active: str, *, reserve: bool) -> None:
     """Check that the rows held out may be measured for all models, or enter that they are. LeakageError if not."""
     first = known[0]
     if first.party.name == active:
         return
     limited = "small_metrics" not in first.job.accepts
-    own, ids = ScoreLedger(ledger.scores), first.party.keys_of(first.schedule.test[:MAX_LOSS_ROWS])
+    own, ids = ScoreLedger(ledger.scores_path), first.party.keys_of(first.schedule.test[:MAX_LOSS_ROWS])
     if reserve:
         own.measure(active, ids, limited=limited, me=first.party.name, times=len(known))
     elif limited:
         own.check_measures(active, ids, len(known))
 
 
-def _one_sheet(names: list[str], known: list[Foreseen]) -> Sheet:
+def _one_sheet(names: list[str], known: list[PreConsentView]) -> ConsentSheet:
     """Put the sheets of all trainings into one."""
     head = HEAD.format(count=len(known))
 
     def joined(texts: list[str]) -> str:
         return "\n\n".join([head, *(f"{name}:\n{text}" for name, text in zip(names, texts, strict=True))])
 
-    return Sheet(joined([str(each.sheet) for each in known]), joined([each.sheet.first for each in known]))
+    return ConsentSheet(
+        joined([str(each.sheet) for each in known]), joined([each.sheet.first_screen for each in known])
+    )

@@ -20,13 +20,15 @@ from pathlib import Path
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import Roles
-from securevfl.consent.consent_sheet import ASSUMPTIONS, Consent, Sheet, book_look
+from securevfl.consent.consent_sheet import ASSUMPTIONS, ConsentSheet
+from securevfl.consent.joint_statistics import Consent, record_joint_statistics
 from securevfl.data.correlations import Correlations, OwnColumns
 from securevfl.data.party import Party
 from securevfl.disclosure.counts import Disclosure
-from securevfl.disclosure.exposure import Holds, entropies
-from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry
-from securevfl.disclosure.summed_bits import MOST, summed, told_before
+from securevfl.disclosure.information_content import InformationContent, entropies
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.disclosure.ledger_contents import LedgerEntry
+from securevfl.disclosure.summed_bits import MAX_STATISTICS_SHARE, statistics_disclosure, statistics_share
 from securevfl.errors import PartiesError, TableError
 from securevfl.organisations import joint_statistics
 from securevfl.organisations.joint_statistics import TableShape
@@ -93,7 +95,7 @@ def correlate_with(
     """
     venue, own_ledger = (
         PeerSettings.of(peers, certs, listen, timeout, patience),
-        DisclosureLedger.of(party.name, ledger),
+        DisclosureLedger.open(party.name, ledger),
     )
     check_among(venue.peers, party.name)
     talk = partial(_talk, party, venue.peers.parties, own_ledger, consent)
@@ -110,7 +112,9 @@ def _talk(
     tables = _tables(party, own, names, channel)  # 1
     held = _held(own)
     told = [_disclosure(party.name, own, held, name, table.count) for name, table in tables.items()]
-    book_look(channel.session, party, told, _remedy(own), ledger, consent, partial(_sheet, party, own, told))  # 2
+    record_joint_statistics(
+        channel.session, party, told, _remedy(own), ledger, consent, partial(_sheet, party, own, told)
+    )  # 2
     correlations = []
     for one, two in combinations(names, 2):
         if party.name in (one, two):
@@ -151,12 +155,12 @@ def _held(own: OwnColumns) -> float:
     """Return how many bits all rows of the columns hold together, where the one that holds least counts for all if that
     is less: as many numbers are told of it as of any other."""
     some = _some(own)
-    return len(own.standard) * min(Holds.of(some).bits, len(own.names) * float(entropies(some).min()))
+    return len(own.standard) * min(InformationContent.of(some).bits, len(own.names) * float(entropies(some).min()))
 
 
 def _disclosure(me: str, own: OwnColumns, held: float, other: str, columns: int) -> Disclosure:
     """Return what one peer, with so many columns, is told about this party's columns, which hold so many bits."""
-    return summed(other, me, 2 * columns * len(own.names), CORRELATION_BITS, held)
+    return statistics_disclosure(other, me, 2 * columns * len(own.names), CORRELATION_BITS, held)
 
 
 def _remedy(own: OwnColumns) -> str:
@@ -166,7 +170,7 @@ def _remedy(own: OwnColumns) -> str:
     return f"bring more rows, or leave columns out: {own.names[lightest]} holds least, {bits[lightest]:.2f} bits a row"
 
 
-def _sheet(party: Party, own: OwnColumns, told: Sequence[Disclosure], before: Sequence[LedgerEntry]) -> Sheet:
+def _sheet(party: Party, own: OwnColumns, told: Sequence[Disclosure], before: Sequence[LedgerEntry]) -> ConsentSheet:
     """Write this party's sheet: what it would learn and tell, and what it has told before."""
     n, d = len(party), len(own.names)
     strength = SHARE_SCHEMES["own"](column_correlations.CorrelationEncoding(n).bits).strength
@@ -190,6 +194,7 @@ def _sheet(party: Party, own: OwnColumns, told: Sequence[Disclosure], before: Se
             f"number by {CORRELATION_LEVELS / n**0.5:.2g}",
             f"            steps, against rounding of .4. Weights in it read {CORRELATION_BITS - 1} rows of a column "
             f"of two values",
-            f"  told      {told_before(each, before):.2g} of them in earlier looks; {MOST:g} at most over all",
+            f"  told      {statistics_share(each, before):.2g} of them in earlier looks; {MAX_STATISTICS_SHARE:g} at "
+            f"most over all",
         ]
-    return Sheet("\n".join(lines))
+    return ConsentSheet("\n".join(lines))

@@ -24,11 +24,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from securevfl.base.roles import Roles
-from securevfl.consent.consent_sheet import ASSUMPTIONS, Consent, Sheet, book_look
+from securevfl.consent.consent_sheet import ASSUMPTIONS, ConsentSheet
+from securevfl.consent.joint_statistics import Consent, record_joint_statistics
 from securevfl.data.party import Party
 from securevfl.disclosure.counts import Disclosure
-from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry
-from securevfl.disclosure.summed_bits import MOST, summed, told_before
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.disclosure.ledger_contents import LedgerEntry
+from securevfl.disclosure.summed_bits import MAX_STATISTICS_SHARE, statistics_disclosure, statistics_share
 from securevfl.errors import LabelError, PartiesError, TableError
 from securevfl.models.class_labels import class_name, classes_of
 from securevfl.models.group_metrics import rates_of_counts
@@ -96,7 +98,7 @@ def request_group_rates(
     but for its ledger.
     """
     marks = _outcomes(party, said, positive)
-    return _meet(party, peers, partial(_ask, party, marks), DisclosureLedger.of(party.name, None), **keys)
+    return _meet(party, peers, partial(_ask, party, marks), DisclosureLedger.open(party.name, None), **keys)
 
 
 def provide_groups(
@@ -115,7 +117,7 @@ def provide_groups(
     400, or groups too few; LeakageError if the ledger refuses; TransportError as `join`.
     """
     names, marks = _groups(party, groups)
-    own = DisclosureLedger.of(party.name, ledger)
+    own = DisclosureLedger.open(party.name, ledger)
     _meet(party, peers, partial(_give, party, names, marks, own, consent), own, **keys)
     return names
 
@@ -214,9 +216,13 @@ def _give(
     peer: str,
 ) -> None:
     _greet(party, len(names), peer, channel)
-    told = summed(peer, party.name, disclosed_counts(len(names)), bits_per_count(len(party)), _held(marks))
+    told = statistics_disclosure(
+        peer, party.name, disclosed_counts(len(names)), bits_per_count(len(party)), _held(marks)
+    )
     remedy = f"bring fewer groups, or more rows: a first look at such groups takes some {_fewest(marks):,}"
-    book_look(channel.session, party, [told], remedy, ledger, consent, partial(_sheet, party, names, told))  # 2
+    record_joint_statistics(
+        channel.session, party, [told], remedy, ledger, consent, partial(_sheet, party, names, told)
+    )  # 2
     send_group_counts(joint_statistics.context(channel, peer, party.name, "groups"), marks, names)  # 3
 
 
@@ -229,12 +235,12 @@ def _held(marks: NDArray[np.int64]) -> float:
 def _fewest(marks: NDArray[np.int64]) -> int:
     """Return how many rows in such groups hold enough for a first look."""
     a_row, numbers, rows = _held(marks) / len(marks), disclosed_counts(marks.shape[1]), MIN_COUNTED_ROWS
-    while numbers * bits_per_count(rows) > MOST * a_row * rows:
-        rows = math.ceil(numbers * bits_per_count(rows) / (MOST * a_row))
+    while numbers * bits_per_count(rows) > MAX_STATISTICS_SHARE * a_row * rows:
+        rows = math.ceil(numbers * bits_per_count(rows) / (MAX_STATISTICS_SHARE * a_row))
     return rows
 
 
-def _sheet(party: Party, names: list[str], told: Disclosure, before: Sequence[LedgerEntry]) -> Sheet:
+def _sheet(party: Party, names: list[str], told: Disclosure, before: Sequence[LedgerEntry]) -> ConsentSheet:
     lines = [
         f"counts by group, for {party.name}, {len(party):,} rows in {len(names)} groups: {', '.join(names)}",
         f"assumes: {ASSUMPTIONS}",
@@ -246,7 +252,8 @@ def _sheet(party: Party, names: list[str], told: Disclosure, before: Sequence[Le
         f"            They are {told.share:.2g} of the bits that the groups of all rows hold; who puts weights in "
         "place",
         "            of outcomes reads as many of these",
-        f"  told      {told_before(told, before):.2g} of them in earlier looks; {MOST:g} at most over all",
+        f"  told      {statistics_share(told, before):.2g} of them in earlier looks; {MAX_STATISTICS_SHARE:g} at "
+        f"most over all",
         "  learns    sizes alone",
     ]
-    return Sheet("\n".join(lines))
+    return ConsentSheet("\n".join(lines))

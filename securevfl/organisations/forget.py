@@ -68,7 +68,7 @@ def forget(left: TrainingFiles, ledger: DisclosureLedger, *, every: bool = False
     key = _key_of(left) if left.model.exists() else ""
     for log in left.logs:
         _check_log(log)
-    if ledger.runs_on:
+    if ledger.has_active_session:
         raise ConfigError(f"{left.party}: no training that is on was expected, its ledger has one; stop it, or wait")
     with ExitStack() as held:
         for path in (left.data, left.model, *(folder / "lock" for folder in left.ahead.glob(f"{left.party}.*"))):

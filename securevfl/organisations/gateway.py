@@ -38,7 +38,7 @@ from securevfl.organisations.scoring import ScoreClient, scoring_handshake, scor
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
 from securevfl.training.model_part import ModelPart
-from securevfl.training.new_rows import HeldRows
+from securevfl.training.new_rows import IndexedRows
 
 _STAY = 10.0  # seconds after which a silent conversation is kept awake
 _AGAIN = 1.0  # seconds before the parties are called again
@@ -79,7 +79,7 @@ class Gateway:
     def __init__(
         self,
         part: ModelPart,
-        rows: HeldRows,
+        rows: IndexedRows,
         venue: PeerSettings,
         *,
         ledger: DisclosureLedger | str | Path | None = None,
@@ -90,7 +90,7 @@ class Gateway:
     ) -> None:
         check_parties_of(part, venue.peers)
         self._part, self._venue, self._executor, self._window = part, venue, executor, window
-        self._ledger = DisclosureLedger.of(part.name, ledger)
+        self._ledger = DisclosureLedger.open(part.name, ledger)
         self._X = rows.X
         self._place = {canonical_id(each): row for row, each in enumerate(rows.ids)}
         self._queue: queue.Queue[_Waiting | None] = queue.Queue(max_waiting_rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import signal
+import socket
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from securevfl.errors import ConfigError
 from securevfl.organisations.gateway import Gateway
 from securevfl.organisations.http_api import application
 from securevfl.organisations.http_limits import limit_http_connections
+from securevfl.transport.listener import listen_on
 from securevfl.transport.peers import split_address
 
 REQUEST_SECONDS = 20.0  # seconds for a request to come whole
@@ -57,35 +59,67 @@ class HttpAddress:
             raise ConfigError(f"--http: host:port was expected, {self.address} came; as in 127.0.0.1:8080") from None
 
 
+class HttpServer:
+    """A uvicorn server of an ASGI application behind a listener.
+
+    Args:
+        app: the ASGI application.
+        place: the address, and the certificate if there is one.
+
+    Raises:
+        ConfigError: uvicorn is not installed, or the address cannot be used.
+    """
+
+    def __init__(self, app: Any, place: HttpAddress) -> None:
+        uvicorn = import_extra("uvicorn", "serve", "--http")
+        from uvicorn.protocols.http.h11_impl import H11Protocol
+
+        config = uvicorn.Config(
+            app,
+            ssl_certfile=None if place.certificate is None else str(place.certificate),
+            ssl_keyfile=None if place.key is None else str(place.key),
+            access_log=False,
+            log_level="warning",
+            timeout_graceful_shutdown=30,
+            lifespan="off",
+            http=limit_http_connections(H11Protocol, seconds=REQUEST_SECONDS, connections=MAX_CONNECTIONS),
+            ws="none",
+        )
+        self._server = uvicorn.Server(config)
+        self._listener = listen_on("--http", *place.host_port, tls=place.certificate is not None)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.bind(str(self._listener.server_path))
+
+    @property
+    def started(self) -> bool:
+        """True once requests are answered."""
+        return bool(self._server.started)
+
+    def run(self) -> None:
+        """Serve until `stop` is called, or until SIGTERM or SIGINT if this is the main thread."""
+        self._socket.listen(2048)
+        self._listener.start()
+        try:
+            self._server.run(sockets=[self._socket])
+        finally:
+            self._listener.stop()
+            self._socket.close()
+
+    def stop(self) -> None:
+        """Let running requests finish, then end `run`."""
+        self._server.should_exit = True
+
+
 def serve_http(gateway: Gateway, place: HttpAddress) -> None:
-    """Serve a gateway until SIGTERM or SIGINT, which let requests that wait end first. ConfigError if uvicorn is not
-    installed."""
-    server = http_server(application(gateway, place.token), place)
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))  # raised again by uvicorn once it has ended
+    """Serve a gateway until SIGTERM or SIGINT; requests that wait are answered first.
+
+    Raises:
+        ConfigError: uvicorn is not installed, or the address cannot be used.
+    """
+    server = HttpServer(application(gateway, place.token), place)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))  # uvicorn raises it again once it has ended
     gateway.start()
     try:
         server.run()
     finally:
         gateway.stop()
-
-
-def http_server(asked: Any, place: HttpAddress) -> Any:
-    """Return uvicorn's server of an ASGI application. ConfigError if uvicorn is not installed."""
-    uvicorn = import_extra("uvicorn", "serve", "--http")
-    from uvicorn.protocols.http.h11_impl import H11Protocol
-
-    host, port = place.host_port
-    config = uvicorn.Config(
-        asked,
-        host=host,
-        port=port,
-        ssl_certfile=None if place.certificate is None else str(place.certificate),
-        ssl_keyfile=None if place.key is None else str(place.key),
-        access_log=False,
-        log_level="warning",
-        timeout_graceful_shutdown=30,
-        lifespan="off",
-        http=limit_http_connections(H11Protocol, seconds=REQUEST_SECONDS, connections=MAX_CONNECTIONS),
-        ws="none",
-    )
-    return uvicorn.Server(config)

@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from securevfl.base.arrays import Floats
-from securevfl.consent.consent_sheet import Sheet, check_settled
+from securevfl.consent.consent_sheet import ConsentSheet
+from securevfl.consent.settle_job import check_settled
 from securevfl.data.party import Party
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.display.progress import watched
@@ -21,8 +22,9 @@ from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import CostCounters, Kind, Stage
 from securevfl.training.checkpoint import Checkpoints
-from securevfl.training.model_part import ModelPart, Standing
-from securevfl.training.session import run_key, take_part
+from securevfl.training.model_part import ModelPart, PartStatus
+from securevfl.training.run_setup import run_key
+from securevfl.training.session import take_part
 from securevfl.training.simulate import pool_for
 from securevfl.transport.peers import Peers
 
@@ -41,7 +43,7 @@ def join(
     ledger: DisclosureLedger | str | Path | None = None,
     ahead: str | Path | None = None,
     again: bool = False,
-    consent: Callable[[Sheet], None] | None = None,
+    consent: Callable[[ConsentSheet], None] | None = None,
     executor: Executor | None = None,
     workers: int | None = None,
     on_round: Callable[[int, int], None] | None = None,
@@ -70,7 +72,7 @@ def join(
     venue = PeerSettings.of(peers, certs, listen, timeout, patience)
     everyone = venue.peers.parties
     check_role(job, party, venue.peers)
-    own_ledger = DisclosureLedger.of(party.name, ledger)
+    own_ledger = DisclosureLedger.open(party.name, ledger)
     states = Checkpoints(checkpoints, party.name) if isinstance(checkpoints, str | Path) else checkpoints
     before = None if states is None else _Before(job, party, states, None if again else save)
     with pool_for(job, executor, workers) as (pool, size), watched(job.optimizer.label, progress, on_round) as told:
@@ -100,11 +102,11 @@ def join(
         part.save(save)
     if before is not None:
         before.clear()
-    if part.standing is Standing.NEW:
+    if part.status is PartStatus.NEW:
         facts = {"rounds": part.rounds, "messages_sent": part.counters.messages_sent()}
         eventlog.emit(part.name, "finished", facts | _spent(part.path, part.counters))
     else:
-        eventlog.warn(part.name, "is over", {"model": part.standing})
+        eventlog.warn(part.name, "is over", {"model": part.status})
     return part
 
 
@@ -128,14 +130,14 @@ class _Before:
         if save is not None and Path(save).is_file() and not states.rounds(self._key):
             self.saved = _same(Path(save), job, party)
         if self.saved is not None:
-            states.note_over(self._key, self.saved)
+            states.set_outcome(self._key, self.saved)
 
     def kept(self) -> ModelPart | None:
         """Return the outcome kept from an earlier run, where there is one that the others may have as well; its
         standing is set to unconfirmed."""
         part = self._states.final(self._key)
         if part is not None:
-            part.standing = Standing.KEPT if self.saved is None else Standing.UNCONFIRMED
+            part.status = PartStatus.KEPT if self.saved is None else PartStatus.UNCONFIRMED
         return part
 
     def clear(self) -> None:
@@ -161,7 +163,7 @@ def check_role(job: Job, party: Party, peers: Peers) -> None:
     """PartiesError unless there is a place for this party among the peers; ConfigError for a job without epochs."""
     check_settled(job, party.name)
     check_among(peers, party.name)
-    if not job.method.admits(job.method.role(party), leads=party.name == peers.active):
+    if not job.family.accepts_role(job.family.role_of(party), leads=party.name == peers.active):
         has = "has labels" if party.active else "has no labels"
         raise PartiesError(f"{peers.active} was expected to hold the labels, {party.name} {has}; correct one of them")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from securevfl.base.config import to_plain
 from securevfl.base.files import write_atomic
-from securevfl.consent.consent_sheet import check_settled
+from securevfl.consent.settle_job import check_settled
 from securevfl.errors import ConfigError
 from securevfl.job import Job
 from securevfl.organisations.toml_writer import to_toml

@@ -21,7 +21,7 @@ from securevfl.data.drift import Drift
 from securevfl.display import html
 from securevfl.errors import ConfigError
 from securevfl.organisations.serve import RequestOutcome, Server
-from securevfl.training.drift_page import HEADS, rows
+from securevfl.training.drift_page import DRIFT_HEADS, rows
 from securevfl.transport.peers import split_address
 
 OUTCOMES = "answered", "refused", "failed"
@@ -132,7 +132,7 @@ class Monitor:
         ]
         if self._drift:
             said = f"Shifted: {', '.join(shifted)}." if shifted else "No column has shifted."
-            table = html.table(HEADS, rows(self._drift))
+            table = html.table(DRIFT_HEADS, rows(self._drift))
             body.append(html.section("Drift of the rows served", f"<p>{html.escape(said)}</p>", table))
         return html.page(f"{self._party} serves", body)
 

@@ -91,7 +91,7 @@ def run_session(
     clock, counters = WallClock(), CostCounters()
     others = [name for name in peers.parties if name != me]
     if ledger is not None:
-        ledger.check_tries(others)
+        ledger.check_early_aborts(others)
     wait = timeout if venue.wait is None else venue.wait
     deadline = time.monotonic() + (min(timeout, patience) if kept is not None and kept() is not None else wait)
     while True:
@@ -174,7 +174,7 @@ def _reason(error: BaseException, resumes: bool) -> str:
 def _entered(error: BaseException, ledger: DisclosureLedger, others: Sequence[str]) -> BaseException:
     """Return the error that others are told of: this one once its bit is in the ledger, or that it could not be."""
     try:
-        ledger.tried(others)
+        ledger.record_early_abort(others)
     except SecureVFLError as unwritten:
         return unwritten
     return error

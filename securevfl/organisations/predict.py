@@ -5,7 +5,7 @@
 
 What a party learns is what it learns in the evaluation of a training, for these rows. Passive parties enter the scores
 that they tell in their disclosure ledgers before step 2; the same rows with the same columns count once, where a method
-tells the same of them again (`Method.repeats`).
+tells the same of them again (`Family.repeatable_scores`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from securevfl.organisations.reason_codes import ReasonCodePolicy
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
 from securevfl.training.model_part import ModelPart
-from securevfl.training.new_rows import NONE, NewRows, no_rows, rows_of_array
+from securevfl.training.new_rows import NO_TABLE, NewRows, no_rows, rows_of_array
 from securevfl.transport.peers import Peers
 
 
@@ -91,7 +91,7 @@ def predict_rows(
     check_parties_of(part, venue.peers)
     if code_policy is not None:
         code_policy.check(part)
-    own_ledger = DisclosureLedger.of(part.name, ledger)
+    own_ledger = DisclosureLedger.open(part.name, ledger)
 
     def talk(channel: Channel) -> ScoreCounts:
         return answer_rows(
@@ -135,7 +135,7 @@ def answer_rows(
     `predict_rows`."""
     answering, answered = PredictionSession(part, channel, ledger, code_policy, rows), ScoreCounts(0, 0)
     count = answering.count
-    for ids, X in (no_rows(count) if rows.count == NONE else rows).blocks():
+    for ids, X in (no_rows(count) if rows.count == NO_TABLE else rows).blocks():
         states, outcome = answering.block(ids, X)
         if outcome is not None:
             on_block(*outcome)

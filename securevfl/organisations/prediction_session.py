@@ -17,8 +17,8 @@ from securevfl.data.id_keys import id_digest
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, TableError
-from securevfl.families.participant import Player
-from securevfl.families.score_results import KnownRows
+from securevfl.families.participant import Participant
+from securevfl.families.score_results import RowHistory
 from securevfl.job import Job
 from securevfl.organisations import reason_codes
 from securevfl.organisations.joint_statistics import check_order, keyed_order
@@ -34,7 +34,7 @@ from securevfl.runtime.channel import Channel
 from securevfl.runtime.disclosure_gate import DisclosingMessage
 from securevfl.runtime.meter import Meter
 from securevfl.training.model_part import ModelPart
-from securevfl.training.new_rows import NONE, NewRows
+from securevfl.training.new_rows import NO_TABLE, NewRows
 
 BEYOND = "their sums are beyond what scores cover, far out of the model's range, and would read as others; left out"
 
@@ -97,11 +97,11 @@ class PredictionSession:
         self._basis, self._job = "", Job.from_dict(part.job)
         self._player, self._givers = self._meet()
         given = code_policy is not None and part.name != part.asker
-        self._counted = ScoreLedger(ledger.scores) if given else None
+        self._counted = ScoreLedger(ledger.scores_path) if given else None
 
-    def known(self, ids: Sequence[Any], X: Floats) -> KnownRows:
+    def known(self, ids: Sequence[Any], X: Floats) -> RowHistory:
         """Return what the party that asks knows of rows (m) before it asks about them."""
-        return self._player.known(RowsToScore([id_digest(self._part.name, each) for each in ids], X))
+        return self._player.row_history(RowsToScore([id_digest(self._part.name, each) for each in ids], X))
 
     @property
     def gives_codes(self) -> bool:
@@ -127,7 +127,7 @@ class PredictionSession:
     def score(self, ids: list[Any] | None, X: Floats) -> ScoreBatch:
         """Score one block of rows (m x d)."""
         part, code_policy, channel, scaled = self._part, self._giving, self._channel, self._part.scaling(X)
-        asked, accounts = None, self._job.method.accounts
+        asked, accounts = None, self._job.family.admits_rows_itself
         if ids is not None:
             asked = RowsToScore([id_digest(part.name, each) for each in ids], np.asarray(X, np.float64))
         if not accounts:
@@ -136,10 +136,10 @@ class PredictionSession:
                 self._enter(self._told)
         with channel.gate.about_rows("new"):
             if code_policy is not None and self._counted is not None:
-                most = self._player.row_bits
+                most = self._player.max_bits_per_row
                 barred = ~reason_codes.admit(part, code_policy, self._counted, ids, X, most)
                 asked = None if asked is None else replace(asked, barred=barred)
-            f = self._player.decision(scaled, asked)  # 2
+            f = self._player.score(scaled, asked)  # 2
             answered = self._player.answered(len(X))
             if code_policy is not None and self._counted is not None:
                 if accounts:
@@ -170,7 +170,7 @@ class PredictionSession:
         part, others = self._part, tuple(name for name in self._part.parties if name != self._part.name)
         if part.name != part.asker:
             told = Disclosure("scores", part.asker, others, numbers, 0, self._basis)
-            self._ledger.answer(part.run, self._channel.session.hex(), told)
+            self._ledger.record_answer(part.run, self._channel.session.hex(), told)
 
     def _account(self, scored: int, refused: int) -> None:
         """Enter scores that a method is about to tell, and rows that it refuses, unless all were asked about by id: a
@@ -182,9 +182,9 @@ class PredictionSession:
         if refused and self._rows is not None:
             self._refused += refused
             told = Disclosure("ids", part.asker, (part.name,), self._refused, 0)
-            self._ledger.answer(part.run, self._channel.session.hex(), told)
+            self._ledger.record_answer(part.run, self._channel.session.hex(), told)
 
-    def _meet(self) -> tuple[Player, dict[str, int]]:
+    def _meet(self) -> tuple[Participant, dict[str, int]]:
         """Meet the others, enter the scores that another party is told, and take this party's place.
 
         The player, and how many codes a row each other party says it gives.
@@ -206,19 +206,19 @@ class PredictionSession:
             _compare(part.name, own, name, heard[name])
         job = self._job
         if part.name != part.asker:
-            bits = job.method.score_bits(job) * part.outputs + (
+            bits = job.family.score_bits(job) * part.outputs + (
                 0 if code_policy is None else math.ceil(code_policy.bits(part))
             )
             eventlog.emit(part.name, "scores", {"to": part.asker, "rows": own.rows, "bits_of_a_row": bits})
-            if rows is not None and not job.method.accounts:
-                self._basis = _question(part, rows, ledger, code_policy) if job.method.repeats else ""
+            if rows is not None and not job.family.admits_rows_itself:
+                self._basis = _question(part, rows, ledger, code_policy) if job.family.repeatable_scores else ""
                 self._enter(self.count * self._numbers_of_row)
         roles = Roles.of((name, heard[name].role) for name in part.parties)
-        resources = LocalResources(part.run, score_ledger=ledger.scores, charge_scores=self._account)
+        resources = LocalResources(part.run, score_ledger=ledger.scores_path, charge_scores=self._account)
         meter = Meter(channel.clock, channel.counters)
         context = PartyContext(channel, roles, meter, outputs=part.outputs, resources=resources, model=part.model)
         givers = {name: heard[name].codes for name in others if heard[name].codes}
-        return job.method.player(job, context, len(part.features), part.state), givers
+        return job.family.participant(job, context, len(part.features), part.state), givers
 
 
 def _question(part: ModelPart, rows: NewRows, ledger: DisclosureLedger, code_policy: ReasonCodePolicy | None) -> str:
@@ -230,7 +230,7 @@ def _question(part: ModelPart, rows: NewRows, ledger: DisclosureLedger, code_pol
     content = hashlib.sha256(repr((part.run, part.asker, rows.count, rows.order.hex(), codes)).encode())
     for _, X in rows.blocks():
         content.update((np.ascontiguousarray(X, "<f8") + 0.0).tobytes())  # one zero
-    return f"scores {ledger.named(content.digest())}"
+    return f"scores {ledger.pseudonym(content.digest())}"
 
 
 def _compare(me: str, own: PredictionHandshake, name: str, other: PredictionHandshake) -> None:
@@ -239,6 +239,6 @@ def _compare(me: str, own: PredictionHandshake, name: str, other: PredictionHand
             f"{name} and {me} hold parts of different trainings ({other.run[:8] or 'none'}, {own.run[:8] or 'none'}); "
             "bring the parts that one training has saved"
         )
-    if other.rows != own.rows and NONE not in (other.rows, own.rows):
+    if other.rows != own.rows and NO_TABLE not in (other.rows, own.rows):
         raise TableError(f"{name} has {other.rows} rows to predict, {me} {own.rows}; align the tables first")
     check_order(me, own.order, name, other.order, "new rows")

@@ -19,7 +19,7 @@ from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import Stage
-from securevfl.training.session import make_ahead
+from securevfl.training.session import run_offline_phase
 
 
 def prepare(
@@ -41,8 +41,8 @@ def prepare(
 
     def talk(channel: Channel) -> None:
         channel.clock.stage = Stage.AHEAD
-        make_ahead(job, party, channel, parties=parties, folder=Path(ahead), on_round=on_round)
+        run_offline_phase(job, party, channel, parties=parties, folder=Path(ahead), on_round=on_round)
 
     terms = {"job": job.to_dict(), "parties": list(parties), "task": "prepare"}
-    run_session(party.name, venue, terms, talk, ledger=DisclosureLedger.of(party.name, None), resumes=True)
+    run_session(party.name, venue, terms, talk, ledger=DisclosureLedger.open(party.name, None), resumes=True)
     eventlog.emit(party.name, "prepared", {})

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import Roles
 from securevfl.data.id_keys import id_digest
-from securevfl.disclosure.exposure import code_bits
+from securevfl.disclosure.information_content import code_bits
 from securevfl.errors import ConfigError, ProtocolError
 from securevfl.job import Job
 from securevfl.protocols.declarations import MessageDeclaration, Reveal

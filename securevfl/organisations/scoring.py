@@ -54,7 +54,7 @@ from securevfl.runtime.channel import Channel
 from securevfl.runtime.codec import Message
 from securevfl.runtime.disclosure_gate import DisclosingMessage
 from securevfl.training.model_part import ModelPart
-from securevfl.training.new_rows import BLOCK, HeldRows
+from securevfl.training.new_rows import ROWS_PER_BLOCK, IndexedRows
 
 OnBlock = Callable[[list[Any] | None, Prediction], None]
 
@@ -114,7 +114,7 @@ def scoring_settings(venue: PeerSettings) -> PeerSettings:
 
 def score_rows(
     part: ModelPart,
-    rows: HeldRows,
+    rows: IndexedRows,
     venue: PeerSettings,
     *,
     on_block: OnBlock,
@@ -140,7 +140,7 @@ def score_rows(
     if not part.asker == part.name:
         raise PartiesError(f"scores of this model are for {part.asker}, {part.name} came; use securevfl predict")
     check_parties_of(part, venue.peers)
-    own_ledger, outcomes = DisclosureLedger.of(part.name, ledger), list[ScoreResult]()
+    own_ledger, outcomes = DisclosureLedger.open(part.name, ledger), list[ScoreResult]()
 
     def talk(channel: Channel) -> None:
         asking = ScoreClient(part, channel, own_ledger, executor)
@@ -218,8 +218,8 @@ class ScoreClient:
                     executor=self._executor,
                 )
                 common = asked[places]
-            for start in range(0, len(common), BLOCK):
-                block = common[start : start + BLOCK]
+            for start in range(0, len(common), ROWS_PER_BLOCK):
+                block = common[start : start + ROWS_PER_BLOCK]
                 outcome = answering.score([ids[at] for at in block.tolist()], X[block])  # 3
                 f[block[outcome.scored]] = outcome.f
                 for at, word in zip(block, outcome.states, strict=True):
@@ -248,7 +248,7 @@ class ServedTable:
     """What a standing party serves. most: ids that one request may ask about. executor: as in `score_rows`. giving: as
     in `predict_with`. table: what was worked out of the rows for the leading party before, where there are two."""
 
-    rows: HeldRows
+    rows: IndexedRows
     most: int
     executor: Executor | None = None
     code_policy: ReasonCodePolicy | None = None
@@ -281,7 +281,7 @@ def serve_requests(
                 "parts"
             )
         asked += wanted.rows
-        ledger.answer(part.run, channel.session.hex(), Disclosure("ids", lead, (part.name,), asked, 0))
+        ledger.record_answer(part.run, channel.session.hex(), Disclosure("ids", lead, (part.name,), asked, 0))
         if table is not None:
             common = table.answer(channel, lead, wanted.rows, executor)  # 2
         else:
@@ -289,8 +289,8 @@ def serve_requests(
                 part.name, rows.ids, channel, active=lead, passives=others, granted=wanted.rows, executor=executor
             )
         scored = 0
-        for start in range(0, len(common), BLOCK):
-            block = common[start : start + BLOCK]
+        for start in range(0, len(common), ROWS_PER_BLOCK):
+            block = common[start : start + ROWS_PER_BLOCK]
             outcome = answering.score([rows.ids[at] for at in block.tolist()], rows.X[block])  # 3
             scored += int(outcome.scored.sum())
         eventlog.emit(part.name, "answered", {"asked": wanted.rows, "scored": scored})

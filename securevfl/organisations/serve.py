@@ -29,7 +29,7 @@ from securevfl.protocols.alignment.online_lookup import TableServer
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
 from securevfl.training.model_part import ModelPart
-from securevfl.training.new_rows import HeldRows
+from securevfl.training.new_rows import IndexedRows
 from securevfl.transport.acceptor import Acceptor
 from securevfl.transport.tls import Credentials
 
@@ -82,7 +82,7 @@ class Server:
     def __init__(
         self,
         part: ModelPart,
-        rows: HeldRows,
+        rows: IndexedRows,
         venue: PeerSettings,
         *,
         most: int = 10_000,
@@ -100,7 +100,7 @@ class Server:
         if code_policy is not None:
             code_policy.check(part)
         self._part = part
-        self._ledger = DisclosureLedger.of(part.name, ledger)
+        self._ledger = DisclosureLedger.open(part.name, ledger)
         _check_limits(self._ledger)
         self._on_request = on_request
         table = TableServer(rows.ids, executor) if len(part.parties) == 2 else None

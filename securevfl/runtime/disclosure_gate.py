@@ -6,7 +6,8 @@
 A message that reveals more than random bits and ciphertexts is a `DisclosingMessage` one, and no channel sends it
 without what
 `permit` has handed out. So an entry is made before the first byte leaves: the party's account takes it, which may
-refuse (`securevfl.consent.booking` writes it to disk), then whoever observes the party in this process is given it,
+refuse (`securevfl.consent.ledger_session` writes it to disk), then whoever observes the party in this process is
+given it,
 and only then the message goes. It has no more bits than its entry: a receiver may have chosen what each row is
 multiplied by, so a number tells as much as it has bits. What is blinded, sealed or marked is longer than its numbers,
 and has as many octets as its layout says. A number that leaves in several messages, or goes round by others as sums

@@ -16,7 +16,7 @@ from securevfl.display import html
 from securevfl.errors import TableError
 from securevfl.training.model_part import ModelPart
 
-HEADS = ["column", "PSI", "size", "KS", "p", "missing", "was missing", "unseen", "shifted"]
+DRIFT_HEADS = ["column", "PSI", "size", "KS", "p", "missing", "was missing", "unseen", "shifted"]
 
 
 def drift(
@@ -82,6 +82,6 @@ def page(found: Sequence[Drift], part: ModelPart) -> str:
         f"<p>{html.escape(head)}</p>",
         f'<p class="soft">PSI below {STABLE:g} is called stable, from {SHIFTED:g} on large. A column counts as shifted '
         "where chance alone would hardly show as much. Figures are of this party's own columns.</p>",
-        html.section("Columns", html.table(HEADS, rows(found))),
+        html.section("Columns", html.table(DRIFT_HEADS, rows(found))),
     ]
     return html.page(f"Drift at {part.name}", body)

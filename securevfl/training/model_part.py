@@ -39,12 +39,12 @@ READ: dict[str, dict[str, Any]] = {  # earlier schemas, and what their files lac
 }
 
 AS_THEY_ARE = (  # fields that a file holds as they are
-    *("name", "role", "job", "parties", "outputs", "metrics", "spread", "history", "rounds", "run", "data"),
+    *("name", "role", "job", "parties", "outputs", "metrics", "metric_std_errors", "history", "rounds", "run", "data"),
     *("trained", "held_out"),
 )
 
 
-class Standing(StrEnum):
+class PartStatus(StrEnum):
     """What a part that `join` returns is: of this training, or of an earlier one of the same job on the same table.
 
     KEPT is of one that was cut off at its very end, when its outcome was on disk and not yet where it belongs.
@@ -64,7 +64,8 @@ class ModelPart:
     drawn from; its file holds them too. `preparation` makes of the party's columns those that the model is of, and
     `scaling` of these what its weights meet. `run` is the same in all parts of one training, and in no others. `data`
     is the digest of the table it was trained on (`Party.digest`), in hex. `baseline` is what its training rows were,
-    column by column, and the scores that it was told of the rows that metrics were taken on. `spread` is the standard
+    column by column, and the scores that it was told of the rows that metrics were taken on. `metric_std_errors` is
+    the standard
     error of metrics, by which they would differ on other rows of the same kind.
     trained, held_out: how many rows it was trained on, and how many were held out.
     model: the module that the party has brought as an object (`Party.model`); no file holds it, so a part that is read
@@ -82,7 +83,7 @@ class ModelPart:
     classes: NDArray[Any] | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     calibration: Sequence[list[float]] = ()
-    spread: dict[str, float] = field(default_factory=dict)
+    metric_std_errors: dict[str, float] = field(default_factory=dict)
     history: list[dict[str, float]] = field(default_factory=list)
     rounds: int = 0
     counters: CostCounters = field(default_factory=CostCounters, repr=False)
@@ -92,7 +93,7 @@ class ModelPart:
     baseline: Sequence[Baseline] = field(default=(), repr=False)
     trained: int = 0
     held_out: int = 0
-    standing: Standing = field(default=Standing.NEW, repr=False)
+    status: PartStatus = field(default=PartStatus.NEW, repr=False)
     model: object = field(default=None, repr=False)
 
     def __repr__(self) -> str:
@@ -122,7 +123,7 @@ class ModelPart:
     def asker(self) -> str:
         """Who is told the scores of new rows."""
         job = Job.from_dict(self.job)
-        return job.method.asker(job, self.parties[0])
+        return job.family.score_requester(job, self.parties[0])
 
     @property
     def label_classes(self) -> NDArray[Any]:
@@ -291,7 +292,7 @@ class ModelPart:
             return cls(
                 **state,
                 preparation=preparation,
-                scaling=Scaling(mean, deviation, job.method.clip(job)),
+                scaling=Scaling(mean, deviation, job.family.column_clip(job)),
                 state=own,
                 classes=None if classes is None else np.array(classes),
                 baseline=baseline,

@@ -126,7 +126,7 @@ def test_explain_with_and_without_tables(tmp_path: Path, tables: list[str]) -> N
     path = job(tmp_path, "ckks")
     sheet = vfl.explain(vfl.Job.load(path))
     assert run("explain", path, "--details").stdout.strip() == sheet
-    assert run("explain", path).stdout.startswith(sheet.first)
+    assert run("explain", path).stdout.startswith(sheet.first_screen)
     sheet = run("explain", path, *tables).stdout
     assert "shop (passive)" in sheet
     assert "p = 15 equations" in sheet

@@ -130,7 +130,7 @@ def test_the_party_s_own_process_asks_for_few_rows(tables: Path, monkeypatch: py
 
     for place in ("training.session", "families.run_shape"):
         monkeypatch.setattr(f"securevfl.{place}.ROWS", 50)
-    monkeypatch.setattr("securevfl.families.rounds.rounds_participant.SAMPLE", 50)
+    monkeypatch.setattr("securevfl.families.rounds.rounds_participant.INITIAL_WEIGHT_ROWS", 50)
     monkeypatch.setattr("securevfl.data.baseline.OUTSIDE", 50)
     monkeypatch.setattr(PartitionedTable, "__getitem__", counted)
     parted = partition_party("shop", tables / "shop.table", Rooms())

@@ -18,8 +18,8 @@ from securevfl.data.columns import columns_of
 from securevfl.data.location_scale import quartiles
 from securevfl.data.preparation import FittedPreparation, Preparation, fit
 from securevfl.data.woe import Woe, number_bins
-from securevfl.families.run_facts import known_run
-from securevfl.families.table_preparation import as_prepared, prepare
+from securevfl.families.run_facts import pooled_run_facts
+from securevfl.families.table_preparation import prepare_party, with_prepared_tables
 from securevfl.families.training_data import TrainingData
 from securevfl.training.model_part import ModelPart
 
@@ -82,8 +82,8 @@ def test_texts_become_codes_from_the_commonest_on_which_are_not_scaled() -> None
         schedule = job(scale=scale).schedule(shop.register)
         data = TrainingData(shop, schedule, vfl.Logistic().loss, scale=scale)
         np.testing.assert_array_equal(data.scaled(np.arange(N))[:, 3], expected)
-    again = as_prepared(job(), [shop])[1][0]
-    assert prepare(job(), again, again.register).preparation.codes == ("city",)
+    again = with_prepared_tables(job(), [shop])[1][0]
+    assert prepare_party(job(), again, again.register).preparation.codes == ("city",)
 
 
 def test_codes_are_for_models_that_embed_them() -> None:
@@ -128,8 +128,8 @@ def test_values_that_stand_by_themselves_have_bins_of_their_own() -> None:
 def test_columns_of_bins_have_one_scale_before_and_after_they_are_prepared() -> None:
     shop = vfl.Party("shop", np.column_stack([INCOME, INCOME**2]), np.median(INCOME) < INCOME, aligned=True)
     own = job(prepare={"bins": 5})
-    made = prepare(own, shop, shop.register)
-    again = as_prepared(own, [shop])[1][0]
+    made = prepare_party(own, shop, shop.register)
+    again = with_prepared_tables(own, [shop])[1][0]
     for each in (made, again):
         data = TrainingData(each, own.schedule(shop.register), vfl.Logistic().loss, scale="standard")
         np.testing.assert_array_equal(data.scaling.deviation, np.full(8, DEVIATION))
@@ -161,7 +161,7 @@ def test_a_preparation_comes_back_from_json() -> None:
 
 def test_numbers_without_gaps_stay_as_they_are() -> None:
     party = vfl.Party("shop", INCOME[:, None], aligned=True)
-    made = prepare(job(), party, party.register)
+    made = prepare_party(job(), party, party.register)
     assert made.X is party.X
     assert not made.preparation.steps
 
@@ -206,7 +206,7 @@ def test_a_model_takes_raw_rows_and_its_file_does_too(tmp_path: Path) -> None:
     part = run.parts["shop"]
     assert part.columns == ["age", "income", "city"]
     assert part.features == ["age", "age=(missing)", "income", "city=Bern", "city=Oslo"]
-    ready = prepare(job(), shop, shop.register)
+    ready = prepare_party(job(), shop, shop.register)
     plain_run = vfl.simulate(job(scale="robust"), [bank, vfl.Party("shop", ready.X, aligned=True)])
     np.testing.assert_array_equal(plain_run.parts["shop"].theta, part.theta)
     new = TABLE.slice(0, 20).select(["city", "income", "age"])
@@ -229,7 +229,7 @@ def test_one_party_with_ids_among_others_without(tmp_path: Path) -> None:
 
 def test_what_is_counted_is_what_comes_out() -> None:
     bank, shop = parties()
-    assert known_run(job(), [bank, shop]).sizes.columns == {"bank": 2, "shop": 5}
+    assert pooled_run_facts(job(), [bank, shop]).sizes.columns == {"bank": 2, "shop": 5}
     assert "of the dimensions of the 5 columns" in vfl.explain(job(), [bank, shop])
 
 

@@ -14,7 +14,7 @@ from securevfl.data.preparation import Preparation, fit
 from securevfl.data.readers import read_table
 from securevfl.data.text_values import meant, parse_dates, parse_numbers
 from securevfl.errors import TableError
-from securevfl.families.table_preparation import prepare
+from securevfl.families.table_preparation import prepare_party
 
 DAYS = ["2024-02-29", "1970-01-01", "2023-12-31"]
 EXPECTED = [19_782.0, 0.0, 19_722.0]
@@ -162,7 +162,7 @@ def test_columns_left_out_take_no_part() -> None:
     table = pa.table({"a": [1.0, 2.0, 3.0, 4.0] * 20, "note": ["x", "y"] * 40, "since": [DAYS[0], DAYS[1]] * 40})
     bank = vfl.Party("bank", table, np.arange(80) % 2, ids=np.arange(80))
     job = vfl.Job(model="logistic", prepare={"drop": ["note", "since", "nowhere"]})
-    own = prepare(job, bank, bank.register)
+    own = prepare_party(job, bank, bank.register)
     assert (own.columns, own.X.shape, bank.columns) == (["a"], (80, 1), ["a", "note", "since"])
     with pytest.raises(TableError, match="columns beside those left out were expected"):
-        prepare(vfl.Job(model="logistic", prepare={"drop": ["a", "note", "since"]}), bank, bank.register)
+        prepare_party(vfl.Job(model="logistic", prepare={"drop": ["a", "note", "since"]}), bank, bank.register)

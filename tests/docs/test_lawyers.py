@@ -182,7 +182,7 @@ def test_every_file_that_a_training_leaves_is_named(monkeypatch: pytest.MonkeyPa
 def test_a_consent_is_a_line_in_a_file_of_its_owner_and_a_signature_is_of_the_session(tmp_path: Path) -> None:
     from cryptography.hazmat.primitives.serialization import Encoding
 
-    from securevfl.consent.consent_sheet import AgreedSheets
+    from securevfl.consent.agreed_sheets import AgreedSheets
     from securevfl.disclosure.ledger import DisclosureLedger
     from securevfl.errors import CryptoError
     from securevfl.transport import certs

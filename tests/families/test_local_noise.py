@@ -7,7 +7,7 @@ import pytest
 
 import securevfl as vfl
 from securevfl.errors import ConfigError
-from securevfl.families.fdml.local_noise import Blur
+from securevfl.families.fdml.local_noise import LocalNoiseSampler
 from securevfl.protocols.residuals.defences import cut
 
 dp = pytest.importorskip("dp_accounting")
@@ -57,11 +57,11 @@ def test_no_row_moves_a_push_further_than_the_sensitivity() -> None:
 
 def test_noise_has_the_size_that_was_worked_out_and_never_repeats() -> None:
     noise = vfl.LocalNoise(epsilon=1, delta=1e-5, clip=1.0)
-    blur, H = Blur(noise, 4), np.zeros((20_000, 1))
+    blur, H = LocalNoiseSampler(noise, 4), np.zeros((20_000, 1))
     one, other = blur(H), blur(H)
     assert one.std() == pytest.approx(noise.sigma(4), rel=0.035)  # seven standard errors
     assert abs(np.corrcoef(one[:, 0], other[:, 0])[0, 1]) < 0.05  # seven standard errors
-    assert abs(np.corrcoef(one[:, 0], Blur(noise, 4)(H)[:, 0])[0, 1]) < 0.05
+    assert abs(np.corrcoef(one[:, 0], LocalNoiseSampler(noise, 4)(H)[:, 0])[0, 1]) < 0.05
 
 
 def test_jobs_name_noise_with_its_keys() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.families.run_facts import known_run
+from securevfl.families.run_facts import pooled_run_facts
 from securevfl.protocols.shares.preprocessing_store import MemoryStore
 
 ROWS = 12_000
@@ -67,7 +67,7 @@ def test_bytes_and_work_ahead_are_what_the_sheet_says(
 
 @pytest.mark.parametrize(("limit", "chunks"), [(1 << 29, 1), (1 << 20, 2)])
 def test_all_epochs_are_one_chunk_where_there_is_room(limit: int, chunks: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("securevfl.families.shares.chunk_pipeline.AHEAD", limit)
+    monkeypatch.setattr("securevfl.families.shares.chunk_pipeline.MAX_PREPROCESSING_BYTES", limit)
     made, keep = set[int](), MemoryStore.keep
 
     def noted(self: MemoryStore, number: int, *rest: Any, **keys: Any) -> None:
@@ -110,4 +110,4 @@ def test_the_rarest_of_all_labels_is_counted_among_rows_that_are_evaluated(rares
     labels[schedule.test] = np.arange(len(schedule.test)) % 3
     labels[schedule.test[:rarest]] = 3
     parties = [vfl.Party("bank", X[:, :2], labels, ids=ids), vfl.Party("shop", X[:, 2:], ids=ids)]
-    assert known_run(own, parties).sizes.alike == rarest
+    assert pooled_run_facts(own, parties).sizes.rarest_label_rows == rarest

@@ -10,7 +10,7 @@ import pytest
 
 import securevfl as vfl
 from securevfl.errors import ProtocolError, SecureVFLError, TransportError
-from securevfl.families.shares.chunk_pipeline import Turns
+from securevfl.families.shares.chunk_pipeline import ChunkPipeline
 from securevfl.protocols.shares.offline_phase import OfflinePhase
 from securevfl.protocols.shares.preprocessing_store import NAME_BYTES, MemoryStore
 from securevfl.runtime.clock import VirtualClock
@@ -35,7 +35,7 @@ def alone(work):
 def test_a_chunk_is_made_while_the_one_before_is_gone_through():
     def work(channel):
         made, seen = {k: threading.Event() for k in range(3)}, []
-        with Turns(channel, [0, 1, 2], lambda k: made[k].set(), lambda k: True) as turns:
+        with ChunkPipeline(channel, [0, 1, 2], lambda k: made[k].set(), lambda k: True) as turns:
             for k in turns:
                 seen.append(k)
                 assert all(made[other].wait(60) for other in range(min(k + 2, 3)))
@@ -48,7 +48,7 @@ def test_a_chunk_is_made_while_the_one_before_is_gone_through():
 def test_without_room_chunks_are_made_one_after_the_other():
     def work(channel):
         made, seen = [], []
-        with Turns(channel, [0, 1, 2], made.append, lambda k: False) as turns:
+        with ChunkPipeline(channel, [0, 1, 2], made.append, lambda k: False) as turns:
             for k in turns:
                 time.sleep(0.02)
                 seen.append((k, list(made)))
@@ -64,7 +64,7 @@ def test_what_fails_beside_the_visits_fails_the_party():
                 raise ProtocolError("a chunk that cannot be made")
 
         def training():
-            with Turns(channel, [0, 1], make, lambda k: True) as turns:
+            with ChunkPipeline(channel, [0, 1], make, lambda k: True) as turns:
                 for _ in turns:
                     with pytest.raises(ProtocolError, match="cannot be made"):
                         channel.recv("b", vfl.protocols.shares.iteration.Tables)
@@ -90,7 +90,7 @@ def test_a_training_that_ends_leaves_no_thread_behind(error):
             finished.append(k)
 
         def training():
-            with Turns(channel, [0, 1], make, lambda k: True) as turns:
+            with ChunkPipeline(channel, [0, 1], make, lambda k: True) as turns:
                 for k in turns:
                     yield k
                     if error:

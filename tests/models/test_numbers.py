@@ -17,7 +17,7 @@ from sklearn.metrics import mean_pinball_loss, mean_tweedie_deviance
 import securevfl as vfl
 from securevfl import errors
 from securevfl.data.party import register_of
-from securevfl.families.shares.shares_plan import plan
+from securevfl.families.shares.shares_plan import make_plan
 from securevfl.families.shares.shares_statements import table_error
 from securevfl.models import metrics
 from securevfl.models.log_link_losses import CAP, LogLinkLoss
@@ -222,7 +222,7 @@ def test_concordance_counts_pairs_of_which_one_is_known_to_have_gone_first() -> 
 @pytest.mark.parametrize("name", list(LABELS))
 def test_a_table_of_the_loss_reads_residuals_to_the_error_that_is_said(name: str) -> None:
     job = vfl.Job(model=MODELS[name], optimizer=vfl.BlockDescent(), protocol=PROTOCOLS["shares"], batch_size="all")
-    loss, numbers = job.loss, plan(job, rows=N, batches=1, parties=2).numbers
+    loss, numbers = job.loss, make_plan(job, rows=N, batches=1, parties=2).numbers
     f = np.linspace(-1, 1, 401)[:, None]
     y = np.array([[1.0 if isinstance(loss, LogLinkLoss) else 0.0]])
     table = ResidualTables(numbers, loss.residual, y)._tables / 2.0 ** (numbers.f_g + 16)

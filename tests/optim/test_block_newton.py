@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 import securevfl as vfl
 from securevfl.base.arrays import Floats
 from securevfl.errors import ConfigError, TableError
-from securevfl.families.rounds.rounds_participant import SAMPLE
+from securevfl.families.rounds.rounds_participant import INITIAL_WEIGHT_ROWS
 from securevfl.models.linear_block import Linear, starting_weights
 from securevfl.models.log_link_losses import CAP
 from securevfl.models.loss import Loss
@@ -97,7 +97,11 @@ def pooled(own: vfl.Job, parties: list[vfl.Party], rounds: int) -> tuple[list[Fl
     t, n, K, l2 = targets(loss, y), len(y), len(parties), own.model.l2
     batches = own.schedule(n).iterations()
     X = [(party.X - party.X.mean(0)) / party.X.std(0) for party in parties]
-    first = Linear(starting_weights(parties[0].X[:SAMPLE], X[0][:SAMPLE], t, own.seed), l2=l2, intercept=True)
+    first = Linear(
+        starting_weights(parties[0].X[:INITIAL_WEIGHT_ROWS], X[0][:INITIAL_WEIGHT_ROWS], t, own.seed),
+        l2=l2,
+        intercept=True,
+    )
     theta = [np.zeros((block.shape[1], t.shape[1])) for block in X]
     before, a, m, last, losses = [each.copy() for each in theta], [0] * K, OVER, {}, []
     c = loss.curvature

@@ -25,7 +25,7 @@ from securevfl.runtime.disclosure_gate import DisclosingMessage
 from securevfl.runtime.observer import Event
 from securevfl.runtime.party_threads import run_threads
 from securevfl.training.model_part import ModelPart
-from securevfl.training.new_rows import HeldRows, NewRows
+from securevfl.training.new_rows import IndexedRows, NewRows
 
 ROWS, BLOCK = 30, 8
 
@@ -67,14 +67,16 @@ class Sent:
 
     def coded(self) -> int:
         """How many rows the ledger of scores has noted codes of."""
-        if not self.ledger.scores.exists():
+        if not self.ledger.scores_path.exists():
             return 0
-        own = ScoreLedger(self.ledger.scores)
+        own = ScoreLedger(self.ledger.scores_path)
         return int(own._file._connection.execute("SELECT count(DISTINCT row) FROM codes").fetchone()[0])
 
     def __call__(self, event: Event) -> None:
         if event.direction == "send" and event.me == "shop" and isinstance(event.message, self.kinds):
-            scores = sum(each.told.count for each in self.ledger.read().entries if each.told.kind == "scores")
+            scores = sum(
+                each.disclosure.count for each in self.ledger.read().entries if each.disclosure.kind == "scores"
+            )
             coded = self.coded()
             self.entered.append((scores, coded))
 
@@ -118,11 +120,13 @@ def test_all_ids_that_are_asked_about_are_entered_before_any_answer(asked: int, 
 
     def note(event: Event) -> None:
         if event.me == "shop" and event.direction == "send" and not isinstance(event.message, opening):
-            entered.append(sum(each.told.count for each in ledger.read().entries if each.told.kind == "ids"))
+            entered.append(
+                sum(each.disclosure.count for each in ledger.read().entries if each.disclosure.kind == "ids")
+            )
 
-    def rows(party: vfl.Party, part: ModelPart) -> HeldRows:
+    def rows(party: vfl.Party, part: ModelPart) -> IndexedRows:
         table = part.table(party.X)
-        return HeldRows(party.name, list(range(len(table))), table)
+        return IndexedRows(party.name, list(range(len(table))), table)
 
     def ask(party: vfl.Party, channel: Channel) -> Any:
         held = rows(party, trained.parts["bank"])

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.consent.consent_sheet import AgreedSheets, Sheet
+from securevfl.consent.agreed_sheets import AgreedSheets
+from securevfl.consent.consent_sheet import ConsentSheet
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, IdError, ProtocolError
 from securevfl.organisations import correlate, fairness_by_group, join, prediction_session
@@ -19,7 +20,7 @@ from securevfl.organisations.joint_statistics import TableShape
 from securevfl.organisations.prediction_session import PredictionHandshake
 from securevfl.protocols.shares.share_products import Products
 from securevfl.training.model_part import ModelPart
-from securevfl.training.session import run_key
+from securevfl.training.run_setup import run_key
 
 ROWS = 1000
 PARTY = vfl.Party("bank", np.random.default_rng(0).normal(size=(ROWS, 2)), np.arange(ROWS) % 2, ids=range(ROWS))
@@ -131,12 +132,12 @@ def replace_name(party: vfl.Party) -> vfl.Party:
 
 
 def test_a_sheet_is_agreed_to_by_every_digit_of_its_digest(tmp_path: Path) -> None:
-    agreed, sheet = AgreedSheets(DisclosureLedger(tmp_path / "ledger", "bank")), Sheet("tells nothing")
+    agreed, sheet = AgreedSheets(DisclosureLedger(tmp_path / "ledger", "bank")), ConsentSheet("tells nothing")
     agreed.add(sheet)
-    assert agreed.holds(Sheet("tells nothing"))
-    assert not agreed.holds(Sheet("tells nothing."))
+    assert agreed.has_agreed(ConsentSheet("tells nothing"))
+    assert not agreed.has_agreed(ConsentSheet("tells nothing."))
     for other in (sheet.digest[:-1], sheet.digest[:8], "", f"{sheet.digest[:-1]}x", f"{sheet.digest}0"):
-        assert not agreed.knows(other)
+        assert not agreed.has_digest(other)
 
 
 @pytest.mark.parametrize("vectors", [1, 2, 4, 6])

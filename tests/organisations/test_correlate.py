@@ -14,10 +14,10 @@ import pytest
 import securevfl as vfl
 from securevfl.base.roles import ACTIVE, PARTNER, Roles
 from securevfl.data.correlations import Correlations, OwnColumns, page_of
-from securevfl.disclosure.counts import Disclosure, earlier
+from securevfl.disclosure.counts import Disclosure, earlier_share
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.limits import Limit
-from securevfl.disclosure.summed_bits import MOST
+from securevfl.disclosure.summed_bits import MAX_STATISTICS_SHARE
 from securevfl.errors import IdError, LeakageError, TableError
 from securevfl.organisations import correlate as module
 from securevfl.organisations.correlate import correlate, correlate_with
@@ -136,9 +136,9 @@ def test_ledgers_count_them_and_refuse_what_goes_too_far(tmp_path: Path) -> None
     ledgers = {each.name: DisclosureLedger(tmp_path / each.name, each.name) for each in tables}
     correlate(tables, ledgers=ledgers)
     (entry,) = ledgers["shop"].read().entries
-    assert (entry.told.kind, entry.told.learner, entry.told.count) == ("columns", "bank", 40)
+    assert (entry.disclosure.kind, entry.disclosure.learner, entry.disclosure.count) == ("columns", "bank", 40)
     bits = 1000 * 4 * (3 + np.log2((2 * np.pi * np.e) ** 0.5))  # of a normal number in steps of 1/8
-    assert entry.told.share == pytest.approx(40 * 6 / bits, rel=0.03)
+    assert entry.disclosure.share == pytest.approx(40 * 6 / bits, rel=0.03)
     correlate(tables, ledgers=ledgers)
     with pytest.raises(
         LeakageError, match=r"3% of the bits of its columns .* told 2\.\d+% before .* more rows, or leave"
@@ -195,7 +195,7 @@ def test_weights_in_place_of_columns_read_no_more_than_the_ledger_counts(tmp_pat
         read += ((levels[:, None] >> np.arange(4, -1, -1)) & 1).astype(bool).ravel().tolist()
         raw.clear()
     assert read == mark[: len(read)].astype(bool).tolist()
-    assert len(read) == 60 <= MOST * N
+    assert len(read) == 60 <= MAX_STATISTICS_SHARE * N
     with pytest.raises(LeakageError, match=r"2\.4\d% before"):
         look()
 
@@ -203,8 +203,8 @@ def test_weights_in_place_of_columns_read_no_more_than_the_ledger_counts(tmp_pat
 def test_a_training_counts_earlier_correlations_by_their_share() -> None:
     told = Disclosure("columns", "bank", ("shop",), 40, 4000, group="correlations")
     own = Disclosure("columns", "bank", ("shop",), 3, 10)
-    assert earlier(own, [told]) == 0.01
-    assert earlier(own, [Disclosure("columns", "bank", ("shop",), 4, 10)]) == 0.4
+    assert earlier_share(own, [told]) == 0.01
+    assert earlier_share(own, [Disclosure("columns", "bank", ("shop",), 4, 10)]) == 0.4
 
 
 @pytest.mark.parametrize(
@@ -302,7 +302,7 @@ def test_between_organisations_with_consent(meet: Any) -> None:
     assert "tells     bank the same numbers: 24 of 6 bits about 3 x 1,200 values, 0.00" in sheets["shop"]
     assert "0 of them in earlier looks; 0.03 at most over all" in sheets["shop"]
     (entry,) = DisclosureLedger.find(meeting.kit("shop") / "ledger").read().entries
-    assert entry.told.numbers == 24
+    assert entry.disclosure.numbers == 24
 
 
 def test_a_page_and_json_of_what_was_found() -> None:

@@ -16,7 +16,7 @@ import securevfl as vfl
 from securevfl.base.roles import ACTIVE, PARTNER, Roles
 from securevfl.cli.main import app
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.disclosure.summed_bits import MOST
+from securevfl.disclosure.summed_bits import MAX_STATISTICS_SHARE
 from securevfl.errors import LabelError, LeakageError, PartiesError, TableError
 from securevfl.organisations import fairness_by_group as module
 from securevfl.organisations.fairness_by_group import (
@@ -140,9 +140,9 @@ def test_weights_in_place_of_marks_read_no_more_than_the_ledger_counts(
         look(tmp_path / "shop", weights, names, marks)
         assert (read_from(rows, *raw.pop()) == np.array(names)[marks.argmax(axis=1)[rows]]).all()
         weights[rows], read = 0, read + rows.size
-    assert read <= MOST * N
+    assert read <= MAX_STATISTICS_SHARE * N
     for columns in (1, 2):
-        with pytest.raises(LeakageError, match=f"{MOST:.0%} of the bits of its columns"):
+        with pytest.raises(LeakageError, match=f"{MAX_STATISTICS_SHARE:.0%} of the bits of its columns"):
             look(tmp_path / "shop", weights, names, marks, columns)
 
 
@@ -167,8 +167,8 @@ def test_fewest_rows_of_a_first_look(sizes: tuple[int, ...], fewest: int) -> Non
     assert module._fewest(marks) == fewest
     a_row = module._held(marks) / len(marks)
     numbers = disclosed_counts(len(sizes))
-    assert numbers * bits_per_count(fewest) <= MOST * a_row * fewest
-    assert numbers * bits_per_count(fewest - 1) > MOST * a_row * (fewest - 1)
+    assert numbers * bits_per_count(fewest) <= MAX_STATISTICS_SHARE * a_row * fewest
+    assert numbers * bits_per_count(fewest - 1) > MAX_STATISTICS_SHARE * a_row * (fewest - 1)
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_between_organisations_with_consent_and_limits(meet: Any) -> None:
     assert found["shop"] == list(found["bank"])
     ledger = DisclosureLedger.find(meeting.kit("shop") / "ledger")
     (entry,) = ledger.read().entries
-    assert (entry.told.kind, entry.told.count, entry.told.share) == ("columns", 4, 4 / 141)
+    assert (entry.disclosure.kind, entry.disclosure.count, entry.disclosure.share) == ("columns", 4, 4 / 141)
     assert "4 counts of 7 bits, rounded at random to 8 rows" in sheets[0]
     assert "0.028 of the bits that the groups of all rows hold" in sheets[0]
     refused = each(meeting, ask)

@@ -15,7 +15,7 @@ from securevfl.errors import TransportError
 from securevfl.organisations import gateway
 from securevfl.organisations.gateway import Gateway, ServiceUnavailable
 from securevfl.organisations.peer_settings import PeerSettings
-from securevfl.training.new_rows import HeldRows, rows_of_array
+from securevfl.training.new_rows import IndexedRows, rows_of_array
 from securevfl.transport.peers import Peers
 
 
@@ -34,7 +34,7 @@ def asked() -> list[list[Any]]:
 def waiting(part: Any, tmp_path: Path) -> Gateway:
     """A gateway that has not begun, whose parties are there."""
     bank = vfl.datasets.breast_cancer()[0]
-    rows = HeldRows.of("bank", rows_of_array(part, bank.X, np.arange(len(bank))))
+    rows = IndexedRows.of("bank", rows_of_array(part, bank.X, np.arange(len(bank))))
     address = {name: f"127.0.0.1:{7000 + at}" for at, name in enumerate(part.parties)}
     venue = PeerSettings(Peers(active="bank", passives=part.parties[1:], address=address), tmp_path)
     made = Gateway(part, rows, venue, ledger=tmp_path / "bank.ledger", window=0.01, max_waiting_rows=8, max_sessions=1)

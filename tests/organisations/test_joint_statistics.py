@@ -15,8 +15,9 @@ import pytest
 import securevfl as vfl
 from securevfl.crypto.prg import Prg
 from securevfl.disclosure.counts import Disclosure
-from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry
-from securevfl.disclosure.summed_bits import MOST, check_looks, summed
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.disclosure.ledger_contents import LedgerEntry
+from securevfl.disclosure.summed_bits import MAX_STATISTICS_SHARE, check_statistics, statistics_disclosure
 from securevfl.errors import LeakageError, TableError
 from securevfl.organisations import correlate, fairness_by_group
 from securevfl.protocols.shares import column_correlations, group_counts
@@ -135,10 +136,10 @@ def test_each_number_is_rounded_by_itself(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("full", ["bank", "telco", "mill"])
 def test_every_peer_of_a_look_is_held_to_what_it_was_told_before(full: str) -> None:
     def told(peer: str, share: float) -> Disclosure:
-        return summed(peer, "shop", round(10_000 * share), 8, 80_000.0)
+        return statistics_disclosure(peer, "shop", round(10_000 * share), 8, 80_000.0)
 
     look = [told(peer, 0.002) for peer in ("bank", "telco", "mill")]
-    before = [LedgerEntry("t", "r", "", told(full, MOST - 0.001))]
-    check_looks("shop", [each for each in look if each.learner != full], "", before)
+    before = [LedgerEntry("t", "r", "", told(full, MAX_STATISTICS_SHARE - 0.001))]
+    check_statistics("shop", [each for each in look if each.learner != full], "", before)
     with pytest.raises(LeakageError, match=f"{full} was told 2.90% before"):
-        check_looks("shop", look, "", before)
+        check_statistics("shop", look, "", before)

@@ -119,26 +119,26 @@ def test_an_older_copy_of_a_ledger_is_noticed(tmp_path: Path) -> None:
     """Every kind of change after it: numbers, limits, trust and tries, which the older one does not know."""
     ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
     register = Register.of_ids(id_keys("shop", [range(40)]))
-    ledger.book(register, ("run", ""), [Disclosure("columns", "bank", ("shop",), 3, 10)])
+    ledger.record(register, ("run", ""), [Disclosure("columns", "bank", ("shop",), 3, 10)])
     for change in (
-        lambda: ledger.book(register, ("other", ""), [Disclosure("columns", "bank", ("shop",), 3, 10)]),
+        lambda: ledger.record(register, ("other", ""), [Disclosure("columns", "bank", ("shop",), 3, 10)]),
         lambda: ledger.set_limit("columns", Limit(7)),
         lambda: ledger.trust("bank"),
-        lambda: ledger.tried({"bank"}),
-        lambda: ledger.answer("run", "asked", Disclosure("scores", "bank", ("shop",), 3, 0)),
+        lambda: ledger.record_early_abort({"bank"}),
+        lambda: ledger.record_answer("run", "asked", Disclosure("scores", "bank", ("shop",), 3, 0)),
     ):
         older = ledger.path.read_bytes()
         change()
         newest = ledger.path.read_bytes()
         ledger.path.write_bytes(older)
-        for use in (lambda: ledger.tried({"bank"}), lambda: ledger.named(b"x")):
+        for use in (lambda: ledger.record_early_abort({"bank"}), lambda: ledger.pseudonym(b"x")):
             with pytest.raises(DataError, match=r"an older copy or another file is there; put the newest copy back"):
                 use()
         ledger.path.write_bytes(newest)
-        ledger.named(b"x")
+        ledger.pseudonym(b"x")
     ledger.path.write_bytes(older)
     (tmp_path / "shop.ledger.lock").unlink()  # its owner says so
-    ledger.tried({"bank"})
+    ledger.record_early_abort({"bank"})
 
 
 @pytest.mark.parametrize("at", ["before", "behind"])
@@ -146,7 +146,7 @@ def test_a_ledger_is_used_wherever_a_change_was_killed(
     at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
-    ledger.tried({"bank"})
+    ledger.record_early_abort({"bank"})
     write = disclosure.write_whole
 
     def killed(path: Path, data: bytes) -> None:
@@ -157,6 +157,6 @@ def test_a_ledger_is_used_wherever_a_change_was_killed(
     with monkeypatch.context() as dies:
         dies.setattr(disclosure, "write_atomic", killed)
         with pytest.raises(KeyboardInterrupt):
-            ledger.tried({"bank"})
-    ledger.tried({"bank"})
+            ledger.record_early_abort({"bank"})
+    ledger.record_early_abort({"bank"})
     assert ledger.read().tries[0].count == (2 if at == "before" else 3)

@@ -11,7 +11,7 @@ import securevfl as vfl
 from docs.declarations_page import sections
 from securevfl.data.party import Helper
 from securevfl.errors import LeakageError, ProtocolError
-from securevfl.families import METHODS, leak_kinds
+from securevfl.families import FAMILIES, leak_kinds
 from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.handshake import StopDecision
 from securevfl.runtime.channel import Channel
@@ -196,7 +196,9 @@ CHOSEN = (
     "fdml masks, sealed",
     "transfer ckks",
 )
-EXAMPLES = {name: options for kind in METHODS.values() for name, options in kind().examples().items() if name in CHOSEN}
+EXAMPLES = {
+    name: options for kind in FAMILIES.values() for name, options in kind().example_jobs().items() if name in CHOSEN
+}
 RANDOM = {"key", "public", "publics", "chunk", "nonce", "offer", "total"}  # keys, names and masked words: drawn
 
 
@@ -215,7 +217,10 @@ def test_what_is_public_does_not_follow_from_data(name: str) -> None:
             for k, name in enumerate(names)
         ]
         job = vfl.Job(**{"batch_size": 20, "epochs": 1} | EXAMPLES[name] | {"accepts": [*leak_kinds()]})
-        parties = [*parties[: job.method.most or 3], *(Helper(name, role) for name, role in job.method.helpers)]
+        parties = [
+            *parties[: job.family.max_parties or 3],
+            *(Helper(name, role) for name, role in job.family.example_helpers),
+        ]
         listening = Listening()
         vfl.simulate(job, parties, observe=listening)
         seen.append({place: sent for place, sent in listening.sent.items() if place[3] in PUBLIC})

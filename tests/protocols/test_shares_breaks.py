@@ -14,8 +14,8 @@ import securevfl as vfl
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.data.schedule import parts_of
 from securevfl.errors import ConfigError, ProtocolError
-from securevfl.families.shares.shares_job import on_shares
-from securevfl.families.shares.shares_plan import plan
+from securevfl.families.shares.shares_job import trains_on_shares
+from securevfl.families.shares.shares_plan import make_plan
 from securevfl.protocols.party_context import LocalResources
 from securevfl.protocols.shares import column_blocks, offline_phase
 from securevfl.protocols.shares import iteration as iteration
@@ -303,10 +303,10 @@ def test_sizes_that_do_not_fit_are_refused_beforehand():
 def test_there_are_numbers_for_any_number_of_rows(parties: int, model: str) -> None:
     """W and then residuals give up bits as n grows, and no more rows are visited at once than there are bits for."""
     job = vfl.Job(model=model)
-    assert on_shares(job)
+    assert trains_on_shares(job)
     bits = list[tuple[int, int]]()
     for rows in (50, 2**14, 199_999, 200_000, 262_144, 400_000, 2**20, 5_000_000, 2**28):
-        numbers = plan(job, rows=parts_of(rows)[-1], batches=1, parties=parties).numbers
+        numbers = make_plan(job, rows=parts_of(rows)[-1], batches=1, parties=parties).numbers
         assert numbers.bits <= 56
         bits.append((numbers.w, numbers.f_g))
     assert bits == sorted(bits, reverse=True)

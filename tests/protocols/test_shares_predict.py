@@ -17,8 +17,8 @@ from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.data.schedule import parts_of
 from securevfl.errors import LeakageError, ProtocolError
-from securevfl.families.shares.shares_job import on_shares
-from securevfl.families.shares.shares_plan import plan
+from securevfl.families.shares.shares_job import trains_on_shares
+from securevfl.families.shares.shares_plan import make_plan
 from securevfl.models import MODELS
 from securevfl.protocols.joint_prediction import RowsToScore
 from securevfl.protocols.party_context import PartyContext
@@ -284,9 +284,9 @@ def test_levels_of_every_model_have_room_in_its_ring(name, rows):
         job = vfl.Job(model=name)
     except vfl.errors.ConfigError:
         pytest.skip("a model that needs more than its name")
-    if not on_shares(job):
+    if not trains_on_shares(job):
         pytest.skip("a model that does not train on shares")
-    numbers, options = plan(job, rows=parts_of(rows)[-1], batches=1, parties=2).numbers, job.protocol.shares
+    numbers, options = make_plan(job, rows=parts_of(rows)[-1], batches=1, parties=2).numbers, job.protocol.shares
     asked = options.score_levels(job.model.loss.spacing)
     levels, ring = asked.within(numbers), 2.0 ** (numbers.whole - 1)
     assert numbers.roomy

@@ -20,7 +20,7 @@ from securevfl.base.roles import PARTNER, Roles
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.errors import ProtocolError
-from securevfl.families.table_preparation import prepare_all
+from securevfl.families.table_preparation import prepare_parties
 from securevfl.models import metrics, pair_metrics
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.shares import word_shuffle
@@ -212,7 +212,7 @@ def r2_off(X: np.ndarray) -> float:
 
 def pooled(name: str) -> tuple[np.ndarray, np.ndarray]:
     """All columns (n x d), scaled and cut off where shares do, and the 0/1 labels."""
-    parties = prepare_all(vfl.Job(model=vfl.Logistic(), batch_size=256), read(name))
+    parties = prepare_parties(vfl.Job(model=vfl.Logistic(), batch_size=256), read(name))
     X, y = np.hstack([party.X for party in parties]), np.asarray(parties[0].y)
     return np.clip(StandardScaler().fit_transform(np.nan_to_num(X)), -8, 8), (y == y.max()).astype(int)
 

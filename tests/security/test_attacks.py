@@ -20,7 +20,8 @@ from securevfl.audit.attacks.rare_values import lonely_rows
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
 from securevfl.crypto.sum_trees import SumTree, star_tree
-from securevfl.disclosure.exposure import expected_label_auc, leverage, measure
+from securevfl.disclosure.label_auc import expected_label_auc
+from securevfl.disclosure.leverage import leverages, measure_leverage
 from securevfl.optim.optimizer import Optimizer
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.message_protocol import Release
@@ -336,8 +337,8 @@ def test_leverage_is_the_diagonal_of_the_hat_matrix() -> None:
     generator = np.random.default_rng(0)
     X = generator.normal(size=(40, 6))
     X[:, 5] = X[:, 0] + X[:, 1]
-    np.testing.assert_allclose(leverage(X), np.diag(X @ np.linalg.pinv(X)), atol=1e-12)
-    assert measure([np.eye(3), np.zeros((3, 2))]).alone == 3
+    np.testing.assert_allclose(leverages(X), np.diag(X @ np.linalg.pinv(X)), atol=1e-12)
+    assert measure_leverage([np.eye(3), np.zeros((3, 2))]).singled_out == 3
 
 
 def test_rare_values_open_the_labels_of_their_rows_and_few_others() -> None:

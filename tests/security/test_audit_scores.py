@@ -13,10 +13,10 @@ from securevfl.audit.attacks.score_columns import added_by_column
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.audit.report import run_audit
 from securevfl.data.woe import Woe
-from securevfl.families import METHODS, leak_kinds
+from securevfl.families import FAMILIES, leak_kinds
 
 ROWS = np.arange(120, dtype=np.intp)
-EXAMPLES = {name: options for kind in METHODS.values() for name, options in kind().examples().items()}
+EXAMPLES = {name: options for kind in FAMILIES.values() for name, options in kind().example_jobs().items()}
 OPEN, SEALED = vfl.Protocol(residual="open"), vfl.Protocol(residual=vfl.Ckks())
 SHARES = {"protocol": vfl.Protocol(shares=vfl.Shares(chunk=3, scores="exact")), "optimizer": vfl.FedSGD(lr=0.3)}
 MODES: dict[str, dict[str, Any]] = {

@@ -170,7 +170,7 @@ def test_a_family_that_is_not_observed_fails_by_name(monkeypatch: pytest.MonkeyP
     )
 
 
-EXAMPLES = {name: options for kind in METHODS.values() for name, options in kind().examples().items()}
+EXAMPLES = {name: options for kind in FAMILIES.values() for name, options in kind().example_jobs().items()}
 
 
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if "paillier" not in name])

@@ -11,7 +11,7 @@ from securevfl.audit.attacks import ATTACKS, LabelAttack, label_auc
 from securevfl.audit.attacks.two_values import subset
 from securevfl.audit.recording.column_numbers import column_numbers
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
-from securevfl.disclosure.exposure import expected_label_auc
+from securevfl.disclosure.label_auc import expected_label_auc
 from securevfl.models import linear_block
 from securevfl.optim.block_newton import OVER
 from securevfl.runtime.observer import Event

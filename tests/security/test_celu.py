@@ -8,7 +8,7 @@ import securevfl as vfl
 from securevfl.audit.attacks import label_auc
 from securevfl.audit.recording.party_view import PartyView
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
-from securevfl.disclosure.exposure import expected_label_auc
+from securevfl.disclosure.label_auc import expected_label_auc
 
 SEEDS = range(3)
 COLUMNS, BATCH, EPOCHS, R = 6, 128, 6, 5

@@ -20,8 +20,8 @@ from securevfl.crypto.paillier.paillier_checks import PAILLIER_CHECKS, PaillierC
 from securevfl.crypto.paillier.paillier_product import PaillierHolder
 from securevfl.crypto.scheme import OpeningShape
 from securevfl.errors import ProtocolError
-from securevfl.families.rounds.rounds_family import Rounds
-from securevfl.families.transfer.transfer_family import TransferLearning
+from securevfl.families.rounds.rounds_family import RoundsFamily
+from securevfl.families.transfer.transfer_family import TransferFamily
 from securevfl.protocols.engines import Engine
 from securevfl.protocols.residuals.sealed_residual import SealedActive
 from securevfl.protocols.sums.direct_sum import Part
@@ -129,8 +129,8 @@ def test_every_way_to_train_by_rounds_is_checked(deviating: None, family: str) -
 
 EXAMPLES = {
     name: example
-    for method in (Rounds(), TransferLearning())
-    for name, example in method.examples().items()
+    for family in (RoundsFamily(), TransferFamily())
+    for name, example in family.example_jobs().items()
     if example["protocol"].residual.seals and "neural" not in name
 }
 

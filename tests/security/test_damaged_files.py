@@ -29,7 +29,7 @@ from securevfl.families.state import State
 from securevfl.organisations.align import FolderJournal
 from securevfl.protocols.shares.disk_store import DiskStore
 from securevfl.protocols.shares.spent_chunks import SpentChunks
-from securevfl.training.checkpoint import Checkpoints, Saved
+from securevfl.training.checkpoint import Checkpoint, Checkpoints
 from securevfl.training.model_part import ModelPart
 
 ROOT = Path(__file__).parents[2]
@@ -65,7 +65,9 @@ def _write_part(folder: Path) -> Path:
 
 def _write_state(folder: Path) -> Path:
     theta = np.random.default_rng(0).normal(size=(3, 2))
-    Checkpoints(folder, "shop").save(JOB, Saved(5, "run", [{"loss": 0.5}], {"shop": "ab"}, State(theta=theta, key=JOB)))
+    Checkpoints(folder, "shop").save(
+        JOB, Checkpoint(5, "run", [{"loss": 0.5}], {"shop": "ab"}, State(theta=theta, key=JOB))
+    )
     return next(folder.iterdir())
 
 
@@ -111,7 +113,7 @@ def _write_journal(folder: Path) -> Path:
 def _ledger(folder: Path) -> DisclosureLedger:
     ledger = DisclosureLedger(folder / "shop.ledger", "shop")
     register = Register.of_ids(id_keys("shop", [range(40)]))
-    ledger.book(register, ("run", ""), [Disclosure("columns", "bank", ("shop",), 3, 10)])
+    ledger.record(register, ("run", ""), [Disclosure("columns", "bank", ("shop",), 3, 10)])
     return ledger
 
 
@@ -121,7 +123,7 @@ def _write_row_set(folder: Path) -> Path:
 
 def _read_row_set(path: Path) -> Any:
     ledger = DisclosureLedger(path.parent.with_name("shop.ledger"), "shop")
-    return ledger.before(Register.of_ids(id_keys("shop", [range(30, 60)])))
+    return ledger.counted_for(Register.of_ids(id_keys("shop", [range(30, 60)])))
 
 
 def _write_names(folder: Path) -> Path:

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.consent.booking import leaks
+from securevfl.consent.leak_guard import leaks
 from securevfl.data.schedule import Schedule
-from securevfl.disclosure.counts import Disclosure, Sizes, earlier
-from securevfl.disclosure.exposure import HALF, enough, held
+from securevfl.disclosure.column_recovery import MAX_NUMBERS_PER_COLUMN, numbers_for_recovery, variance_share
+from securevfl.disclosure.counts import Disclosure, RunShape, earlier_share
 from securevfl.errors import LeakageError
-from securevfl.families.run_shape import sizes_of
+from securevfl.families.run_shape import derive_run_shape
 
 
 def counts(job: vfl.Job, known: Sizes) -> list[Disclosure]:
@@ -246,22 +246,22 @@ def bits(n: int, d: int, seed: int = 0) -> np.ndarray:
 def test_what_is_enough_for_a_table() -> None:
     generator = np.random.default_rng(1)
     reals = generator.normal(size=(400, 12))
-    assert enough(reals) == HALF * 12
-    assert enough(bits(400, 12)) == pytest.approx(12 / 25)
-    assert enough(bits(400, 12) * 7.1 - 3) == pytest.approx(12 / 25)
-    assert enough(np.column_stack([reals[:, :2], bits(400, 5)])) == pytest.approx(1 + 5 / 25)
+    assert numbers_for_recovery(reals) == MAX_NUMBERS_PER_COLUMN * 12
+    assert numbers_for_recovery(bits(400, 12)) == pytest.approx(12 / 25)
+    assert numbers_for_recovery(bits(400, 12) * 7.1 - 3) == pytest.approx(12 / 25)
+    assert numbers_for_recovery(np.column_stack([reals[:, :2], bits(400, 5)])) == pytest.approx(1 + 5 / 25)
     together = reals[:, :1] + 0.1 * generator.normal(size=(400, 12))
-    assert enough(together) == 1
+    assert numbers_for_recovery(together) == 1
     one_hot = np.eye(5)[generator.integers(0, 5, 400)]
-    assert enough(one_hot) == pytest.approx(4 / 25)
-    assert enough(np.ones((10, 2))) == np.inf
+    assert numbers_for_recovery(one_hot) == pytest.approx(4 / 25)
+    assert numbers_for_recovery(np.ones((10, 2))) == np.inf
 
 
 def test_how_much_of_the_columns_so_many_numbers_hold() -> None:
     reals = np.random.default_rng(0).normal(size=(5000, 10))
-    assert held(reals, 5) == pytest.approx(0.5, abs=0.03)
-    assert held(np.repeat(reals[:, :2], 5, axis=1), 2) == pytest.approx(1)
-    assert held(reals, 40) == pytest.approx(1)
+    assert variance_share(reals, 5) == pytest.approx(0.5, abs=0.03)
+    assert variance_share(np.repeat(reals[:, :2], 5, axis=1), 2) == pytest.approx(1)
+    assert variance_share(reals, 40) == pytest.approx(1)
 
 
 def test_a_party_refuses_for_its_own_table_what_sizes_would_allow() -> None:

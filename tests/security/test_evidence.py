@@ -10,7 +10,7 @@ from sklearn.metrics import roc_auc_score
 
 import securevfl as vfl
 from securevfl.audit.attacks.two_values import subset
-from securevfl.consent.booking import leaks
+from securevfl.consent.leak_guard import leaks
 from securevfl.crypto.kernel import opened_words
 from securevfl.crypto.kernel.row_parameters import OPENED_HEADER
 from securevfl.crypto.lattice.lattice_gradient import LatticeGradient
@@ -18,10 +18,10 @@ from securevfl.crypto.paillier.paillier_messages import _HEAD as HEAD
 from securevfl.crypto.scheme import OpeningShape
 from securevfl.data.party import register_of
 from securevfl.data.woe import BinIndicators, Woe
-from securevfl.disclosure.exposure import alone, label_entropy
+from securevfl.disclosure.label_bits import count_singled_out, label_entropy
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import LeakageError, LimitError, OpeningMismatch, ProtocolError
-from securevfl.families.run_facts import known_run
+from securevfl.families.run_facts import pooled_run_facts
 from securevfl.protocols import bin_classes
 from securevfl.protocols.differentiable import FixedJacobian
 from securevfl.protocols.residuals.base import Agreement, Batch
@@ -117,7 +117,7 @@ def test_bins_of_two_columns_that_differ_by_one_row_are_refused() -> None:
     place = np.arange(180)
     shop = vfl.Party("shop", np.column_stack([place, place > 90]), aligned=True)
     woe = Woe(bins=2, rows=20)
-    assert alone(BinIndicators(np.column_stack([place >= 90, place > 90]).astype(float), woe.slots)) == 1
+    assert count_singled_out(BinIndicators(np.column_stack([place >= 90, place > 90]).astype(float), woe.slots)) == 1
     with pytest.raises(LeakageError, match="shop: counts in the bins of its columns together single out 1 rows"):
         vfl.simulate(job(woe), [bank, shop])
     A, counts = told([bank, shop], woe)
@@ -166,7 +166,7 @@ def test_the_sheet_says_it_and_the_ledger_counts_bins_once(tmp_path: Path) -> No
     ledgers["bank"].trust("shop")  # to ask the same again where it says so
     named = [vfl.Party(party.name, party.X, party.y, ids=[f"c{k}" for k in range(len(party))]) for party in parties]
     vfl.simulate(job(Woe()), named, ledgers=ledgers)
-    once = sum(entry.told.count for entry in ledgers["bank"].read().entries if entry.told.group == "bins")
+    once = sum(entry.disclosure.count for entry in ledgers["bank"].read().entries if entry.disclosure.group == "bins")
     assert once == (41 + 3) * bin_classes.count_bits(1000)
     vfl.simulate(job(Woe(), seed=4), named, ledgers=ledgers)  # the same bins and equations again
     with pytest.raises(LeakageError, match="fresh_equations"):

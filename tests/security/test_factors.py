@@ -26,9 +26,9 @@ from securevfl.data.party import Helper
 from securevfl.disclosure.counts import Disclosure
 from securevfl.errors import ProtocolError, SecureVFLError, TransportError
 from securevfl.families.fdml import fdml_family
-from securevfl.families.fdml.fdml_family import FdmlMethod
-from securevfl.families.run_facts import known_run
-from securevfl.families.transfer.transfer_family import TransferLearning
+from securevfl.families.fdml.fdml_family import FdmlFamily
+from securevfl.families.run_facts import pooled_run_facts
+from securevfl.families.transfer.transfer_family import TransferFamily
 from securevfl.organisations import predict, prediction_session
 from securevfl.organisations.reason_codes import ReasonCodePolicy
 from securevfl.protocols.alignment.psi_many import Tags
@@ -55,7 +55,7 @@ def _counted(name: str, outputs: int, epochs: int) -> tuple[list[Disclosure], An
     parties = [*tables(classes=max(outputs, 2))[: job.method.most or 3], *helpers]
     sizes = known_run(job, parties).sizes
     assert sizes.outputs == outputs
-    return job.method.counts(job, sizes), sizes, bool(getattr(job.model, "static_jacobian", False))
+    return job.family.disclosures(job, sizes), sizes, bool(getattr(job.model, "static_jacobian", False))
 
 
 def counts_of_numbers() -> None:
@@ -192,11 +192,13 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
         counts_of_numbers,
     ),
     "visits of FDML without the outputs": (
-        lambda: edited(FdmlMethod, "counts", ("job.model.output_width(sizes.outputs) * sizes.epochs", "sizes.epochs")),
+        lambda: edited(
+            FdmlFamily, "disclosures", ("job.model.output_width(sizes.outputs) * sizes.epochs", "sizes.epochs")
+        ),
         counts_of_numbers,
     ),
     "moments of transfer once a run": (
-        lambda: edited(TransferLearning, "counts", ("moments * sizes.epochs,", "moments,")),
+        lambda: edited(TransferFamily, "disclosures", ("moments * sizes.epochs,", "moments,")),
         counts_of_numbers,
     ),
     "a question by its first block": (

@@ -20,7 +20,7 @@ from securevfl.audit.recording.transcript_recording import record_transcript
 from securevfl.audit.transcript_checks import check_transcript
 from securevfl.errors import CryptoError, KeyMismatch, LimitError, ProtocolError, SecureVFLError
 from securevfl.families.fdml.masked_store import MaskedServer, MaskedWorker
-from securevfl.families.fdml.pulls import Push, Restored
+from securevfl.families.fdml.pulls import Push, RestoredOutputs
 from securevfl.families.fdml.stored_sum import StoredWorker
 from securevfl.training.checkpoint import Checkpoints
 
@@ -220,7 +220,7 @@ def test_what_is_pushed_again_after_a_kill_is_under_other_keys(stored: str, tmp_
             vfl.simulate(session, arguments, checkpoints=states, on_round=on_round, observe=events.append)
         sessions.append({})
         for event in events:
-            if isinstance(event.message, Push | Restored):
+            if isinstance(event.message, Push | RestoredOutputs):
                 version = event.message.iteration if isinstance(event.message, Push) else event.message.version
                 sessions[-1][event.peer, event.message.batch, version] = event.message.payload
     first, second = sessions

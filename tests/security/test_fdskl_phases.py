@@ -13,7 +13,7 @@ import securevfl as vfl
 from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Schedule
 from securevfl.families.fdskl.kernel_model import Kernel
-from securevfl.families.fdskl.random_features import Frequencies
+from securevfl.families.fdskl.random_features import RandomFrequencies
 from securevfl.protocols.sums.direct_sum import PhasePart
 from securevfl.runtime.observer import Event
 
@@ -52,10 +52,10 @@ def seen(parties: list[vfl.Party], model: Kernel = MODEL) -> tuple[vfl.Run, Floa
 
 def guess(turns: Floats, key: bytes, others: int) -> Floats:
     """The others' columns by least squares, were their frequencies drawn from `key`."""
-    drawn = Frequencies(MODEL, key, COLUMNS)
+    drawn = RandomFrequencies(MODEL, key, COLUMNS)
     w = np.hstack([drawn.w("p0", k) for k in range(MODEL.blocks)])
     if others == 2:  # a shared seed gives the second party its own columns' draws
-        later = Frequencies(MODEL, key, 2 * COLUMNS)
+        later = RandomFrequencies(MODEL, key, 2 * COLUMNS)
         w = np.hstack([later.w("p0", k) for k in range(MODEL.blocks)])
     solved: Floats = np.linalg.lstsq(w.T, turns.T, rcond=None)[0].T
     return solved

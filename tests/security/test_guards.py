@@ -10,7 +10,7 @@ import securevfl as vfl
 from securevfl.audit.attacks import ATTACKS
 from securevfl.data.schedule import Schedule
 from securevfl.errors import LeakageError
-from securevfl.families import METHODS, leak_kinds
+from securevfl.families import FAMILIES, leak_kinds
 from securevfl.runtime.observer import Event
 
 
@@ -126,5 +126,5 @@ def test_sealed_messages_show_no_residual_and_repeat_nothing() -> None:
 
 def test_leaks_name_attacks_that_there_are() -> None:
     assert {name for kind in leak_kinds().values() for name in kind.attacks} <= set(ATTACKS)
-    for name, method in METHODS.items():
-        assert len({kind.name for kind in method.leak_kinds}) == len(method.leak_kinds), name
+    for name, family in FAMILIES.items():
+        assert len({kind.name for kind in family.leak_kinds}) == len(family.leak_kinds), name

@@ -12,7 +12,7 @@ from scipy.special import ndtr
 import securevfl as vfl
 from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Schedule
-from securevfl.disclosure.exposure import SHARES, expected_label_auc, smallest_batch
+from securevfl.disclosure.label_auc import TABLE_SHARES, expected_label_auc, smallest_batch
 from securevfl.errors import ConfigError, LeakageError
 from securevfl.models.metrics import area_under_curve
 
@@ -69,7 +69,7 @@ def test_between_its_points_the_curve_holds_too() -> None:
 
 
 def test_one_batch_follows_the_formula() -> None:
-    for share in SHARES[SHARES < 0.6]:
+    for share in TABLE_SHARES[TABLE_SHARES < 0.6]:
         formula = ndtr(np.sqrt(2 * share / (1 - share)))
         assert expected_label_auc(round(share * 256), 256, 1, 1, False) == pytest.approx(formula, abs=0.011)
 

@@ -14,8 +14,8 @@ from securevfl.crypto.kernel.shares import PreparedWords
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.disclosure.counts import Disclosure
 from securevfl.errors import LeakageError
-from securevfl.families.run_facts import known_run
-from securevfl.families.shares.shares_measures import Measures
+from securevfl.families.run_facts import pooled_run_facts
+from securevfl.families.shares.shares_measures import Measurements
 from securevfl.families.shares.shares_plan import weight_levels
 from securevfl.protocols.shares import opened_weights
 from securevfl.protocols.shares.column_blocks import LocalColumns
@@ -72,7 +72,7 @@ def steps_of(monkeypatch: pytest.MonkeyPatch, party: str, chosen: Any) -> None:
         self.of = X(0).of.__self__._context.me  # type: ignore[attr-defined]
 
     monkeypatch.setattr(PreparedWords, "check", lambda self, columns: None)  # its own, which is none of the peers'
-    monkeypatch.setattr(Measures, "measure", lambda *_: ({}, [], {}))  # a model that is measured has diverged
+    monkeypatch.setattr(Measurements, "measure", lambda *_: ({}, [], {}))  # a model that is measured has diverged
     monkeypatch.setattr(LocalColumns, "__init__", init)
     monkeypatch.setattr(LocalColumns, "_integers", integers)
 

@@ -16,8 +16,8 @@ from securevfl.base.arrays import Floats
 from securevfl.crypto.kernel import opening_checks, row_products
 from securevfl.crypto.kernel.gradient import KernelGradientHolder
 from securevfl.families import output_rounding
-from securevfl.families.batch_participant import BatchPlayer
-from securevfl.families.output_rounding import RoundedOutputs, step_for
+from securevfl.families.batch_participant import BatchParticipant
+from securevfl.families.output_rounding import RoundedOutputs, output_step
 from securevfl.protocols import joint_prediction
 from securevfl.protocols.link import ActiveLink, PassiveLink
 from securevfl.protocols.residuals.sealed_residual import SealedActive
@@ -100,7 +100,7 @@ def test_the_largest_change_at_every_visit_for_more_sizes(
 
 @pytest.mark.parametrize("sums", SUMS)
 def test_outputs_in_full_precision_are_the_column(sums: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BatchPlayer, "shown", lambda self, H, *_: H)
+    monkeypatch.setattr(BatchParticipant, "sendable_outputs", lambda self, H, *_: H)
     assert read(monkeypatch, sums, 300, 5) > (0.99 if sums == "direct" else 0.6)  # of two columns that are added up
 
 
@@ -112,10 +112,10 @@ def test_a_fresh_dither_each_visit_is_averaged_away(monkeypatch: pytest.MonkeyPa
         return np.asarray(np.floor(H / self._step + rng.random(H.shape)) * self._step)
 
     monkeypatch.setattr(RoundedOutputs, "__call__", fresh)
-    monkeypatch.setattr(output_rounding, "COARSEST", 1 / 64)
+    monkeypatch.setattr(output_rounding, "MAX_OUTPUT_STEP", 1 / 64)
     again = read(monkeypatch, "direct", 2000, 15)
     monkeypatch.undo()
-    monkeypatch.setattr(output_rounding, "COARSEST", 1 / 64)
+    monkeypatch.setattr(output_rounding, "MAX_OUTPUT_STEP", 1 / 64)
     assert again > read(monkeypatch, "direct", 2000, 15) + 0.1
 
 
@@ -177,4 +177,4 @@ def test_the_mean_of_what_is_sent_is_the_output() -> None:
 
 @pytest.mark.parametrize(("rows", "step"), [(100, 1 / 8), (10_000, 1 / 8), (22_500, 1 / 16), (1_000_000, 1 / 32)])
 def test_steps_by_rows(rows: int, step: float) -> None:
-    assert step_for(rows) == step
+    assert output_step(rows) == step

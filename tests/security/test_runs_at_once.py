@@ -15,7 +15,8 @@ import pytest
 import securevfl as vfl
 from securevfl.data.register import Register
 from securevfl.disclosure.counts import Disclosure
-from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry, Reservation, told_to
+from securevfl.disclosure.ledger import DisclosureLedger, Reservation, total_to
+from securevfl.disclosure.ledger_contents import LedgerEntry
 from securevfl.disclosure.limits import Limit
 from securevfl.errors import LeakageError, StorageError
 from securevfl.training.checkpoint import Checkpoints
@@ -31,7 +32,7 @@ def columns(count: int, kind: str = "columns") -> Disclosure:
 
 def guard(count: int) -> Callable[[Sequence[LedgerEntry]], None]:
     def check(before: Sequence[LedgerEntry]) -> None:
-        if sum(entry.told.count for entry in before) + count > GUARD:
+        if sum(entry.disclosure.count for entry in before) + count > GUARD:
             raise LeakageError("more numbers than the guard lets pass")
 
     return check
@@ -42,7 +43,7 @@ def reserve(ledger: DisclosureLedger, run: str, count: int, ahead: int = 1, sess
 
 
 def entered(ledger: DisclosureLedger) -> int:
-    return told_to(ledger.read().entries, "columns", "bank").count
+    return total_to(ledger.read().entries, "columns", "bank").count
 
 
 def test_of_four_jobs_begun_together_two_go_as_after_one_another(tmp_path: Path) -> None:
@@ -114,7 +115,7 @@ def test_a_reservation_that_nothing_holds_any_more_is_over(tmp_path: Path) -> No
     ledger = DisclosureLedger(tmp_path / "l", "shop")
     with suppress(LeakageError):
         reserve(ledger, "first", 15, 2)  # not kept, as by a run that has failed
-    assert sum(entry.told.count for entry in ledger.before(REGISTER)) == 2
+    assert sum(entry.disclosure.count for entry in ledger.counted_for(REGISTER)) == 2
 
 
 def test_a_run_that_tells_more_than_was_reserved_is_held_to_the_limit(tmp_path: Path) -> None:
@@ -148,12 +149,12 @@ def test_a_ledger_that_cannot_be_written_lets_go_of_what_it_held(
         raise StorageError(path, OSError(28, "No space left on device"))
 
     monkeypatch.setattr("securevfl.disclosure.ledger.write_whole", no_room)
-    with pytest.raises(StorageError, match="make room"):
+    with pytest.raises(StorageError, match="Free space"):
         run.settle([columns(2)])
-    assert sum(entry.told.count for entry in ledger.before(REGISTER)) == 3
-    with pytest.raises(StorageError, match="make room"):
+    assert sum(entry.disclosure.count for entry in ledger.counted_for(REGISTER)) == 3
+    with pytest.raises(StorageError, match="Free space"):
         reserve(ledger, "second", 5)
-    assert sum(entry.told.count for entry in ledger.before(REGISTER)) == 3
+    assert sum(entry.disclosure.count for entry in ledger.counted_for(REGISTER)) == 3
 
 
 def job(**keys: object) -> vfl.Job:

@@ -23,10 +23,11 @@ from securevfl.audit.attacks.cross_round import solve
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.data.id_keys import order_by_value
 from securevfl.data.register import Register
-from securevfl.disclosure.counts import Disclosure, Kind, earlier
-from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry, told_to
+from securevfl.disclosure.counts import Disclosure, Kind, earlier_share
+from securevfl.disclosure.ledger import DisclosureLedger, total_to
+from securevfl.disclosure.ledger_contents import LedgerEntry
 from securevfl.disclosure.limits import Limit
-from securevfl.disclosure.summed_bits import check_looks
+from securevfl.disclosure.summed_bits import check_statistics
 from securevfl.errors import LeakageError
 from securevfl.organisations.correlate import correlate
 
@@ -150,19 +151,21 @@ def test_a_small_set_of_rows_in_many_jobs_does_not_hide_in_their_mean(disclosed:
 def test_two_halves_and_the_whole_count_at_the_row_that_most_was_told_about(tmp_path: Path) -> None:
     ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
     for name, rows, count in (("a", range(400), 5), ("b", range(400, 1000), 7), ("c", range(300, 500), 1)):
-        ledger.book(register(rows), (name, ""), [about("columns", count)])
-    counted = told_to(ledger.before(register(range(1000))), "columns", "bank")
+        ledger.record(register(rows), (name, ""), [about("columns", count)])
+    counted = total_to(ledger.counted_for(register(range(1000))), "columns", "bank")
     assert (counted.count, counted.runs) == (8, 2)  # rows 400 to 499: neither 5 + 7, nor 7
-    assert told_to(ledger.before(register(range(300))), "columns", "bank").count == 5
-    assert ledger.before(register(range(2000, 2010))) == []
+    assert total_to(ledger.counted_for(register(range(300))), "columns", "bank").count == 5
+    assert ledger.counted_for(register(range(2000, 2010))) == []
 
 
 def test_rows_that_share_few_count_as_told_of_as_far_as_equations_go(tmp_path: Path) -> None:
     """p equations about n rows are p about s of these to who knows the others: 20 of 1,000, by rows that are shared."""
     ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
-    ledger.book(register(range(1000)), ("run", ""), [about("labels", 20, 1000)])
+    ledger.record(register(range(1000)), ("run", ""), [about("labels", 20, 1000)])
     shares = {
-        s: earlier(about("labels", 1), [entry.told for entry in ledger.before(register(range(1000 - s, 2000)))])
+        s: earlier_share(
+            about("labels", 1), [entry.disclosure for entry in ledger.counted_for(register(range(1000 - s, 2000)))]
+        )
         for s in (1000, 500, 100, 20, 5, 1)
     }
     assert shares == pytest.approx({1000: 0.02, 500: 0.04, 100: 0.2, 20: 1.0, 5: 1.0, 1: 1.0})
@@ -184,12 +187,12 @@ def test_an_earlier_ledger_and_tables_without_ids_count_as_if_they_had_all_rows(
     path = tmp_path / "shop.ledger"
     path.write_bytes(earlier_ledger(register(range(100)).name))
     ledger = DisclosureLedger(path, "shop")
-    assert told_to(ledger.before(register(range(5, 300))), "columns", "bank").count == 4
-    ledger.book(Register.of_numbers(200), ("run", ""), [about("columns", 3)])
-    ledger.book(register(range(900, 1000)), ("another", ""), [about("columns", 2)])
-    assert told_to(ledger.before(register(range(5, 300))), "columns", "bank").count == 7
-    assert told_to(ledger.before(Register.of_numbers(7)), "columns", "bank").count == 9
+    assert total_to(ledger.counted_for(register(range(5, 300))), "columns", "bank").count == 4
+    ledger.record(Register.of_numbers(200), ("run", ""), [about("columns", 3)])
+    ledger.record(register(range(900, 1000)), ("another", ""), [about("columns", 2)])
+    assert total_to(ledger.counted_for(register(range(5, 300))), "columns", "bank").count == 7
+    assert total_to(ledger.counted_for(Register.of_numbers(7)), "columns", "bank").count == 9
     known = register(range(100))  # the table of the earlier ledger, which comes again with its ids
-    ledger.book(known, ("again", ""), [about("columns", 1)])
-    assert told_to(ledger.before(known), "columns", "bank").count == 8
-    assert told_to(ledger.before(register(range(100, 300))), "columns", "bank").count == 3
+    ledger.record(known, ("again", ""), [about("columns", 1)])
+    assert total_to(ledger.counted_for(known), "columns", "bank").count == 8
+    assert total_to(ledger.counted_for(register(range(100, 300))), "columns", "bank").count == 3

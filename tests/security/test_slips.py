@@ -39,7 +39,7 @@ def body_of(path: str, name: str) -> Callable[..., None]:
 HELD_OUT, BALANCED = "training/test_held_out.py", {"classes": "balanced"}
 SLIPS: dict[str, tuple[Callable[[], Patch], str, str, dict[str, Any]]] = {
     "robust scaling by all rows": (
-        lambda: edited(training_data, "_scaling", ("(party.X, train)", "(party.X, np.arange(len(party)))")),
+        lambda: edited(training_data, "_fit_scaling", ("(party.X, train)", "(party.X, np.arange(len(party)))")),
         HELD_OUT,
         "test_no_bit_of_a_weight",
         {"method": "FedSGD", "scale": "robust", "weights": None},
@@ -121,7 +121,7 @@ def test_shapes_are_compared_in_every_respect(name: str) -> None:
 
 def test_first_weights_still_differ_from_table_to_table() -> None:
     """What is drawn from the training rows is no constant: other labels of these give another start."""
-    assert rounds_participant.SAMPLE > 0
+    assert rounds_participant.INITIAL_WEIGHT_ROWS > 0
     bank, shop = vfl.datasets.breast_cancer()
     assert bank.y is not None
     other = vfl.Party("bank", bank.X, 1 - np.asarray(bank.y), aligned=True)

@@ -11,7 +11,7 @@ import securevfl as vfl
 from securevfl.audit.attacks.column_space import shares_inside
 from securevfl.audit.recording.protocol_record import COLLECTS
 from securevfl.base.arrays import Floats
-from securevfl.families.fdml.masked_store import MARKS
+from securevfl.families.fdml.masked_store import CHECK_WORDS
 from securevfl.families.fdml.stored_sum import StoredSum
 
 ROWS, COLUMNS, VISITS = 300, 4, 8
@@ -133,5 +133,5 @@ def opened(reader: Any, step: WorkerStep, payload: bytes) -> Floats:
     """One worker's forward outputs from its payload and a reader's keys."""
     if hasattr(reader, "_holder"):
         return np.asarray(reader._holder.decrypt(payload)[:ROWS])
-    words = np.frombuffer(payload, "<u8") - reader._masks.of(*step, ROWS + MARKS)
+    words = np.frombuffer(payload, "<u8") - reader._masks.of(*step, ROWS + CHECK_WORDS)
     return np.asarray(words.view(np.int64)[:ROWS] * 2.0**-49)

@@ -21,7 +21,7 @@ from securevfl.base.arrays import Floats
 from securevfl.data.party import register_of
 from securevfl.disclosure.counts import Disclosure
 from securevfl.errors import ConfigError, LeakageError
-from securevfl.families.run_shape import sizes_of
+from securevfl.families.run_shape import derive_run_shape
 from securevfl.families.transfer import local_quadratic, taylor
 from securevfl.families.transfer.transfer_model import Transfer
 from securevfl.families.transfer.two_way_exchange import SecondMoments
@@ -112,7 +112,7 @@ def solved(facts: Sequence[GradientLearned], before: Floats) -> Floats:
 def found(run: Received, steps: int) -> Floats:
     """U^B (n x d) by the gradients of all exchanges, each correcting what those before it have told."""
     n, d = run.trained.shape
-    vector = np.zeros(taylor.length(n, d))
+    vector = np.zeros(taylor.vector_length(n, d))
     for start in range(0, len(run.gradients), steps):
         vector = solved(run.gradients[start : start + steps], vector)
     return vector[: n * d].reshape(d, n).T

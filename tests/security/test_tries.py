@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 
 import securevfl as vfl
 from securevfl.cli.main import app
-from securevfl.consent.booking import Booking, Sitting
-from securevfl.disclosure.ledger import TRIES, DisclosureLedger
+from securevfl.consent.ledger_session import LedgerSession, SessionId
+from securevfl.disclosure.ledger import MAX_EARLY_ABORTS, DisclosureLedger
 from securevfl.errors import DATA_DEPENDENT_REASONS, LeakageError, StorageError, stop_reason_of
-from securevfl.families.run_facts import known_run
+from securevfl.families.run_facts import pooled_run_facts
 from securevfl.organisations import peer_session
 from securevfl.organisations.peer_session import run_session
 from securevfl.organisations.peer_settings import PeerSettings
@@ -90,9 +90,9 @@ def test_120_labels_are_not_read_by_refused_tries(told: list[tuple[str, int]], t
         try:
             ending(ledger, ("bank",), LeakageError("fewer rows of the rarest label than are asked for"))
         except LeakageError as error:
-            answers.append(f"fewer than {TRIES}" not in str(error))
+            answers.append(f"fewer than {MAX_EARLY_ABORTS}" not in str(error))
     print(f"{sum(answers)} of 260 answers")
-    assert sum(answers) == TRIES == len(told)
+    assert sum(answers) == MAX_EARLY_ABORTS == len(told)
 
 
 def test_an_end_that_cannot_be_entered_is_told_as_that(
@@ -103,7 +103,7 @@ def test_an_end_that_cannot_be_entered_is_told_as_that(
     def full(self: DisclosureLedger, peers: Any) -> None:
         raise StorageError(self.path, OSError(28, "no room"))
 
-    monkeypatch.setattr(DisclosureLedger, "tried", full)
+    monkeypatch.setattr(DisclosureLedger, "record_early_abort", full)
     with pytest.raises(LeakageError):
         ending(ledger, ("bank",), LeakageError("no"))
     assert told == [("storage", 0)]
@@ -113,13 +113,13 @@ def test_no_peer_locks_out_another(told: list[tuple[str, int]], tmp_path: Path) 
     """Not alone, and not in company: those who meet the party without it have tries of their own."""
     ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
     for others in (("bank",), ("bank", "telco")):
-        for _ in range(TRIES):
+        for _ in range(MAX_EARLY_ABORTS):
             with pytest.raises(LeakageError, match=r"^no$"):
                 ending(ledger, others, LeakageError("no"))
         with pytest.raises(LeakageError, match="--forgive bank"):
             ending(ledger, others)
     ending(ledger, ("telco",))
-    ledger.forgive("telco")
+    ledger.reset_early_aborts("telco")
     ending(ledger, ("bank", "telco"))
     with pytest.raises(LeakageError, match="--forgive bank"):
         ending(ledger, ("bank",))
@@ -132,10 +132,10 @@ def test_in_whatever_order_peers_are_named_their_tries_are_the_same(
 ) -> None:
     ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
     for _ in range(3):
-        ledger.tried(kind(others))
+        ledger.record_early_abort(kind(others))
     assert ended(ledger, others) == 3
     for named in itertools.permutations(others):
-        ledger.tried(named)
+        ledger.record_early_abort(named)
     assert ended(ledger, others) == 9
     (only,) = ledger.read().tries
     assert only.peers == tuple(sorted(others))
@@ -143,7 +143,7 @@ def test_in_whatever_order_peers_are_named_their_tries_are_the_same(
 
 def test_the_owner_forgives_by_a_command(told: list[tuple[str, int]], tmp_path: Path) -> None:
     ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
-    for _ in range(TRIES):
+    for _ in range(MAX_EARLY_ABORTS):
         with pytest.raises(LeakageError):
             ending(ledger, ("bank",), LeakageError("no"))
     command = ["ledger", "--ledger", str(ledger.path)]
@@ -161,12 +161,12 @@ def test_who_is_let_through_and_breaks_off_has_tried(tmp_path: Path) -> None:
     shop = vfl.Party("shop", rng.normal(size=(400, 9)), ids=np.arange(400))
     job = vfl.Job(model=vfl.Logistic(), optimizer=vfl.FedSGD(lr=0.1), batch_size=200, epochs=1)
     ledger = DisclosureLedger(tmp_path / "bank.ledger", "bank")
-    sizes = known_run(job, [bank, shop]).sizes
-    booking = Booking(ledger, "bank", bank.register, job, sizes, DisclosureGate("bank"), Sitting("run", "1"))
-    booking.dropped()
+    sizes = pooled_run_facts(job, [bank, shop]).sizes
+    booking = LedgerSession(ledger, "bank", bank.register, job, sizes, DisclosureGate("bank"), SessionId("run", "1"))
+    booking.record_disconnect()
     booking.settle(silent=True)
     assert ended(ledger, ("shop",)) == 1
-    again = Booking(ledger, "bank", bank.register, job, sizes, DisclosureGate("bank"), Sitting("run", "2"))
+    again = LedgerSession(ledger, "bank", bank.register, job, sizes, DisclosureGate("bank"), SessionId("run", "2"))
     again.settle(silent=False)  # one that ended well, though nothing of this party was told
     assert ended(ledger, ("shop",)) == 1
     assert not ledger.read().entries

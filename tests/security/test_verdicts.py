@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.disclosure.ledger import DisclosureLedger, told_to
+from securevfl.disclosure.ledger import DisclosureLedger, total_to
 from securevfl.protocols.permits import STOP_DECISION_BITS
 
 PROTOCOLS: dict[str, Any] = {

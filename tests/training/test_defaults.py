@@ -16,10 +16,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import securevfl as vfl
-from securevfl.consent.consent_sheet import MOST, settled
+from securevfl.consent.settle_job import MAX_EPOCHS, settle_job
 from securevfl.data.location_scale import QUARTILES
 from securevfl.errors import ConfigError, DataNotice, LeakageError
-from securevfl.families.table_preparation import prepare_all
+from securevfl.families.table_preparation import prepare_parties
 from securevfl.optim.defaults import EVALUATE_EVERY, HELD_OUT, LONG_VISITS, why_sealed
 from securevfl.organisations.join import check_role
 from securevfl.transport.peers import Peers
@@ -173,12 +173,12 @@ def test_columns_with_values_far_out_are_squashed_and_named() -> None:
     far = vfl.Party("bank", np.column_stack([heavy, usual]), np.arange(400) % 2, aligned=True, columns=["sum", "age"])
     job = vfl.Job(model="logistic", test_fraction=0)
     with pytest.warns(DataNotice, match=r'bank: .*squashed by asinh: sum; prepare\.tails = "keep"'):
-        made = prepare_all(job, [far])[0]
+        made = prepare_parties(job, [far])[0]
     assert np.array_equal(made.X[:, 1], usual)
     first, median, last = np.quantile(heavy, [0.25, 0.5, 0.75])
     assert np.allclose(made.X[:, 0], np.arcsinh((heavy - median) / (last - first) * QUARTILES), rtol=1e-12)
     for other in ({"prepare": KEPT}, {"scale": "none"}, {"prepare": {"clip": 0.01}}):
-        kept = prepare_all(vfl.Job(model="logistic", test_fraction=0, **other), [far])[0]
+        kept = prepare_parties(vfl.Job(model="logistic", test_fraction=0, **other), [far])[0]
         assert kept.X[-1, 0] == (1e6 if "clip" not in str(other) else np.quantile(heavy, 0.99))
 
 
@@ -216,7 +216,7 @@ def test_three_lines_train_as_long_as_guards_let_them(name: str, tables: Callabl
 
     job = vfl.Job(model="logistic", protocol="open", accepts=["columns"], prepare=KEPT)
     assert vfl.simulate(job, parties).metrics["auc"] == pytest.approx(pooled(parties, job, held_out=False), abs=0.005)
-    assert settled(vfl.Job(model="logistic", protocol="ckks", prepare=KEPT), parties).epochs == training
+    assert settle_job(vfl.Job(model="logistic", protocol="ckks", prepare=KEPT), parties).epochs == training
 
 
 @pytest.mark.parametrize("test_fraction", [pytest.param(each, marks=[*real, pytest.mark.slow]) for each in (0.0, 0.25)])
@@ -236,12 +236,12 @@ def test_one_epoch_more_would_be_refused() -> None:
     parties = vfl.datasets.breast_cancer(3)
     job = vfl.Job(model="logistic", protocol="ckks", test_fraction=0.25)
     run = vfl.simulate(job, parties)
-    assert 0 < run.job.epochs < MOST
+    assert 0 < run.job.epochs < MAX_EPOCHS
     assert "would be refused" not in vfl.explain(job, parties)
     with pytest.raises(LeakageError, match="columns of"):
         vfl.simulate(job.model_copy(update={"epochs": run.job.epochs + 1}), parties)
-    assert settled(job.model_copy(update={"accepts": ("columns",)}), parties).epochs == MOST
-    assert settled(job.model_copy(update={"epochs": 3}), parties).epochs == 3
+    assert settle_job(job.model_copy(update={"accepts": ("columns",)}), parties).epochs == MAX_EPOCHS
+    assert settle_job(job.model_copy(update={"epochs": 3}), parties).epochs == 3
 
 
 def test_between_organisations_a_job_names_its_epochs() -> None:

@@ -48,7 +48,7 @@ def part() -> ModelPart:
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(new_rows, "BLOCK", 16)
+    monkeypatch.setattr(new_rows, "ROWS_PER_BLOCK", 16)
     monkeypatch.setattr(parquet_source, "BATCH", 8 * 3 * 7)
 
 

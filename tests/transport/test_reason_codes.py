@@ -92,7 +92,7 @@ def test_codes_are_told_by_those_who_chose_to_and_counted(meet: Any, run: vfl.Ru
     assert not scores["bank"].exists()  # its own codes go to nobody
     assert not scores["telco"].exists()
     entries = [DisclosureLedger.find(meeting.folder / f"{name}.ledger").read().entries for name in ("shop", "telco")]
-    assert [[entry.told.count for entry in own] for own in entries] == [[60], [30]]
+    assert [[entry.disclosure.count for entry in own] for own in entries] == [[60], [30]]
     predict(meeting, run, shop=codes_of(run, "shop", 2))
     assert told(scores["shop"]) == pytest.approx([THREE] * 30)  # the same columns of the same rows tell nothing new
     path = tmp_path / "out.csv"

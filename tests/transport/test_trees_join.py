@@ -23,7 +23,7 @@ from securevfl.organisations.scoring import score_rows
 from securevfl.organisations.serve import Server
 from securevfl.protocols.shares.offline_phase import OfflinePhase
 from securevfl.training.model_part import ModelPart
-from securevfl.training.new_rows import HeldRows, rows_of_array
+from securevfl.training.new_rows import IndexedRows, rows_of_array
 from tests.transport.processes import at_each
 
 PARTIES = vfl.datasets.breast_cancer(2)
@@ -32,10 +32,10 @@ LEVEL = 0.5  # between the levels that scores of new rows are told in, each roun
 NEW = 1e-6  # what makes rows of the training new ones
 
 
-def held(part: ModelPart, rows: slice) -> HeldRows:
+def held(part: ModelPart, rows: slice) -> IndexedRows:
     party = next(each for each in PARTIES if each.name == part.name)
     ids = [f"served {row}" for row in range(rows.start, rows.stop)]
-    return HeldRows.of(part.name, rows_of_array(part, party.X[rows] + NEW, ids))
+    return IndexedRows.of(part.name, rows_of_array(part, party.X[rows] + NEW, ids))
 
 
 @pytest.mark.long

@@ -16,8 +16,8 @@ from securevfl.audit.recording.party_view import PartyView
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
 from securevfl.data.party import Party
-from securevfl.disclosure.exposure import smallest_batch
-from securevfl.families.run_facts import Known
+from securevfl.disclosure.label_auc import smallest_batch
+from securevfl.families.run_facts import RunFacts
 from securevfl.job import Job
 
 Bits = NDArray[np.bool_]

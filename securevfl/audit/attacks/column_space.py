@@ -22,7 +22,7 @@ from securevfl.audit.recording.column_numbers import ColumnNumbers, column_numbe
 from securevfl.audit.recording.party_recording import Recording
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
-from securevfl.disclosure.exposure import NEARLY_ALL
+from securevfl.disclosure.column_recovery import NEARLY_ALL
 
 INSIDE = 0.99
 """Share of a column from which the column counts as inside the space."""

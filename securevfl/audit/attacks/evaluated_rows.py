@@ -16,8 +16,8 @@ from securevfl.audit.attacks.new_row_scores import round_to_levels
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Rows
-from securevfl.families.shares.shares_job import on_shares
-from securevfl.families.shares.shares_plan import plan
+from securevfl.families.shares.shares_job import trains_on_shares
+from securevfl.families.shares.shares_plan import make_plan
 from securevfl.models import pair_metrics
 from securevfl.protocols.shares.opened_loss import MAX_LOSS_ROWS
 from securevfl.protocols.shares.quantizer import Quantizer

@@ -15,7 +15,7 @@ from securevfl.audit.attacks.phase_attack import PHASES, explained_variance, fir
 from securevfl.audit.recording.party_view import fields
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair, noise_like
 from securevfl.families.fdskl.phase_sums import worker_of
-from securevfl.families.fdskl.random_features import Frequencies
+from securevfl.families.fdskl.random_features import RandomFrequencies
 from securevfl.protocols.number_spaces import Phases
 from securevfl.runtime.codec import Message
 from securevfl.runtime.observer import Event

@@ -17,7 +17,7 @@ from securevfl.audit.attacks.base import (
 from securevfl.audit.recording.party_view import PartyView
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
-from securevfl.families.transfer.local_quadratic import whole
+from securevfl.families.transfer.local_quadratic import symmetric_matrix
 from securevfl.families.transfer.transfer_model import Transfer
 from securevfl.families.transfer.two_way_exchange import SecondMoments
 from securevfl.job import Job

@@ -20,7 +20,7 @@ from securevfl.audit.attacks.base import (
 )
 from securevfl.audit.recording.party_view import PartyView, least_norm
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
-from securevfl.disclosure.exposure import ALONE, leverage
+from securevfl.disclosure.leverage import HIGH_LEVERAGE, leverages
 
 
 class RareValues(Attack):

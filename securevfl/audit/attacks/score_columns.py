@@ -16,7 +16,7 @@ from securevfl.audit.attacks.base import Score
 from securevfl.audit.attacks.new_row_scores import ScoresAttack, query_scores
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
-from securevfl.disclosure.exposure import NEARLY_ALL
+from securevfl.disclosure.column_recovery import NEARLY_ALL
 
 MAX_KNOWN_ROWS = 200
 """Number of known rows at most; no more than half of the queried rows are known either."""

@@ -15,7 +15,7 @@ import numpy as np
 from securevfl.audit.attacks.phase_attack import PhaseAttack, explained_variance, first_exchange, kernel
 from securevfl.audit.recording.party_view import PartyView, least_norm
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
-from securevfl.families.fdskl.random_features import Frequencies
+from securevfl.families.fdskl.random_features import RandomFrequencies
 
 
 class SharedFrequencies(PhaseAttack):

@@ -124,7 +124,7 @@ class RealIdealPair:
             **vars(recording[name]),
             name=name,
             X=part.scaling(party.X),
-            theta=self.job.method.weights(self.job, part.state, len(run.parts)),
+            theta=self.job.family.final_weights(self.job, part.state, len(run.parts)),
             outputs=part.outputs,
             rows=self.rows,
             key=self.real_run[0].parts[name].state.get("key", b""),

@@ -13,11 +13,11 @@ import numpy as np
 from securevfl.base.roles import PARTNER
 from securevfl.data.schedule import Iteration
 from securevfl.errors import DataNotice
-from securevfl.families.divergence import FAR as FAR_ABOVE
-from securevfl.families.divergence import diverged
-from securevfl.families.shares.measured_labels import MeasuredLabels
+from securevfl.families.divergence import DIVERGENCE_FACTOR as FAR_ABOVE
+from securevfl.families.divergence import divergence_error
+from securevfl.families.shares.measured_labels import MetricLabels
 from securevfl.families.shares.shares_job import SharesJob
-from securevfl.families.shares.shares_plan import turns_back
+from securevfl.families.shares.shares_plan import can_roll_back
 from securevfl.families.training_data import ScaledRows, TrainingData
 from securevfl.models import pair_metrics
 from securevfl.models.loss import Loss
@@ -33,26 +33,28 @@ from securevfl.runtime import eventlog
 from securevfl.runtime.costs import Stage
 
 if TYPE_CHECKING:
-    from securevfl.families.shares.shares_participant import SharesPlayer
+    from securevfl.families.shares.shares_participant import SharesParticipant
 
-AHEAD = 4  # shuffles of a chunk that are made with it
+MAX_PRECOMPUTED_SHUFFLES = 4  # shuffles of a chunk that are made with it
 
-NEAR_END = 0.01  # part of the rows near the end of the table from which a party is warned where none are counted
+MAX_NEAR_END_SHARE = (
+    0.01  # part of the rows near the end of the table from which a party is warned where none are counted
+)
 
-OUTER = 0.75  # of what levels cover: sums between this and the end say that others may have wrapped
+OUTER_SHARE = 0.75  # of what levels cover: sums between this and the end say that others may have wrapped
 
-_FAR = (
+_OUT_OF_RANGE = (
     "so many rows have scores beyond the largest that the training counts with, where they are taken for others and "
     "draw weights further: set protocol.shares.table_bits one higher, by which scores may be twice as large and almost "
     "twice as much is sent, or cut values off that lie far out (prepare.clip)"
 )
 
-_NEAR = (
+_NEAR_RANGE_END = (
     "so many rows have scores near the largest that the training counts with; beyond it they are taken for others, and "
     "whether some are could not be counted: set protocol.shares.table_bits one higher if metrics get worse"
 )
 
-_WRAP = (
+_LEVELS_WRAP = (
     "so many rows have scores near the largest that metrics count with or beyond, where they are taken for others: "
     "these may be wrong; set a larger metrics_range"
 )
@@ -60,10 +62,10 @@ _WRAP = (
 Found = tuple[dict[str, float], Sequence[list[float]], Mapping[str, float]]
 
 
-class Measures:
+class Measurements:
     """The measurements of one training, with the shuffles that were made ahead of them."""
 
-    def __init__(self, player: SharesPlayer, job: SharesJob, context: PartyContext) -> None:
+    def __init__(self, player: SharesParticipant, job: SharesJob, context: PartyContext) -> None:
         """player: what it is asked about the model, each at its time."""
         self._player, self._job, self._context = player, job, context
         self._chunk = -1
@@ -98,7 +100,7 @@ class Measures:
         labels, classes = data.labels(rows.rows), data.classes
         own, levels = None, self._levels(loss)
         if labels is not None and classes is not None:
-            own = MeasuredLabels.of(loss, labels, classes, levels.reach)
+            own = MetricLabels.of(loss, labels, classes, levels.reach)
         met = self._player.met
         held = loss.classifies and levels.has_ends(self._player.plan.numbers)
         found = open_pairs(
@@ -117,10 +119,12 @@ class Measures:
         self._spread = own.spread(found)
         self._watch(told["loss"], own.none, rounds)
         if self._uncounted and own.less is None:
-            self._warn(float((np.abs(found.f) > CLIP_FRACTION * levels.reach).mean()), NEAR_END, _NEAR)
+            self._warn(
+                float((np.abs(found.f) > CLIP_FRACTION * levels.reach).mean()), MAX_NEAR_END_SHARE, _NEAR_RANGE_END
+            )
         if not held:
-            outer = (np.abs(found.f) > OUTER * own.reach) & ((own.less is None) | ~found.marked)
-            self._warn(float(outer.mean()), 0.0, _WRAP)
+            outer = (np.abs(found.f) > OUTER_SHARE * own.reach) & ((own.less is None) | ~found.marked)
+            self._warn(float(outer.mean()), 0.0, _LEVELS_WRAP)
         return told
 
     def _sum_of_losses(self, data: TrainingData, rows: ScaledRows, state: SharedState, rounds: int) -> dict[str, float]:
@@ -137,15 +141,15 @@ class Measures:
         none = float(targets.values(np.zeros_like(targets.least), targets.targets).mean())
         self._watch(found.loss * self._context.outputs, none * self._context.outputs, rounds)
         if self._uncounted:
-            self._warn(found.far, NEAR_END, _NEAR)
+            self._warn(found.far, MAX_NEAR_END_SHARE, _NEAR_RANGE_END)
         counts = 1.0 if data.weights is None else float(data.weights[rows.rows].mean())
         return {"loss": found.loss * self._context.outputs / counts}
 
     def _watch(self, loss: float, none: float, rounds: int) -> None:
         """Compare the loss with that of no model. DivergenceError if it is far above, and nothing turns back for it."""
         self.none = none
-        if loss > FAR_ABOVE * none and not turns_back(self._job, self._player.turned):
-            raise diverged(rounds)
+        if loss > FAR_ABOVE * none and not can_roll_back(self._job, self._player.rollbacks):
+            raise divergence_error(rounds)
 
     def count_far(self, data: TrainingData, state: SharedState | None, visit: Iteration) -> None:
         """Count, of some rows of the last visit, those whose sums are beyond the end of their table, as often as the
@@ -170,7 +174,8 @@ class Measures:
         self._uncounted = found is None
         if found is not None:
             self._warn(
-                found / (len(rows) * self._context.outputs), *((0.0, _FAR) if numbers.roomy else (NEAR_END, _NEAR))
+                found / (len(rows) * self._context.outputs),
+                *((0.0, _OUT_OF_RANGE) if numbers.roomy else (MAX_NEAR_END_SHARE, _NEAR_RANGE_END)),
             )
 
     def _warn(self, far: float, most: float, why: str) -> None:
@@ -214,7 +219,11 @@ class Measures:
         every, rows, last = self._job.evaluation_interval, len(self._evaluated(data)), first + visits
         due = {number for number in range(first + 1, last + 1) if every and number % every == 0}
         due |= {last} if last == total else set()
-        count = min(len(due), AHEAD) if rows >= MIN_LOSS_ROWS and pair_metrics.fits(self._job.model.loss) else 0
+        count = (
+            min(len(due), MAX_PRECOMPUTED_SHUFFLES)
+            if rows >= MIN_LOSS_ROWS and pair_metrics.fits(self._job.model.loss)
+            else 0
+        )
         made = (self._prepared(met, rows) for _ in range(count))
         self._shuffles[first] = deque(shuffle for shuffle in made if shuffle is not None)
 

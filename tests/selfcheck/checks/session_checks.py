@@ -12,11 +12,11 @@ import numpy as np
 
 from securevfl.audit.transcript_checks import Outcome
 from securevfl.base.roles import Roles
-from securevfl.consent import booking
+from securevfl.consent import leak_guard
 from securevfl.consent.consent_sheet import explain
 from securevfl.data import datasets
 from securevfl.data.party import Party
-from securevfl.disclosure.counts import Sizes
+from securevfl.disclosure.counts import RunShape
 from securevfl.errors import ConfigError, FrameError, IdError, LeakageError, ProtocolError, SecureVFLError
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
@@ -188,8 +188,8 @@ def sequential_guard() -> Outcome:
 
 def _named(job: Job, columns: int, rows: int, name: str) -> Outcome:
     outcome = Outcome()
-    sizes = Sizes("bank", rows, 0, 1, rows, job.epochs, 1, {"shop": columns}, {"bank": 1, "shop": columns})
-    if name not in {leak.name for leak in booking.leaks(job, sizes)}:
+    sizes = RunShape("bank", rows, 0, 1, rows, job.epochs, 1, {"shop": columns}, {"bank": 1, "shop": columns})
+    if name not in {leak.name for leak in leak_guard.leaks(job, sizes)}:
         outcome.add("refusal", "leaks", f"{name} is not named")
     return outcome
 

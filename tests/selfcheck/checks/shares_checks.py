@@ -54,7 +54,7 @@ from securevfl.protocols.shares.shares_options import Shares
 from securevfl.protocols.shares.spent_chunks import SpentChunks
 from securevfl.runtime.disclosure_gate import DisclosureRecord
 from securevfl.runtime.observer import Event, Observer
-from securevfl.training.checkpoint import Checkpoints, Saved
+from securevfl.training.checkpoint import Checkpoint, Checkpoints
 from securevfl.training.simulate import simulate
 
 _BITS, _ROWS = 6, 60
@@ -218,8 +218,8 @@ def kept() -> Outcome:
             outcome.add("kept", "all", "a chunk of a name that is spent is begun again")
         states, key = Checkpoints(Path(folder) / "states", "shop"), bytes(32)
         for number in (2, 4, 6):
-            states.save(key, Saved(number, "run", [], {}, State()))
-        states.forget_after(key, 4)
+            states.save(key, Checkpoint(number, "run", [], {}, State()))
+        states.remove_after(key, 4)
         if states.rounds(key) != (2, 4):
             outcome.add("kept", "all", "states of a try that was given up stay beside those of the next one")
     return outcome

@@ -24,7 +24,7 @@ from securevfl.audit.transcript_checks import Outcome, check_transcript
 from securevfl.base.arrays import Floats
 from securevfl.errors import SecureVFLError
 from securevfl.families.fdml.masked_store import StoredMasks
-from securevfl.families.fdml.stored_sum import SPACE, StoredSum
+from securevfl.families.fdml.stored_sum import OUTPUT_SPACE, StoredSum
 from securevfl.families.fdml.stored_sums import STORED
 from securevfl.protocols.sums.mask_keys import OwnKey, SumPublic
 from securevfl.protocols.sums.residues import to_residues
@@ -91,7 +91,7 @@ def _payloads(run: StoredRun) -> dict[WorkerStep, bytes]:
 
 def _as_made(run: StoredRun, step: WorkerStep, payload: bytes, key: bytes) -> bool:
     H = run.outputs[step]
-    words = np.append(to_residues(H, SPACE, len(WORKERS)).ravel(), np.zeros(2, np.uint64))
+    words = np.append(to_residues(H, OUTPUT_SPACE, len(WORKERS)).ravel(), np.zeros(2, np.uint64))
     mask = np.frombuffer(slow_reference.keystream(key, "mask of a stored payload", 0, words.nbytes), "<u8")
     return bool((words + mask).astype("<u8").tobytes() == payload)
 

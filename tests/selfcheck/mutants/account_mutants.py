@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
-from securevfl.consent import consent_sheet
-from securevfl.consent.consent_sheet import AgreedSheets
+from securevfl.consent import joint_statistics
+from securevfl.consent.agreed_sheets import AgreedSheets
 from securevfl.disclosure import summed_bits
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.families.shares.shares_participant import SharesPlayer
+from securevfl.families.shares.shares_participant import SharesParticipant
 from securevfl.organisations import correlate, fairness_by_group, join, peer_session
 from securevfl.protocols.permits import permit_stop_decision
 from securevfl.protocols.shares import column_correlations, group_counts
 from securevfl.protocols.shares.opened_scores import ScoringSession
 from securevfl.protocols.shares.shares_options import Shares
 from securevfl.runtime.disclosure_gate import DisclosureGate
-from securevfl.training import session
+from securevfl.training import training_loop
 from selfcheck.mutants.mutant import Mutant, Patch, edited, patched
 from selfcheck.mutants.protocol_mutants import any_bits
 
 _join = join.join
-_numbers = edited(summed_bits, "summed", ("int(held / bits)", "int(held)"))
+_numbers = edited(summed_bits, "statistics_disclosure", ("int(held / bits)", "int(held)"))
 _one = edited(group_counts, "send_group_counts", ('"columns", own.size', '"columns", 1'))
 _alone = (fairness_by_group, "tell_groups", _one)
 _cut = "ring.reduce((own + below) >> np.uint64(_SHIFT))"
 _coarse = "levels.cut(numbers, self._ring.reduce(h)) << finer"
 _share = ("((shares + below) >> ", "(shares >> ")
-_sitting = 'f"{LOOK} {session.hex()}", session.hex()'
+_session_id = 'f"{JOINT_STATISTICS} {session.hex()}", session.hex()'
 
 
 def _never(*args: Any, again: bool, **keys: Any) -> Any:
@@ -90,7 +90,7 @@ MUTANTS = [
         "looks are counted and never refused",
         "counts by group",
         "count",
-        (consent_sheet, "check_looks", lambda *_: None),
+        (joint_statistics, "check_statistics", lambda *_: None),
     ),
     _mutant(
         "correlations: cut",
@@ -104,14 +104,14 @@ MUTANTS = [
         "a second look takes the place of the first in the ledger",
         "correlations of columns",
         "count",
-        edited(correlate, "book_look", (_sitting, 'LOOK, ""')),
+        edited(joint_statistics, "record_joint_statistics", (_session_id, 'JOINT_STATISTICS, ""')),
     ),
     _mutant(
         "correlations: numbers in place of bits",
         "a number of 6 bits weighs as one of the bits that columns hold",
         "correlations of columns",
         "count",
-        (correlate, "summed", _numbers),
+        (correlate, "statistics_disclosure", _numbers),
     ),
     _mutant(
         "scores: one output is noted",
@@ -132,14 +132,14 @@ MUTANTS = [
         "each output has the bits that the columns leave to all of them",
         "bits of scores",
         "limits",
-        edited(SharesPlayer, "_begin_scores", ("left / self._context.outputs", "left")),
+        edited(SharesParticipant, "_begin_scores", ("left / self._context.outputs", "left")),
     ),
     _mutant(
         "scores: bits beside codes",
         "scores have the bits that reason codes of the row have taken",
         "bits of scores",
         "limits",
-        edited(SharesPlayer, "_begin_scores", (" - bits_of_codes(", " - 0 * bits_of_codes(")),
+        edited(SharesParticipant, "_begin_scores", (" - reason_code_bits(", " - 0 * reason_code_bits(")),
     ),
     _mutant(
         "scores: finer than noted",
@@ -157,21 +157,21 @@ MUTANTS = [
         "a sheet passes by whatever --accept names",
         "consent",
         "consent",
-        edited(AgreedSheets, "takes", ("accept == sheet.digest", "accept"), ("in (None, sheet.digest)", "!= ''")),
+        edited(AgreedSheets, "accepts", ("accept == sheet.digest", "accept"), ("in (None, sheet.digest)", "!= ''")),
     ),
     _mutant(
         "consent: an old word outweighs a new one",
         "a sheet that was agreed to before passes, though --accept names another",
         "consent",
         "consent",
-        edited(AgreedSheets, "takes", ("accept in (None, sheet.digest) and ", "")),
+        edited(AgreedSheets, "accepts", ("accept in (None, sheet.digest) and ", "")),
     ),
     _mutant(
         "consent: without a word",
         "a sheet passes where --accept is left out",
         "consent",
         "consent",
-        edited(AgreedSheets, "takes", ("if accept == sheet.digest:", "if accept in (None, sheet.digest):")),
+        edited(AgreedSheets, "accepts", ("if accept == sheet.digest:", "if accept in (None, sheet.digest):")),
     ),
     _mutant(
         "join: --again is ignored",
@@ -192,14 +192,14 @@ MUTANTS = [
         "whether to go on is told after each evaluation, and the ledger of the party with labels has none of it",
         "verdicts of early stopping",
         "count",
-        (session, "tell_verdict", permit_stop_decision),
+        (training_loop, "tell_verdict", permit_stop_decision),
     ),
     _mutant(
         "ends: not entered",
         "others are told that a party stops, as often as they like, and its ledger has none of it",
         "ends of conversations",
         "count",
-        edited(peer_session, "_entered", ("ledger.tried(others)", "pass")),
+        edited(peer_session, "_entered", ("ledger.record_early_abort(others)", "pass")),
     ),
     _mutant(
         "ends: one count for all",

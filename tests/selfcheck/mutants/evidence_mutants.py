@@ -72,13 +72,13 @@ MUTANTS = [
         "counts of bins are left out of what a run tells of labels",
         "classes in bins guarded",
         "count",
-        patched((rounds_disclosures, "bins_told", _counts_nothing)),
+        patched((rounds_disclosures, "bin_disclosures", _counts_nothing)),
     ),
     Mutant(
         "bins: single rows unseen",
         "nobody looks whether bins of several columns differ by one row",
         "classes in bins guarded",
         "count",
-        patched((run_shape, "singled_out", _sees_nobody)),
+        patched((run_shape, "count_singled_out_rows", _sees_nobody)),
     ),
 ]

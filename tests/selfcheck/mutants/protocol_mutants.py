@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from securevfl.crypto.scheme import OpeningShape
-from securevfl.families.transfer.transfer_family import TransferLearning
+from securevfl.families.transfer.transfer_family import TransferFamily
 from securevfl.families.transfer.two_way_exchange import SecondMoments
 from securevfl.protocols.declarations import Reveal
 from securevfl.protocols.residuals import exchanges, sealed_residual
@@ -138,7 +138,7 @@ def _half_blurred(self: Any, g: Any, *, epoch: int, to: Any, resend_of: Any = No
 
 
 _sealed_declares = sealed_residual.SealedResidual.declares
-_transfer = TransferLearning.declares
+_transfer = TransferFamily.declarations
 
 
 def _declares_no_moments(self: Any, job: Any, roles: Any) -> Any:
@@ -256,6 +256,6 @@ MUTANTS = [
         "what several steps on one opening follow from is shown and not declared",
         "job transfer linearised",
         "declared",
-        patched((TransferLearning, "declares", _declares_no_moments)),
+        patched((TransferFamily, "declarations", _declares_no_moments)),
     ),
 ]

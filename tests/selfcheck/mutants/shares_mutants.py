@@ -14,7 +14,7 @@ from securevfl.crypto.prg import Prg
 from securevfl.crypto.transfers import ot_extension
 from securevfl.crypto.transfers.ot_extension import OtSender
 from securevfl.crypto.transfers.row_hash import RowHash
-from securevfl.families.shares.shares_participant import SharesPlayer
+from securevfl.families.shares.shares_participant import SharesParticipant
 from securevfl.protocols.score_ledger.ledger import ScoreLedger
 from securevfl.protocols.shares import iteration as shares
 from securevfl.protocols.shares import offline_phase, opened_weights
@@ -29,7 +29,7 @@ from securevfl.training.checkpoint import Checkpoints
 from selfcheck.mutants.lattice_mutants import no_zero
 from selfcheck.mutants.mutant import Mutant, Stand, edited, patched
 
-_second, _keys, _measure = BfvParameters.second, Products.keys, SharesPlayer.measure
+_second, _keys, _measure = BfvParameters.second, Products.keys, SharesParticipant.measure
 _steps, _make = FixedPointEncoding.steps, OfflinePhase.make
 
 
@@ -175,7 +175,7 @@ MUTANTS = [
         "the active party sends everyone its share of their weights at the end",
         "job shares",
         "declared",
-        patched((SharesPlayer, "measure", _handed_out)),
+        patched((SharesParticipant, "measure", _handed_out)),
     ),
     Mutant(
         "kappa of another chunk",
@@ -245,7 +245,7 @@ MUTANTS = [
         "later states stay when a run goes on from an earlier one",
         "shares: what is kept",
         "kept",
-        patched((Checkpoints, "forget_after", lambda *_: None)),
+        patched((Checkpoints, "remove_after", lambda *_: None)),
     ),
     Mutant(
         "scores without a ledger",
