@@ -60,7 +60,7 @@ def measured(name: str, folder: Path, split: int, *, bins: bool) -> dict[str, An
     run = vfl.simulate(job, parties)
     seconds = time.process_time() - start
     auc, reference = run.metrics["auc"], pooled_auc(parties, job)
-    this_prepare_all = prepare_all(job, parties)
+    this_prepare_all = prepare_parties(job, parties)
     sizes = {
         "rows": len(job.schedule(this_prepare_all[0].register).train),
         "columns": sum(party.X.shape[1] for party in this_prepare_all),

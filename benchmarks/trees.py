@@ -132,7 +132,7 @@ def made_up(rows: int, count: int, other: int, *, tails: bool = True) -> list[Pa
 
 def in_floats(job: Job, local: Sequence[Party], new: dict[str, Any], labels: NDArray[Any], result: Run | None) -> float:
     """Return the AUC of steps in floats, on the trees of a run, or on trees drawn for it where there is none."""
-    model, prepared = job.model, prepare_all(job, local)
+    model, prepared = job.model, prepare_parties(job, local)
     assert isinstance(model, Trees), "the job is of trees"
     y, blocks, later = np.where(local[0].y == np.max(labels), 1.0, -1.0)[:, None], list[Floats](), list[Floats]()
     for place, party in enumerate(prepared):
@@ -176,7 +176,7 @@ def beside(
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    prepared = prepare_all(job, local)
+    prepared = prepare_parties(job, local)
     X = np.hstack([party.X for party in prepared])
     Z = np.hstack([party.preparation.apply(new[party.name]) for party in prepared if party.preparation is not None])
     edges = np.cumsum([0, *(party.X.shape[1] for party in prepared)]).tolist()
@@ -235,7 +235,7 @@ def _split(name: str, rows: int, seed: int) -> tuple[Rows, Rows]:
 def _filled(job: Job, local: Sequence[Party], parties: Sequence[Party], test: Rows) -> Rows:
     """Those of the rows that lack no value of a column without gaps in the training, which no model takes."""
     full = np.ones(len(test), bool)
-    for prepared, party in zip(prepare_all(job, local), parties, strict=True):
+    for prepared, party in zip(prepare_parties(job, local), parties, strict=True):
         assert prepared.preparation is not None, "it has been prepared"
         full &= np.isfinite(prepared.preparation.apply(party.take(test).table)).all(axis=1)
     return test[full]

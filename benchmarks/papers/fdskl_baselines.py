@@ -70,7 +70,10 @@ def dsg(
 ) -> BaselineOutcome:
     """The loop of `securevfl.families.fdskl.fdskl_family` by one who holds all columns."""
     started, apart = time.process_time(), 0.0
-    frequencies, expansion = Frequencies(model, seed.to_bytes(32, "little"), split.X.shape[1]), Expansion(model)
+    frequencies, expansion = (
+        RandomFrequencies(model, seed.to_bytes(32, "little"), split.X.shape[1]),
+        KernelExpansion(model),
+    )
     loss, y = LOSSES[model.loss_name], split.y[:, None]
     schedule = Schedule(len(y), batch_size=batch_size, epochs=epochs, seed=seed, test_fraction=0, reshuffle=False)
     parts, turns, P = schedule.partition(0), block_order(model.blocks, seed, 0), {}

@@ -35,7 +35,11 @@ def with_noise_parties(job: Job, party: Party, others: Mapping[str, int], classe
     rng = np.random.default_rng(job.seed)
     tables = {name: rng.normal(size=(len(party), d)) for name, d in others.items()}
     ids = {"aligned": True} if party.ids is None else {"ids": party.ids}
-    y = None if party.active else _labels(job, [prepare(job, party, party.register).X, *tables.values()], classes, rng)
+    y = (
+        None
+        if party.active
+        else _labels(job, [prepare_party(job, party, party.register).X, *tables.values()], classes, rng)
+    )
     lead = party.name if party.active else next(iter(others))
     first, *remaining = (Party(name, X, y if name == lead else None, **ids) for name, X in tables.items())
     return [party, first, *remaining] if party.active else [first, party, *remaining]

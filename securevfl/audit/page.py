@@ -161,7 +161,7 @@ def html(audit: Audit) -> str:
     for title, lines in (("Leaks named by the job's guards", audit.leaks), (_SKIPPED, audit.skipped)):
         parts += [f"<h2>{title}</h2>", markup.items(lines)] if lines else []
     parts += [
-        "<h2>Method</h2><p>Every message of two short runs was compared with its declaration. Each role's view was",
+        "<h2>Family</h2><p>Every message of two short runs was compared with its declaration. Each role's view was",
         f"compared with a view that is simulated from its declared output ({audit.tests} p-values). The attacks were",
         f"carried out on whole runs over {audit.seeds} seeds, once with the real messages and once with the declared",
         "output alone: the party's own gradients, or the sums that it collects. All parties are assumed to follow the",

@@ -81,22 +81,22 @@ def run_audit(
     for name, extension in load_more().items():
         notify(f"attack {name} of {extension}")
     active, passives = check_parties(parties)
-    unprepared_job = job = settled(job, parties)
+    unprepared_job = job = settle_job(job, parties)
     unprepared = [active, *passives]
-    job, parties = as_prepared(job, unprepared)
+    job, parties = with_prepared_tables(job, unprepared)
     active, *passives = parties
-    roles = roles_of(job.method, job, parties)
+    roles = run_roles(job.family, job, parties)
     notify("transcripts")
     short_job, short_parties = _shortened(job.model_copy(update={"accepts": [*leak_kinds()]}), parties)
     outcome = check_transcript(*(record_transcript(short_job, short_parties)[0] for _ in range(2)))
     notify("simulators")
-    for protocol in job.method.protocols(job, roles):
+    for protocol in job.family.message_protocols(job, roles):
         outcome = outcome.merge(simulators.views(protocol, parties=len(roles.cast)))
     if job.family.reveals_only_outputs:
         outcome = outcome.merge(run_simulators.run_views(short_job, short_parties))
-    known = known_run(job, [active, *passives])
+    known = pooled_run_facts(job, [active, *passives])
     inferences, failed = _attacks(job, known, seeds, notify, (unprepared_job, unprepared))
-    leaking = leaks(unprepared_job, known_run(unprepared_job, unprepared).sizes)
+    leaking = leaks(unprepared_job, pooled_run_facts(unprepared_job, unprepared).sizes)
     real_tables = not {party.name for party in passives} & set(noise_parties)
     return Audit(
         label=f"{job.optimizer.label} on a {job.model.name} model, {job.family.title(job, roles)}, "
@@ -125,12 +125,12 @@ def run_audit(
     )
 
 
-def _exposed_labels(job: Job, roles: Roles, known: Known | None) -> dict[str, list[str]]:
+def _exposed_labels(job: Job, roles: Roles, known: RunFacts | None) -> dict[str, list[str]]:
     """Return the lines of the consent sheet about labels that others' columns may open, by party with labels.
 
     Without `known`, if columns are noise, the lines name the party to ask.
     """
-    disclosed = {name: job.method.tells(job, roles, name, known) for name in roles.parties}
+    disclosed = {name: job.family.statements(job, roles, name, known) for name in roles.parties}
     return {name: text.split("\n") for name, items in disclosed.items() for kind, text in items if kind == "opens"}
 
 
@@ -147,22 +147,22 @@ def _shortened(job: Job, parties: Sequence[Party]) -> tuple[Job, list[Party]]:
 
 def unchecked(job: Job, roles: Roles) -> list[str]:
     """Return a line for each part of a method that no simulator and no attack covers."""
-    method = job.method
+    method = job.family
     missing = [(kind.name, name) for kind in method.leak_kinds for name in kind.attacks if name not in ATTACKS]
     lines = [f"leak {leak} names the attack {name}, which is not in ATTACKS; add it" for leak, name in missing]
-    if not method.replayed and not method.protocols(job, roles):
+    if not method.reveals_only_outputs and not method.message_protocols(job, roles):
         lines.append(f"no simulator covers method {method.name}; return its protocols, or set replayed")
     return lines
 
 
-def _attackers(known: Known) -> tuple[list[str], list[str]]:
+def _attackers(known: RunFacts) -> tuple[list[str], list[str]]:
     """Return the passive parties whose view is attacked, those with the most columns, and the remaining ones."""
     passives = [party for party in known.parties if party.columns and not party.active]
     names = [party.name for party in sorted(passives, key=lambda party: -len(party.columns))]
     return names[:_MAX_ATTACKERS], names[_MAX_ATTACKERS:]
 
 
-def _skipped(job: Job, known: Known) -> list[str]:
+def _skipped(job: Job, known: RunFacts) -> list[str]:
     """Return a line with the reason for each attack, leak and party that is skipped."""
     reasons = {name.replace("_", " "): attack.skip_reason(job) for name, attack in ATTACKS.items()}
     reasons |= {f"leak {kind.name}": "no attack carries it out" for kind in job.family.leak_kinds if not kind.attacks}
@@ -174,7 +174,7 @@ def _skipped(job: Job, known: Known) -> list[str]:
 
 def _attacks(
     job: Job,
-    known: Known,
+    known: RunFacts,
     seeds: Sequence[int],
     notify: Callable[[str], None],
     unprepared: tuple[Job, Sequence[Party]],
@@ -256,7 +256,7 @@ def _is_recorded(record: PartyRecord, disclosure: DisclosureRecord) -> bool:
     )
 
 
-def _inference(job: Job, known: Known, attack: Attack, scores: list[Score], attacker: str) -> Inference:
+def _inference(job: Job, known: RunFacts, attack: Attack, scores: list[Score], attacker: str) -> Inference:
     """Summarise the scores of one attack over seeds."""
     real, simulated, chance = (
         np.array([getattr(score, name) for score in scores]) for name in ("real", "simulated", "chance")
@@ -266,7 +266,7 @@ def _inference(job: Job, known: Known, attack: Attack, scores: list[Score], atta
     noise = float(np.mean([score.noise for score in scores]))
     random_margin = 6 * noise * (2 / len(scores)) ** 0.5 if attack.randomized else 0.0
     allowed = max(random_margin, MARGIN + 3 * error if len(excess) > 2 else _FEW_SEEDS_MARGIN)
-    leaks = [kind.name for kind in job.method.leak_kinds if attack.name in kind.attacks]
+    leaks = [kind.name for kind in job.family.leak_kinds if attack.name in kind.attacks]
     carried_out = bool(leaks) and not set(leaks) & set(job.accepts) and real.mean() > attack.leak_threshold
     exceeds = carried_out or bool(attack.target_hidden(job) and excess.mean() > allowed)
     return Inference(

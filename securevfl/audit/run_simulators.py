@@ -1,6 +1,6 @@
 """Simulators of a whole run: any role's view, from its table, public sizes and declared outputs.
 
-They serve methods that open nothing but outputs, such as training on secret shares (`Method.replayed`).
+They serve methods that open nothing but outputs, such as training on secret shares (`Family.reveals_only_outputs`).
 
 The simulator draws random tables and labels of public size for all other parties, and runs the training with them.
 Messages that open an output (scores, sums of losses) follow from the output itself, so they are left out on both sides.
@@ -60,10 +60,10 @@ def random_table(party: Party) -> Party:
 
 def _run(job: Job, parties: Sequence[Party]) -> tuple[Transcript, Recording]:
     """Run the job; return its transcript without messages that open an output, and its recording."""
-    roles, recording = roles_of(job.method, job, parties), Recording()
+    roles, recording = run_roles(job.family, job, parties), Recording()
     simulate(job, parties, workers=1, observe=recording)
     events = [event for record in recording.values() for event in record.events]
-    run = Transcript(events, roles, declared_of(job.method, job, roles), ProtocolRecord())
+    run = Transcript(events, roles, run_declarations(job.family, job, roles), ProtocolRecord())
     declarations = ((event, run.declaration(event)) for event in run.events)
     hidden = [event for event, declared in declarations if declared is None or declared.reveals.kind != "output"]
     return replace(run, events=hidden), recording

@@ -45,7 +45,7 @@ def parties(columns: np.ndarray, seed: int = 0, weights: Any = None) -> list[vfl
 
 def helpers(mode: str) -> list[vfl.Party]:
     """Return the parties without a table that this mode needs."""
-    return [vfl.Helper(name, role) for name, role in job(mode).method.helpers]
+    return [vfl.Helper(name, role) for name, role in job(mode).family.example_helpers]
 
 
 def bits(rows: int, d: int, seed: int = 0) -> np.ndarray:

@@ -15,7 +15,7 @@ from securevfl.audit.page import html, summary, text
 from securevfl.audit.recording.column_numbers import column_numbers, complete_rows
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.audit.report import run_audit, unrecorded
-from securevfl.families import METHODS
+from securevfl.families import FAMILIES
 from securevfl.models.losses import LOSSES
 
 MEASURES = ("AUC of the labels", "share of a column", "AUC of trained on or held out", "share of parts")
@@ -177,9 +177,9 @@ EXAMPLES = {name: options for kind in FAMILIES.values() for name, options in kin
 def test_every_disclosure_is_recorded_in_every_method(name: str) -> None:
     """The examples belong to the methods, so that a new family is included."""
     this_job = vfl.Job(**{"batch_size": 60, "epochs": 1} | EXAMPLES[name])
-    count = this_job.method.most or 3
+    count = this_job.family.max_parties or 3
     parties = [party.take(np.arange(120, dtype=np.intp)) for party in vfl.datasets.breast_cancer(count)]
-    helpers = [vfl.Helper(name, role) for name, role in this_job.method.helpers]
+    helpers = [vfl.Helper(name, role) for name, role in this_job.family.example_helpers]
     assert not unrecorded(RealIdealPair(this_job, [*parties, *helpers], 0))
 
 

@@ -14,8 +14,8 @@ from securevfl.errors import LeakageError
 from securevfl.families.run_shape import derive_run_shape
 
 
-def counts(job: vfl.Job, known: Sizes) -> list[Disclosure]:
-    return job.method.counts(job, known)
+def counts(job: vfl.Job, known: RunShape) -> list[Disclosure]:
+    return job.family.counts(job, known)
 
 
 def job(**keys: object) -> vfl.Job:
@@ -29,7 +29,7 @@ def job(**keys: object) -> vfl.Job:
     return vfl.Job(**(defaults | keys))
 
 
-def sizes(job: vfl.Job, columns: Mapping[str, int], *, outputs: int = 1, rows: int = 200, **more: object) -> Sizes:
+def sizes(job: vfl.Job, columns: Mapping[str, int], *, outputs: int = 1, rows: int = 200, **more: object) -> RunShape:
     schedule = Schedule(
         rows,
         batch_size=job.batch_size,
@@ -39,7 +39,7 @@ def sizes(job: vfl.Job, columns: Mapping[str, int], *, outputs: int = 1, rows: i
         reshuffle=job.reshuffle,
     )
     columns = {"bank": 9} | dict(columns)
-    return sizes_of(job, schedule, active="bank", columns=columns, outputs=outputs, **more)  # type: ignore[arg-type]
+    return derive_run_shape(job, schedule, active="bank", columns=columns, outputs=outputs, **more)  # type: ignore[arg-type]
 
 
 TWO, THREE = {"shop": 20}, {"shop": 20, "post": 30}
@@ -148,11 +148,13 @@ def test_equal_equations_do_not_add_up_and_others_do() -> None:
     this_job = job()
     table = {"shop": "digest of the columns"}
     again = next(iter(counts(this_job, sizes(this_job, TWO, tables=table))))
-    assert earlier(again, [again, again]) == 0
+    assert earlier_share(again, [again, again]) == 0
     other = next(iter(counts(job(batch_size=40), sizes(job(batch_size=40), TWO, tables=table))))
-    assert earlier(again, [other, other]) == pytest.approx(20 / 40)
+    assert earlier_share(again, [other, other]) == pytest.approx(20 / 40)
     unknown = next(iter(counts(this_job, sizes(this_job, TWO))))
-    assert earlier(unknown, [unknown, unknown]) == pytest.approx(2 * 20 / 50)  # whether they were the same is not known
+    assert earlier_share(unknown, [unknown, unknown]) == pytest.approx(
+        2 * 20 / 50
+    )  # whether they were the same is not known
     named = {leak.name for leak in leaks(this_job, sizes(this_job, TWO, tables=table), [other])}
     assert "fresh_equations" in named
     assert "rank" not in named

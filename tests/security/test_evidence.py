@@ -71,8 +71,8 @@ def guess(A: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 def shares(parties: list[vfl.Party], woe: Woe) -> float:
     """What the guard counts the bins as, of all that labels hold."""
-    known = known_run(job(woe), parties)
-    return next(count.share for count in job(woe).method.counts(job(woe), known.sizes) if count.group == "bins")
+    known = pooled_run_facts(job(woe), parties)
+    return next(count.share for count in job(woe).family.disclosures(job(woe), known.sizes) if count.group == "bins")
 
 
 def test_bins_that_are_refused_give_all_labels_and_those_that_are_let_do_not() -> None:
@@ -91,7 +91,7 @@ def test_bins_that_are_refused_give_all_labels_and_those_that_are_let_do_not() -
     least = Woe(bins=2, rows=20)
     A, counts = told(few, least)
     assert shares(few, least) == (3 + 3) * 7 / 60  # three counts and three checks, words of 7 bits
-    assert {leak.name for leak in leaks(job(least), known_run(job(least), few).sizes)} <= {"columns"}
+    assert {leak.name for leak in leaks(job(least), pooled_run_facts(job(least), few).sizes)} <= {"columns"}
     result = subset(A, counts.astype(float))
     assert result is None or not np.array_equal(result, few[0].y)  # many labels fit the counts
 
@@ -220,7 +220,9 @@ def test_weights_in_place_of_bins_read_no_more_labels_than_are_counted(
             vfl.simulate(chosen, parties)
         guesses = np.array(read.get(count, []), bool)
         right[count] = int((guesses == labels[: len(guesses)]).sum()) if len(guesses) else 0
-    counted = next(e.count for e in chosen.method.counts(chosen, known_run(chosen, parties).sizes) if e.group == "bins")
+    counted = next(
+        e.count for e in chosen.family.disclosures(chosen, pooled_run_facts(chosen, parties).sizes) if e.group == "bins"
+    )
     assert right[fits] == 7 * fits < counted  # what a word holds can be read
     assert 2 * right[14] - 7 * 14 <= 7 * word  # and no more: half of those beyond come right by guessing
     assert counted == engine.scheme().opened_bits(600, 7, word)

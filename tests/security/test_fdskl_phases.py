@@ -79,7 +79,7 @@ def test_own_frequencies_do_not() -> None:
 
 def test_with_more_parties_known_frequencies_give_all_of_them_away() -> None:
     run, turns, X = seen(parties(2))
-    drawn = [Frequencies(MODEL, run.parts[name].state["key"], COLUMNS) for name in ("p1", "p2")]
+    drawn = [RandomFrequencies(MODEL, run.parts[name].state["key"], COLUMNS) for name in ("p1", "p2")]
     w = np.vstack([np.hstack([local.w("p0", k) for k in range(MODEL.blocks)]) for local in drawn])
     assert error(np.linalg.lstsq(w.T, turns.T, rcond=None)[0].T, X) < 1e-5
     assert error(guess(turns, run.parts["p0"].state["key"], 2), X) > 0.4

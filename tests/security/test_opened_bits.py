@@ -144,7 +144,7 @@ def test_every_party_enters_what_a_weight_holds_of_its_own() -> None:
         for party in ("bank", "shop", "telco"):
             assert told(tape, party, "columns") == (0 if party == to else bits)
             assert told(tape, party, "labels") == (bits if party == "bank" != to else 0)
-        counted = job(to).method.counts(job(to), known_run(job(to), both).sizes)
+        counted = job(to).family.disclosures(job(to), pooled_run_facts(job(to), both).sizes)
         selected = [item for item in counted if item.group == "weights"]
         assert {item.about[0] for item in selected} == {"bank", "shop", "telco"} - {to}
         assert all(item.numbers * bits == item.numbers * bits for item in selected)
@@ -239,7 +239,7 @@ def test_half_of_the_bits_and_as_many_weights_as_rows_are_refused(to: str) -> No
         "shop" if to == "bank" else "bank", few[0].X[:, :2], None if to == "bank" else few[0].y, aligned=True
     )
     generated = job(to).model_copy(update=without)
-    leaks = generated.method.leaks(generated, known_run(generated, few).sizes)
+    leaks = generated.family.leaks(generated, pooled_run_facts(generated, few).sizes)
     (local,) = [leak for leak in leaks if leak.name == "opened_weights"]
     assert local.apart
     assert "rank" not in [leak.name for leak in leaks]
@@ -247,11 +247,11 @@ def test_half_of_the_bits_and_as_many_weights_as_rows_are_refused(to: str) -> No
 
 def test_bits_of_earlier_jobs_add_up() -> None:
     generated, both = job("shop").model_copy(update={"accepts": ("small_metrics",)}), tables(rows=2000)
-    sizes = known_run(generated, both).sizes
-    counts = [count for count in generated.method.counts(generated, sizes) if count.group == "weights"]
+    sizes = pooled_run_facts(generated, both).sizes
+    counts = [count for count in generated.family.counts(generated, sizes) if count.group == "weights"]
     share = max(count.share for count in counts)
     jobs, before = 0, list[Disclosure]()
-    while not generated.method.leaks(generated, sizes, before):
+    while not generated.family.leaks(generated, sizes, before):
         before, jobs = [*before, *counts], jobs + 1
     assert jobs == int(np.ceil(0.5 / share)) - 1
 

@@ -161,7 +161,7 @@ def test_every_output_of_a_run_is_whole_steps_with_one_dither_a_row(
             passed.append(np.asarray(event.message.values))
 
     vfl.simulate(generated, this_tables, workers=1, observe=observe)
-    step = step_for(len(generated.schedule(this_tables[0].register).train))
+    step = output_step(len(generated.schedule(this_tables[0].register).train))
     assert len(passed) == len(sent) > 1
     for one in passed:
         assert np.array_equal(one, np.rint(one / step) * step)

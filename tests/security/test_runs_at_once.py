@@ -225,4 +225,4 @@ def test_a_training_that_is_taken_up_fits_the_limit_that_it_fitted_at_first(
     with pytest.raises(Cut):
         attempt(cut)
     attempt(None)
-    assert told_to(this_ledgers["shop"].read().entries, "columns", "bank").count == 4
+    assert total_to(this_ledgers["shop"].read().entries, "columns", "bank").count == 4

@@ -141,11 +141,11 @@ def test_a_small_set_of_rows_in_many_jobs_does_not_hide_in_their_mean(disclosed:
     if disclosed.group == "correlations":
         assert sum(item.share for item in before) == pytest.approx(jobs * 0.03 * 11, rel=0.02)  # 550 rows over 50
         with pytest.raises(LeakageError, match="3% of the bits"):
-            check_looks("shop", [disclosed], "", [LedgerEntry("t", "r", "", item) for item in before])
+            check_statistics("shop", [disclosed], "", [LedgerEntry("t", "r", "", item) for item in before])
     elif disclosed.kind == "labels":
-        assert earlier(disclosed, before) == pytest.approx(jobs * 1.0)  # 165 equations, of 50 rows
+        assert earlier_share(disclosed, before) == pytest.approx(jobs * 1.0)  # 165 equations, of 50 rows
     else:
-        assert earlier(disclosed, before) == pytest.approx(jobs * 0.3)
+        assert earlier_share(disclosed, before) == pytest.approx(jobs * 0.3)
 
 
 def test_two_halves_and_the_whole_count_at_the_row_that_most_was_told_about(tmp_path: Path) -> None:

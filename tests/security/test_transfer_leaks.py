@@ -225,8 +225,8 @@ def test_one_opening_and_moments_tell_representations_less_than_an_opening_a_ste
 def counted(job: vfl.Job, tables: Sequence[vfl.Party]) -> dict[str, Disclosure]:
     """What the bank is told of columns, by groups of rows."""
     schedule = job.schedule(register_of(tables))
-    sizes = sizes_of(job, schedule, active="bank", columns={"bank": COLUMNS, "shop": COLUMNS}, outputs=1)
-    disclosed = job.method.counts(job, sizes)
+    sizes = derive_run_shape(job, schedule, active="bank", columns={"bank": COLUMNS, "shop": COLUMNS}, outputs=1)
+    disclosed = job.family.counts(job, sizes)
     return {item.group: item for item in disclosed if (item.kind, item.learner) == ("columns", "bank")}
 
 

@@ -148,7 +148,7 @@ def test_the_owner_forgives_by_a_command(told: list[tuple[str, int]], tmp_path: 
             ending(ledger, ("bank",), LeakageError("no"))
     command = ["ledger", "--ledger", str(ledger.path)]
     text = CliRunner().invoke(app, command).output
-    assert f"ended early with bank: {TRIES} of {TRIES}" in " ".join(text.split())
+    assert f"ended early with bank: {MAX_EARLY_ABORTS} of {MAX_EARLY_ABORTS}" in " ".join(text.split())
     assert CliRunner().invoke(app, [*command, "--forgive", "bank"]).exit_code == 0
     ending(ledger, ("bank",))
     assert not ledger.read().tries

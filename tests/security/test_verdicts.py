@@ -48,7 +48,7 @@ def test_every_verdict_is_bits_of_labels_in_the_ledger(protocol: str, watch: str
     run = vfl.simulate(job, parties, ledgers=ledgers)
     evaluated = sum("auc" in record and record["round"] < run.parts["shop"].rounds for record in run.history)
     entries = [entry for entry in ledgers["bank"].read().entries if entry.told.group == "verdicts"]
-    disclosed = told_to(entries, "labels", "shop").count
+    disclosed = total_to(entries, "labels", "shop").count
     print(f"{protocol}, {watch}: {evaluated} evaluations, {disclosed} bits counted")
     if watch == "neither":
         assert not entries

@@ -34,7 +34,7 @@ WEIGHT_PER_COLUMN: Requirement = (
     "the attack needs a model with one weight for each column",
 )
 NOT_ON_SHARES: Requirement = (
-    lambda job: job.protocol.method is None,
+    lambda job: job.protocol.family is None,
     "training on secret shares discloses no sums and no residuals",
 )
 SINGLE_OUTPUT: Requirement = (
@@ -129,12 +129,12 @@ class Attack(ABC):
         Returns:
             The name of a party, or the text of `AttackerRole.ANY`.
         """
-        requester = job.method.asker(job, lead)
+        requester = job.family.score_requester(job, lead)
         names = {AttackerRole.PASSIVE: attacker, AttackerRole.LEAD: lead, AttackerRole.REQUESTER: requester}
         return names.get(self.attacker_role, str(AttackerRole.ANY))
 
     @abstractmethod
-    def remedy(self, job: Job, known: Known, attacker: str) -> str:
+    def remedy(self, job: Job, known: RunFacts, attacker: str) -> str:
         """Return what would weaken the attack."""
 
     def __call__(self, job: Job, parties: Sequence[Party], seed: int) -> Score:
@@ -166,7 +166,7 @@ class LabelAttack(Attack):
     requirements: ClassVar[tuple[Requirement, ...]] = (
         CLASSIFICATION,
         (
-            lambda job: job.protocol.residual is not None or job.protocol.method is not None,
+            lambda job: job.protocol.residual is not None or job.protocol.family is not None,
             "the job publishes neither residuals nor shares of residuals",
         ),
     )
@@ -185,11 +185,11 @@ class LabelAttack(Attack):
 
     def target_hidden(self, job: Job) -> bool:
         """Return whether the job seals residuals or trains on secret shares."""
-        return job.protocol.seals or job.protocol.method is not None
+        return job.protocol.seals or job.protocol.family is not None
 
-    def remedy(self, job: Job, known: Known, attacker: str) -> str:
+    def remedy(self, job: Job, known: RunFacts, attacker: str) -> str:
         """Return what would weaken the attack: another protocol, larger batches, or fewer columns."""
-        if job.protocol.method is not None:
+        if job.protocol.family is not None:
             return "none needed: the attacker receives nothing that depends on labels"
         if not job.protocol.seals:
             return 'seal the residual: residual = "ckks" or "paillier"; or add noise to it with a defence'

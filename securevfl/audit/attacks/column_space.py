@@ -31,10 +31,10 @@ RELATIVE_FLOOR = 1e-11
 """Singular values below this share of the largest one are rounding errors."""
 
 EXTRA_KNOWN_ROWS = 3
-"""Known rows beyond the dimensions, if the sum is exact."""
+"""RunFacts rows beyond the dimensions, if the sum is exact."""
 
 KNOWN_PER_DIMENSION = 5
-"""Known rows for each dimension, if the sum is not exact."""
+"""RunFacts rows for each dimension, if the sum is not exact."""
 
 
 class ColumnSpace(ColumnAttack):

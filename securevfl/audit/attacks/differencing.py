@@ -31,12 +31,12 @@ class Differencing(Attack):
     measures = "mean |correlation| of the difference of two sums with the change of one party's part"
     requirements = (
         NOT_ON_SHARES,
-        (lambda job: not job.method.stores, "differences of stored sums are attacked as received columns"),
+        (lambda job: not job.family.uses_stored_sums, "differences of stored sums are attacked as received columns"),
         HIDDEN_PARTS,
         WEIGHT_PER_COLUMN,
     )
 
-    def remedy(self, job: Job, known: Known, attacker: str) -> str:
+    def remedy(self, job: Job, known: RunFacts, attacker: str) -> str:
         """Return the parallel mode, or more parties if all parties move at once already."""
         if job.optimizer.exchanges([party.name for party in known.parties[1:]]) > 1:
             return PARALLEL_MODE

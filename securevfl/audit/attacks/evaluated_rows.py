@@ -83,8 +83,8 @@ def _rows_of(pair: RealIdealPair, rows: Rows) -> EvaluatedRows:
     targets = loss.targets(pair.active.labels[rows], lead.label_classes)
     labels = targets > 0 if loss.classifies else np.zeros(f.shape, bool)
     offset = 0.0 if loss.classifies else targets
-    assert on_shares(job), "pairs are disclosed on shares"
+    assert trains_on_shares(job), "pairs are disclosed on shares"
     batch_rows = max(len(batch) for batch in schedule.partition(0))
-    numbers = plan(job, rows=batch_rows, batches=schedule.batches, parties=len(run.parts)).numbers
+    numbers = make_plan(job, rows=batch_rows, batches=schedule.batches, parties=len(run.parts)).numbers
     levels = job.protocol.shares.metrics_levels(numbers, classifies=loss.classifies)
     return EvaluatedRows(f - offset, attacker_part - offset, labels, levels)

@@ -54,7 +54,7 @@ def _share_recovered(event: Event, message: Message, pair: RealIdealPair) -> flo
     assert worker is not None
     sender = pair.real(event.peer)
     rows = first_rows(pair.real(pair.active.name))
-    frequencies = Frequencies(model, sender.key, sender.X.shape[1])
+    frequencies = RandomFrequencies(model, sender.key, sender.X.shape[1])
     w = np.hstack([frequencies.w(worker, k) for k in range(model.blocks)])
     for value in fields(message):
         phases = _as_phases(value, (model.blocks, len(rows), model.block_size), model.bits)

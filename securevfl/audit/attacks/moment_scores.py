@@ -49,6 +49,6 @@ class MomentScores(LabelAttack):
         triangle = model.units * (model.units + 1) // 2 if isinstance(model, Transfer) else 0
         if not isinstance(model, Transfer) or not moments or moments[-1].upper.size != triangle:
             return np.full((len(view.X), 1), np.nan)
-        phi = np.linalg.eigh(whole(np.asarray(moments[-1].upper, np.float64), model.units))[1][:, -1]
+        phi = np.linalg.eigh(symmetric_matrix(np.asarray(moments[-1].upper, np.float64), model.units))[1][:, -1]
         scores: Floats = model.build(view.X.shape[1], view.theta).forward(view.X) @ phi
         return scores[:, None]

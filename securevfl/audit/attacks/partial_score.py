@@ -40,11 +40,11 @@ class PartialScore(LabelAttack):
 
         It ranks labels well or badly by chance, so that a real and an ideal run differ.
         """
-        return job.protocol.method is None and super().target_hidden(job)
+        return job.protocol.family is None and super().target_hidden(job)
 
-    def remedy(self, job: Job, known: Known, attacker: str) -> str:
+    def remedy(self, job: Job, known: RunFacts, attacker: str) -> str:
         """Return the reason why no remedy is needed, or why there is none."""
-        if job.protocol.method is not None:
+        if job.protocol.family is not None:
             return "none needed: the party's share of its weights is random, and the mean AUC over runs is 0.5"
         return "none: the party needs these weights to predict; give it no columns that correlate with the label"
 

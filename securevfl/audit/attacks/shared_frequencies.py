@@ -29,6 +29,6 @@ class SharedFrequencies(PhaseAttack):
         """Return the share on the rows of the first exchange."""
         others = np.hstack([pair.real(party.name).X for party in pair.passives])
         rows, u, blocks = first_exchange(view, pair)
-        frequencies = Frequencies(kernel(pair), view.key, others.shape[1])
+        frequencies = RandomFrequencies(kernel(pair), view.key, others.shape[1])
         w = np.hstack([frequencies.w(view.name, k) for k in blocks])
         return explained_variance(least_norm(w.T, u.T).T, others[rows])

@@ -35,7 +35,7 @@ class TranscriptClassifier(LabelAttack):
     randomized = True
     requirements = (CLASSIFICATION,)
 
-    def remedy(self, job: Job, known: Known, attacker: str) -> str:
+    def remedy(self, job: Job, known: RunFacts, attacker: str) -> str:
         """Return the remedy of a label attack; without residuals the attack needs no message."""
         if job.protocol.residual is None:
             return NO_MESSAGE

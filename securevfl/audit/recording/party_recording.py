@@ -103,7 +103,7 @@ def with_recorders(
 
     A job on secret shares is returned as it is, since it has neither sums nor residual protocols.
     """
-    if job.protocol.method is not None:
+    if job.protocol.family is not None:
         return job
     _, others = check_parties(parties)
     sums = recorded(RecordedSum, job.protocol.sum_for(sum(bool(party.columns) for party in others)), record)

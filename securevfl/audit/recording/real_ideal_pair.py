@@ -79,7 +79,7 @@ class RealIdealPair:
         the keys of random features, so that the two runs differ in their messages only.
         """
         run, recording = self.real_run
-        ideal = self.job.method.ideal(self.job)
+        ideal = self.job.family.ideal_job(self.job)
         if ideal.protocol.residual is not None:
             residual = with_replayed_defence(ideal.protocol.residual, outcomes=recording.defended_residuals)
             ideal = ideal.model_copy(update={"protocol": ideal.protocol.model_copy(update={"residual": residual})})

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from securevfl.families.family import Method
-from securevfl.families.participant import Player
+from securevfl.families.family import Family
+from securevfl.families.participant import Participant
 from securevfl.families.state import State
 from securevfl.job import Job
 from securevfl.protocols.party_context import PartyContext
@@ -27,15 +27,17 @@ def with_draws(job: Job, states: Mapping[str, State]) -> Job:
         """A job whose family creates players with the recorded draws."""
 
         @property
-        def method(self) -> Method[Any]:
+        def family(self) -> Family[Any]:
             """The family of the job."""
-            method = super().method
-            player = method.player
+            family = super().family
+            participant = family.participant
 
-            def replaying(job: Job, context: PartyContext, columns: int, state: State | None) -> Player:
-                return player(job, context, columns, method.drawn(states[context.me]) if state is None else state)
+            def replaying(job: Job, context: PartyContext, columns: int, state: State | None) -> Participant:
+                return participant(
+                    job, context, columns, family.drawn_secrets(states[context.me]) if state is None else state
+                )
 
-            vars(method)["player"] = replaying  # of this object alone, which is created for each access
-            return method
+            vars(family)["participant"] = replaying  # of this object alone, which is created for each access
+            return family
 
     return ReplayedJob.model_construct(**{name: getattr(job, name) for name in Job.model_fields})

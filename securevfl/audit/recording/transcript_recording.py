@@ -47,7 +47,7 @@ def record_transcript(job: Job, parties: Sequence[Party], executor: Executor | N
         The transcript, and the run without recorders.
     """
     lead, others = check_parties(parties)
-    roles, record, residual = roles_of(job.method, job, parties), ProtocolRecord(), job.protocol.residual
+    roles, record, residual = run_roles(job.family, job, parties), ProtocolRecord(), job.protocol.residual
     recorded_residual = None if residual is None else _recorded(residual, lead.name, record)
     events: list[Event] = []
     run = simulate(
@@ -63,7 +63,7 @@ def record_transcript(job: Job, parties: Sequence[Party], executor: Executor | N
     secrets[f"the labels of {lead.name}"] = loss.targets(
         y[rows], classes_of(lead.name, loss, y if loss.classifies else y[rows], job.positive)
     )
-    transcript = _transcript(events, roles, declared_of(job.method, job, roles), record, residual, secrets)
+    transcript = _transcript(events, roles, run_declarations(job.family, job, roles), record, residual, secrets)
     return transcript, Run(job, run.parts)
 
 
