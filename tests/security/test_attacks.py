@@ -386,5 +386,5 @@ def test_guesses_of_one_column_need_no_second_axis() -> None:
     labels = np.arange(40) % 2
     assert label_auc(labels.astype(float), labels) == 1.0
     assert by_row(labels.astype(float), 40).shape == (40, 1)
-    with pytest.raises(ValueError, match="a guess for each of 40 rows was expected"):
+    with pytest.raises(ValueError, match="return one guess for each row"):
         by_row(labels[:7].astype(float), 40)

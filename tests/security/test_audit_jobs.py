@@ -105,7 +105,7 @@ def test_a_job_of_several_label_holders_is_audited(sums: object, holders: int) -
     assert {inference.attacker for inference in audit.inferences if inference.name == "model completion"} == without
     for page in (text(audit), html(audit)):
         assert page.count("(active)") == holders
-        assert "Taken" in page
+        assert "WindowSummed" in page
 
 
 def test_sums_of_several_label_holders_are_distinguished() -> None:

@@ -107,7 +107,7 @@ def knowledge(run: Transcript, coalition: set[str]) -> list[Equation]:
     names, sums = run.names, run.sums
     known: list[Equation] = [({("v", name): 1}, run.parts[name][0].astype(np.int64)) for name in coalition - {"a"}]
     if isinstance(sums, vfl.DirectSum):
-        for sender, message in run.seen(coalition, vfl.protocols.sums.base.PhasePart):
+        for sender, message in run.seen(coalition, vfl.protocols.sums.direct_sum.PhasePart):
             known.append(({("v", sender): 1}, message.values.astype(np.int64)))
     elif isinstance(sums, vfl.TreeSum):
         for kind, tree in zip((MaskedPartial, MaskPartial), sums.trees(len(names)), strict=True):

@@ -83,7 +83,7 @@ def test_a_short_run_tells_a_part_of_the_columns() -> None:
     pair = RealIdealPair(job(epochs=3), credit(), 0)
     score = ATTACKS["column_space"].score(pair)
     assert 0.3 < score.real < 0.9
-    assert "no column within" in score.detail
+    assert "no column inside" in score.detail
     control = column_numbers(pair, pair.real_run[1])[0]
     noise = replace(control, numbers=np.random.default_rng(0).normal(size=control.numbers.shape))
     assert np.nanmean(shares_inside(noise.truth, space(noise))) < 0.1
@@ -92,7 +92,7 @@ def test_a_short_run_tells_a_part_of_the_columns() -> None:
 def test_an_open_residual_tells_a_passive_party_the_columns_of_all_others() -> None:
     pair = RealIdealPair(job(vfl.PairwiseSum(), "open", epochs=20), credit(2), 0)
     detail = ATTACKS["column_space"].score(pair).detail
-    assert "shop0 about bank, shop1: 9 of 9 columns within (b0, b1, b2, b3, b4, " in detail
+    assert "shop0 about bank, shop1: 9 of 9 columns inside (b0, b1, b2, b3, b4, " in detail
     sealed = RealIdealPair(job(vfl.PairwiseSum(), vfl.Ckks(), epochs=20), credit(2), 0)
     assert "shop0 about" not in ATTACKS["column_space"].score(sealed).detail
 
@@ -179,7 +179,7 @@ def test_an_audit_of_a_job_that_tells_columns_ends_with_one_and_names_them(refus
     assert "would be refused: bank: it receives 13 numbers" in text
     for name in (*BITS, *(f"x{j}" for j in range(6))):
         assert name in text
-    assert "bank reads 2 of 2 columns of shop0: late, sex" in text
+    assert "bank reads 2 of 2 binary columns of shop0: late, sex" in text
     assert not refused.findings
 
 
@@ -187,7 +187,7 @@ def test_it_ends_with_none_where_the_job_accepts_that() -> None:
     audit = run_audit(job(residual=vfl.Ckks(), accepts=["columns"]), credit(), seeds=(0,))
     assert audit.exit_code == 0, audit.exceeding
     assert any(leak.startswith("accepted: bank: it receives") for leak in audit.leaks)
-    assert any("8 of 8 columns within" in inference.detail for inference in audit.inferences)
+    assert any("8 of 8 columns inside" in inference.detail for inference in audit.inferences)
 
 
 def test_it_ends_with_none_under_a_sum_over_enough_columns() -> None:

@@ -95,8 +95,8 @@ class Liar:
         def quick(*roles: Any, **options: Any) -> Any:
             return together(*roles, **options | {"timeout": 3.0})
 
-        def sends(channel: Channel, to: str, message: Message, subchannel: str = "", *, disclosed: Any = None) -> None:
-            send(channel, to, self._passed(channel.me, message), subchannel, permit=disclosed)
+        def sends(channel: Channel, to: str, message: Message, subchannel: str = "", *, permit: Any = None) -> None:
+            send(channel, to, self._passed(channel.me, message), subchannel, permit=permit)
 
         monkeypatch.setattr(Channel, "send", sends)
         for module in (simulate, run, correlate, fairness_by_group):
