@@ -20,7 +20,7 @@ import numpy as np
 from fuzz_live import live, resident
 
 from securevfl.errors import ProtocolError
-from securevfl.protocols.sums.direct_sum import Part
+from securevfl.protocols.sums.direct_sum import Summand
 from securevfl.runtime.codec import decode_message, encode_frame
 from securevfl.runtime.inbox import Inbox
 from securevfl.training.text_table import format_table
@@ -63,7 +63,7 @@ def main() -> None:
         try:
             inbox.deliver(data)
             frame = inbox.take("shop", "", 0.0).frame
-            decode_message(Part, frame.payload)
+            decode_message(Summand, frame.payload)
         except ProtocolError:
             refused += 1
         except Exception:  # what must not happen; counted

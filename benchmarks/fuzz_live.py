@@ -38,9 +38,9 @@ import numpy as np
 from securevfl.errors import SecureVFLError
 from securevfl.job import Job
 from securevfl.organisations.kit import init_certs, write_kit
-from securevfl.protocols.sums.direct_sum import Part
+from securevfl.protocols.sums.direct_sum import Summand
 from securevfl.runtime.abort import Abort
-from securevfl.runtime.codec import FORMAT, SESSION_BYTES, decode_message, encode_frame, encode_message
+from securevfl.runtime.codec import FRAME_FORMAT, SESSION_BYTES, decode_message, encode_frame, encode_message
 from securevfl.transport.acceptor import STREAM_METHOD
 from securevfl.transport.certificate_names import server_name
 from securevfl.transport.grpc_tls13 import grpc
@@ -50,11 +50,11 @@ from securevfl.transport.peers import Peers
 from securevfl.transport.secure_transport import SecureTransport
 from securevfl.transport.tls import Credentials
 
-GOOD = Part(np.arange(6.0).reshape(3, 2))
+GOOD = Summand(np.arange(6.0).reshape(3, 2))
 KINDS = ("handshake", "record", "http2", "line", "letter", "frame")
 TERMS = {"task": "fuzz"}
 LETTERS = (
-    SessionOffer(FORMAT, bytes(32), '{"task": "fuzz"}', False),
+    SessionOffer(FRAME_FORMAT, bytes(32), '{"task": "fuzz"}', False),
     SessionProof(bytes(SESSION_BYTES), bytes(300), bytes(64)),
     EncryptedPacket("shop", "bank", bytes(100)),
     Abort("enough"),
@@ -108,7 +108,7 @@ def serve(kit: Path, pipe: Any) -> None:
                 while queue:
                     frame = queue.popleft().frame
                     with suppress(SecureVFLError):
-                        decode_message(Part, frame.payload)
+                        decode_message(Summand, frame.payload)
                         counts[bytes(frame.payload) != good] += 1
             seq = inbox._next.get(("shop", ""), 0)
         odd = line.failure is not None and "cannot take" in str(line.failure)

@@ -183,9 +183,9 @@ def _apart(job: Job, parties: Sequence[Party]) -> Measured:
     with tempfile.TemporaryDirectory() as folder:
 
         def prepare(party: Party, channel: Any) -> None:
-            channel.clock.stage = Stage.AHEAD
+            channel.clock.stage = Stage.OFFLINE
             run_offline_phase(job, party, channel, parties=names, folder=Path(folder) / party.name)
-            sent.append(channel.counters.bytes_sent(Stage.AHEAD))
+            sent.append(channel.counters.bytes_sent(Stage.OFFLINE))
 
         def clock() -> VirtualClock:
             return VirtualClock(Network())

@@ -214,7 +214,7 @@ def _trained(job: Job, local: Sequence[Party]) -> tuple[dict[str, Any], Run]:
     return {
         "trees": [len(item.forest) for item in inputs.values()],
         "widths": list(result.active.state["sizes"]["columns"].values()),
-        "ahead_s": sum(counters.seconds(Stage.AHEAD) for counters in costs.counters.values()),
+        "ahead_s": sum(counters.seconds(Stage.OFFLINE) for counters in costs.counters.values()),
         "visits_s": sum(counters.seconds(Stage.TRAIN) for counters in costs.counters.values()),
         "clock_s": time.perf_counter() - started,
         "cpu_s": _spent() - before,

@@ -124,7 +124,7 @@ class ScoreLedger:
         self._claimed: set[str] = set()  # in this object
         self._file = LedgerDatabase.shared(path, SCHEMA)
 
-    def trained(
+    def record_model(
         self, model: bytes, visits: int, ids: Iterable[bytes], X: RowSlices | ChunkedMatrix | None = None
     ) -> None:
         """Note a model that is ready, with its rows and columns.
@@ -150,7 +150,7 @@ class ScoreLedger:
                 add_contents(tables, noted, each)
             record_model(tables, noted, visits)
 
-    def knows(self, model: bytes) -> bool:
+    def knows_model(self, model: bytes) -> bool:
         """Whether this model has been noted."""
         with self._file.reading() as tables:
             return iterations_of(tables, model.hex()) is not None
@@ -168,7 +168,7 @@ class ScoreLedger:
             for row, each in zip(octets, ids, strict=True)
         )
 
-    def question(self, model: bytes, peer: str, ids: Iterable[bytes], commitments: bytes) -> ScoreQuery:
+    def query(self, model: bytes, peer: str, ids: Iterable[bytes], commitments: bytes) -> ScoreQuery:
         """Return what `peer` asks, as this ledger knows it. commitments: what it has sent, COMMITMENT bytes a row."""
         committed = [commitments[at : at + COMMITMENT_BYTES] for at in range(0, len(commitments), COMMITMENT_BYTES)]
         return ScoreQuery(model.hex(), peer, self._digests(ids), committed)
@@ -205,7 +205,7 @@ class ScoreLedger:
         eventlog.emit(me, "scored", {"peer": question.peer, "model": question.model[:16], **facts})
         return states
 
-    def give_back(self, question: ScoreQuery) -> None:
+    def release(self, question: ScoreQuery) -> None:
         """Note that these rows, which were admitted as new, were not scored after all, as another party refused."""
         with self._file.changing() as tables:
             peer, model = name_id(tables, question.peer), name_id(tables, question.model)
@@ -214,7 +214,7 @@ class ScoreLedger:
             tables.executemany(DELETE_UNUSED, keys)
 
     @contextmanager
-    def claiming(self) -> Iterator[str]:
+    def claim(self) -> Iterator[str]:
         """Hand out a name under which rows are being scored until the block, or this process, ends."""
         name = os.urandom(16).hex()
         if self._claims is None:
@@ -347,12 +347,14 @@ class ScoreLedger:
                 tables.execute(INSERT_CODES, (row, source, bits))
         return admitted
 
-    def check_measures(self, peer: str, ids: Iterable[bytes], times: int) -> None:
+    def check_evaluations(self, peer: str, ids: Iterable[bytes], times: int) -> None:
         """LeakageError if so many more measurements of these rows are more than there may be."""
         with self._file.reading() as tables:
             check_evaluations(tables, peer, self._digests(ids), times)
 
-    def measure(self, peer: str, ids: Iterable[bytes], *, limited: bool = True, me: str = "", times: int = 1) -> None:
+    def record_evaluation(
+        self, peer: str, ids: Iterable[bytes], *, limited: bool = True, me: str = "", times: int = 1
+    ) -> None:
         """Note that `peer` measures models on these rows, so many times.
 
         LeakageError, and nothing is noted, if it is limited and they have had their measurements, by any peer.
@@ -365,12 +367,12 @@ class ScoreLedger:
                 increment_counts(tables, rows, EVALUATION)
         eventlog.emit(me, "measured", {"peer": peer, "rows": len(rows)})
 
-    def measured(self, ids: Iterable[bytes]) -> int:
+    def evaluation_count(self, ids: Iterable[bytes]) -> int:
         """Return how often the row of these that was measured most was."""
         with self._file.reading() as tables:
             return max_count(tables, self._digests(ids), EVALUATION)
 
-    def count(self, ids: Iterable[bytes]) -> bool:
+    def record_range_count(self, ids: Iterable[bytes]) -> bool:
         """Note that one more count of these rows is told, and return whether it may be; where not, nothing is noted."""
         rows = self._digests(ids)
         with self._file.changing() as tables:
@@ -379,14 +381,14 @@ class ScoreLedger:
             increment_counts(tables, rows, RANGE_COUNT)
         return True
 
-    def bits_told(self, ids: Iterable[bytes]) -> list[tuple[float, float]]:
+    def disclosed_bits(self, ids: Iterable[bytes]) -> list[tuple[float, float]]:
         """Return the bits of each row that scores have told, and those that codes have."""
         with self._file.reading() as tables:
             return [disclosed_bits(tables, row) for row in self._digests(ids)]
 
-    def ask(self, question: ScoreQuery) -> NDArray[np.uint8]:
+    def record_query(self, question: ScoreQuery) -> NDArray[np.uint8]:
         """`look`, and note the columns that this party asks about new rows with."""
-        states = self.look(question)
+        states = self.row_states(question)
         with self._file.changing() as tables:
             peer, model = name_id(tables, question.peer), name_id(tables, question.model)
             tables.executemany(
@@ -399,7 +401,7 @@ class ScoreLedger:
             )
         return states
 
-    def look(self, question: ScoreQuery) -> NDArray[np.uint8]:
+    def row_states(self, question: ScoreQuery) -> NDArray[np.uint8]:
         """Return what this party knows of the rows (n,) of a question of its own: REFUSED if the model was trained on
         them or they were asked about with other columns, KEPT if it has its part of the score, else NEW."""
         states = np.full(len(question.rows), NEW, np.uint8)
@@ -413,13 +415,13 @@ class ScoreLedger:
                     states[at] = STORED
         return states
 
-    def trained_on(self, question: ScoreQuery) -> NDArray[np.bool_]:
+    def is_trained_on(self, question: ScoreQuery) -> NDArray[np.bool_]:
         """Return which of these rows (n,) the model was trained on."""
         with self._file.reading() as tables:
             model = name_id(tables, question.model)
             return np.array([contains(tables, "trained", model, row) for row in question.rows], np.bool_)
 
-    def keep(self, question: ScoreQuery, values: Sequence[bytes], *, of: Literal["part", "score"] = "part") -> None:
+    def store(self, question: ScoreQuery, values: Sequence[bytes], *, of: Literal["part", "score"] = "part") -> None:
         """Keep what this party tells of each row, or its part of it, on disk before it is given; or the score that came
         of a question of its own."""
         with self._file.changing() as tables:
@@ -427,7 +429,7 @@ class ScoreLedger:
             keyed = [(value, row, peer, model) for value, row in zip(values, question.rows, strict=True)]
             tables.executemany(STORE_VALUE[of], keyed)
 
-    def kept(self, question: ScoreQuery, *, of: Literal["part", "score"] = "part") -> list[bytes | None]:
+    def stored(self, question: ScoreQuery, *, of: Literal["part", "score"] = "part") -> list[bytes | None]:
         """Return what `keep` has kept of each row for this peer, its columns being the same."""
         with self._file.reading() as tables:
             peer, model = name_id(tables, question.peer), name_id(tables, question.model)

@@ -32,7 +32,7 @@ def declares() -> list[MessageDeclaration]:
 def agree_on_chunk(context: PartyContext, ahead: OfflinePhase, number: int, visits: int) -> bool:
     """Whether all parties have chunk `number` for so many visits, made together and untouched. What does not fit is
     thrown away."""
-    own = ahead.ready(number, visits)
+    own = ahead.usable_chunk(number, visits)
     names = [own, *_exchanged(context, own)]
     same = bool(own) and len(set(names)) == 1
     if not same:

@@ -79,7 +79,7 @@ class DiskStore(PreprocessingStore):
             self._chunks[number] = PreprocessingChunk(name, base, first, count, path.stat().st_size)
 
     @property
-    def untouched(self) -> tuple[int, ...]:
+    def unused_chunks(self) -> tuple[int, ...]:
         """Chunks of which nothing is spent."""
         return tuple(sorted(number for number, chunk in self._chunks.items() if chunk.next == 0))
 

@@ -61,7 +61,7 @@ class FixedPointEncoding:
     """The agreed sizes. `rows` is n of the largest batch, `rate` the largest eta.
 
     spare: how many of the bits that filling up adds w takes at most. step_bits: an entry of W of more bits is cut off.
-    roomy: whether the ring holds larger sums than the table.
+    has_headroom: whether the ring holds larger sums than the table.
 
     ConfigError if L would be more than 56 bits.
     """
@@ -77,18 +77,18 @@ class FixedPointEncoding:
     clip: float = 8.0
     spare: int = 3
     step_bits: int | None = None
-    roomy: bool = True
+    has_headroom: bool = True
 
     def __post_init__(self) -> None:
-        if self.needed > _MOST_BITS:
+        if self.min_bits > _MOST_BITS:
             raise ConfigError(
-                f"shares: {self.needed} bits are needed for batches of {self.rows:,} rows at this step size, there are "
-                f"{_MOST_BITS}; set batch_size to at most {self.rows >> self.needed - _MOST_BITS:,} rows, raise "
+                f"shares: {self.min_bits} bits are needed for batches of {self.rows:,} rows at this step size, there "
+                f"are {_MOST_BITS}; set batch_size to at most {self.rows >> self.min_bits - _MOST_BITS:,} rows, raise "
                 "optimizer.lr, or lower protocol.shares.table_bits"
             )
 
     @classmethod
-    def fitting(cls, rows: int, rate: float, *, steep: float = 1.0, **sizes: Any) -> FixedPointEncoding:
+    def finest(cls, rows: int, rate: float, *, steep: float = 1.0, **sizes: Any) -> FixedPointEncoding:
         """Return the finest numbers for batches of up to `rows` rows that there are bits for; sizes: as of
         `FixedPointEncoding`.
 
@@ -102,12 +102,12 @@ class FixedPointEncoding:
         f_g = min(f_g, _LEAST_RESIDUAL_BITS)
         with suppress(ConfigError):
             return cls(rows, rate, w=_LEAST_W, f_g=f_g, **sizes)
-        return cls(rows, rate, w=_LEAST_W, f_g=f_g, roomy=False, **sizes)
+        return cls(rows, rate, w=_LEAST_W, f_g=f_g, has_headroom=False, **sizes)
 
     @property
     def f_w(self) -> int:
         """The number of fractional bits that the matrix W is encoded with."""
-        return self._least + min(self.spare, self.bits - self.needed)
+        return self._least + min(self.spare, self.bits - self.min_bits)
 
     @property
     def _least(self) -> int:
@@ -124,20 +124,20 @@ class FixedPointEncoding:
         return self.f_x + self.f_theta + self.step
 
     @property
-    def whole(self) -> int:
+    def integer_bits(self) -> int:
         """How many bits a sum needs above its fraction, with its sign."""
         covered = self.step + self.table_bits
-        return max(covered + 2, _LEAST_WHOLE) if self.roomy else covered
+        return max(covered + 2, _LEAST_WHOLE) if self.has_headroom else covered
 
     @property
-    def needed(self) -> int:
+    def min_bits(self) -> int:
         """The fewest bits that L could have."""
-        return self.f_x + self._least + self.f_g + self.m + self.whole
+        return self.f_x + self._least + self.f_g + self.m + self.integer_bits
 
     @property
     def bits(self) -> int:
         """L, filled up to whole bytes."""
-        return -(-self.needed // 8) * 8
+        return -(-self.min_bits // 8) * 8
 
     @property
     def entries(self) -> int:
@@ -164,16 +164,16 @@ class FixedPointEncoding:
     @property
     def top_knots(self) -> Floats:
         """f at each place of a table of all that the ring holds (2^top_bits,)."""
-        return _knots(self.top_bits, self.whole - self.top_bits)
+        return _knots(self.top_bits, self.integer_bits - self.top_bits)
 
-    def centres(self, least: Floats) -> Floats:
+    def table_centres(self, least: Floats) -> Floats:
         """Return the f that the tables of rows are centred at (n,), from the f of their least losses (n x 1), which may
         be infinite."""
         most = float(self.entries // 4)
         centres: Floats = np.rint(np.clip(np.ldexp(least[:, 0] / 2, -self.step), -most, most))
         return np.ldexp(centres, self.step)
 
-    def columns(self, X: Floats) -> Integers:
+    def encode_columns(self, X: Floats) -> Integers:
         """X (n x d), clipped, at f_x bits. RangeError if it is not finite."""
         clipped = self._clipped(X)
         clipped *= 2.0**self.f_x
@@ -183,7 +183,7 @@ class FixedPointEncoding:
         """k: how many bits less W has in a batch of so many rows, by which its changes are then multiplied."""
         return (self.rows // rows).bit_length() - 1
 
-    def steps(self, X: Floats, rate: float, P: Floats | None = None, *, rows: int | None = None) -> Integers:
+    def encode_steps(self, X: Floats, rate: float, P: Floats | None = None, *, rows: int | None = None) -> Integers:
         """W (n x d) for a batch X: eta/n X P at f_W - k bits (`lift`); P (d x d) is any matrix of the party's own.
 
         rows: n of the batch, of which X is a part.
@@ -204,7 +204,7 @@ class FixedPointEncoding:
             raise RangeError("shares: columns have values that are not finite; drop or impute them first")
         return np.clip(X, -self.clip, self.clip)
 
-    def weights(self, theta: Words) -> Floats:
+    def decode_weights(self, theta: Words) -> Floats:
         """Weights as floats, from both shares added up."""
         return np.ldexp(ShareRing(self.bits).signed(theta).astype(np.float64), -self.f_theta)
 
@@ -214,7 +214,7 @@ class FixedPointEncoding:
 
     def top_index(self, h: Words) -> NDArray[np.uint8]:
         """Return i (n,) of a share h (n,) of H in a table of all that the ring holds."""
-        shift = self.f_x + self.f_theta + self.whole - self.top_bits
+        shift = self.f_x + self.f_theta + self.integer_bits - self.top_bits
         return ((h >> np.uint64(shift)) & np.uint64(2**self.top_bits - 1)).astype(np.uint8)
 
 

@@ -41,13 +41,13 @@ class PreprocessingStore(ABC):
         self._chunks: dict[int, PreprocessingChunk] = {}
 
     @property
-    def numbers(self) -> tuple[int, ...]:
+    def chunk_numbers(self) -> tuple[int, ...]:
         """The chunks that are here, spent or not."""
         with self._lock:
             return tuple(sorted(self._chunks))
 
     @property
-    def room(self) -> int:
+    def free_bytes(self) -> int:
         """Bytes of records that there is room for."""
         with self._lock:
             return self._limit - sum(chunk.size for chunk in self._chunks.values())
@@ -56,9 +56,9 @@ class PreprocessingStore(ABC):
         self, number: int, name: bytes, first: int, records: Sequence[bytes], *, base: bytes = bytes(NAME_BYTES)
     ) -> None:
         """Keep a chunk of visits of one part each, as `keep` does."""
-        self.keep(number, name, first, len(records), ((at, 0, each) for at, each in enumerate(records)), base=base)
+        self.write(number, name, first, len(records), ((at, 0, each) for at, each in enumerate(records)), base=base)
 
-    def keep(
+    def write(
         self,
         number: int,
         name: bytes,
@@ -74,7 +74,7 @@ class PreprocessingStore(ABC):
         """
         if number in self._chunks:
             raise ProtocolError(f"shares: chunk {number} was made twice; number chunks through")
-        room, size = self.room, 0
+        room, size = self.free_bytes, 0
 
         def counted() -> Iterator[tuple[int, int, bytes]]:
             nonlocal size

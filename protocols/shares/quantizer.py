@@ -59,24 +59,24 @@ class Quantizer:
         return float(2.0 ** (self.bits - 1 + self.step))
 
     @property
-    def covered(self) -> float:
+    def max_reported(self) -> float:
         """The largest sum that is told, on either side."""
         return min(COVERED_FRACTION * self.reach, MOVED_FRACTION * self.reach - 1.5 * self.size)
 
-    def moves(self, knots: Floats) -> Words:
+    def overflow_shifts(self, knots: Floats) -> Words:
         """Return by how many levels, modulo 2^bits, a sum is moved that falls to each entry of a table."""
-        moved = np.where(np.abs(knots) < self.covered, 0.0, np.rint((self.reach - knots) / self.size))
+        moved = np.where(np.abs(knots) < self.max_reported, 0.0, np.rint((self.reach - knots) / self.size))
         return ShareRing(self.bits).of(moved.astype(np.int64))
 
-    def told(self, sums: Floats) -> Floats:
+    def mark_overflow(self, sums: Floats) -> Floats:
         """Return sums that were read from levels (any shape), infinite where they are beyond what is told."""
-        return np.where(np.abs(sums) > self.covered, np.inf, sums)
+        return np.where(np.abs(sums) > self.max_reported, np.inf, sums)
 
-    def has_ends(self, numbers: FixedPointEncoding) -> bool:
+    def can_clip(self, numbers: FixedPointEncoding) -> bool:
         """Whether the highest bits say finely enough which sums are near the end of the levels."""
-        return bool(2.0 ** (numbers.whole - numbers.top_bits) <= self.reach / 8)
+        return bool(2.0 ** (numbers.integer_bits - numbers.top_bits) <= self.reach / 8)
 
-    def ends(self, knots: Floats) -> Words:
+    def clip_shifts(self, knots: Floats) -> Words:
         """Return by how many levels, modulo 2^bits, a sum is moved so that one beyond the levels is at their end."""
         moved = np.where(
             np.abs(knots) <= CLIP_FRACTION * self.reach,
@@ -94,11 +94,11 @@ class Quantizer:
         """How many bits of a share are below s."""
         return numbers.f_x + numbers.f_theta + self.step
 
-    def cut(self, numbers: FixedPointEncoding, h: Words) -> Words:
+    def truncate(self, numbers: FixedPointEncoding, h: Words) -> Words:
         """Cut out the bits of a share h (any shape) that say which level, as words below 2^bits."""
         return (h >> np.uint64(self.shift(numbers))) & np.uint64(2**self.bits - 1)
 
-    def sums(self, total: Words, *, rounded_down: int = 2) -> Floats:
+    def dequantize(self, total: Words, *, rounded_down: int = 2) -> Floats:
         """Return the sums (any shape) that two cut shares, added up, stand for in the mean.
 
         rounded_down: how many of the two were cut without a dither below s.

@@ -50,7 +50,7 @@ class ResidualTables:
         size = max(1, min(_AT_ONCE, _ENTRIES_AT_ONCE // numbers.entries))
         blocks = (targets[start : start + size] for start in range(0, len(targets), size))
         self._tables = np.concatenate(
-            [self._made(numbers, residual, block, numbers.centres(least(block)), smooth) for block in blocks]
+            [self._made(numbers, residual, block, numbers.table_centres(least(block)), smooth) for block in blocks]
         )
         self._start = which.astype(np.int32) << numbers.table_bits
         self._numbers = numbers

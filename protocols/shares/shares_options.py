@@ -84,13 +84,13 @@ class Shares(MessageProtocol):
         """log2 of the distance between two entries, of a loss with this spacing (`securevfl.models.loss.Loss`)."""
         return math.frexp(spacing if self.step is None else self.step)[1] - 1
 
-    def metrics_levels(self, numbers: FixedPointEncoding, *, classifies: bool) -> Quantizer:
+    def metric_quantizer(self, numbers: FixedPointEncoding, *, classifies: bool) -> Quantizer:
         """Return the levels that metrics are taken of."""
         step = self.metrics_step if self.metrics_step is not None else 2.0**-4 if classifies else 2.0**-6
         covered = max(MIN_COVERED_SUM, 2.0 ** (numbers.table_bits - 1 + numbers.step))
         return Quantizer.over(numbers, step, covered if self.metrics_range is None else self.metrics_range)
 
-    def score_levels(self, spacing: float) -> Quantizer:
+    def score_quantizer(self, spacing: float) -> Quantizer:
         """Return the levels that are told of new rows, over all sums that the table covers and 16 at least; spacing: as
         `step_bits`."""
         reach = max(self.table_bits - 1 + self.step_bits(spacing), int(math.log2(MIN_COVERED_SUM)))  # log2
@@ -99,10 +99,10 @@ class Shares(MessageProtocol):
         bits = bits if self.score_bits is None else min(bits, self.score_bits)
         return Quantizer(1 + reach - bits, bits)
 
-    def allowed_levels(self, spacing: float, most: float) -> Quantizer:
+    def permitted_quantizer(self, spacing: float, most: float) -> Quantizer:
         """Return the levels that whoever rounds tells, where its columns allow `most` bits of a score: those of the job
         if that names their bits or they are too few to be of use."""
-        levels = self.score_levels(spacing)
+        levels = self.score_quantizer(spacing)
         if self.score_bits is not None or not MIN_SCORE_BITS <= most < levels.bits:
             return levels
         bits = int(most)

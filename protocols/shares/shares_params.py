@@ -36,7 +36,7 @@ class SharesParams:
     `block` how many rows a block has.
     """
 
-    numbers: FixedPointEncoding
+    encoding: FixedPointEncoding
     rows: tuple[int, ...]
     columns: Mapping[str, int]
     partner: str
@@ -61,9 +61,9 @@ class SharesParams:
         return range(first, first + -(-self.rows[batch] // self.block))
 
     def __post_init__(self) -> None:
-        if self.rule.m != self.numbers.m:
+        if self.rule.m != self.encoding.m:
             raise ConfigError(
-                f"shares: coefficients of {self.numbers.m} bits were agreed, the rule has {self.rule.m}; set m alike"
+                f"shares: coefficients of {self.encoding.m} bits were agreed, the rule has {self.rule.m}; set m alike"
             )
 
     def rule_of(self, name: str) -> LinearRule:

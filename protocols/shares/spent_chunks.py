@@ -39,7 +39,7 @@ class SpentChunks:
         self._path = path
         self._names: set[str] = set()
 
-    def holds(self, name: bytes) -> bool:
+    def contains(self, name: bytes) -> bool:
         """Whether a chunk of this name has been begun."""
         with self.locked() as file:
             self._take_in(file)

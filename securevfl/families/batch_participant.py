@@ -9,7 +9,7 @@ from itertools import islice
 from securevfl.base.arrays import Floats, RowSlices
 from securevfl.crypto.key_derivation import SYMMETRIC_KEY_BYTES
 from securevfl.data.schedule import Iteration, Rows
-from securevfl.families.divergence import Divergence
+from securevfl.families.divergence import DivergenceDetector
 from securevfl.families.output_rounding import RoundedOutputs, output_step
 from securevfl.families.participant import Participant, Round
 from securevfl.families.training_data import ScaledRows, TrainingData
@@ -32,7 +32,7 @@ class BatchParticipant(Participant):
         self._seals = job.protocol.seals
         self._visit: Iteration | None = None
         self._booked: float | None = None
-        self._watch: Divergence | None = None
+        self._watch: DivergenceDetector | None = None
         self._round = 0  # the one that is being done, from 1
         self._secret = b""  # of the run
         self._sends = context.me in context.passives
@@ -47,7 +47,7 @@ class BatchParticipant(Participant):
         """Start on the training data, at round `start`; this is called before anything else."""
         self._data = data
         self.start = start
-        self._watch = None if data.targets is None else Divergence(self.loss, len(data.schedule.train))
+        self._watch = None if data.targets is None else DivergenceDetector(self.loss, len(data.schedule.train))
 
     def set_run_key(self, key: bytes | None) -> None:
         """Go by the secret of the run that a state has, or by a fresh one."""
@@ -102,10 +102,10 @@ class BatchParticipant(Participant):
         y = batch.labels
         assert self._watch is not None, "it has begun"
         if self._booked is None:
-            self._booked = self._watch.see(self._round, f, y)
+            self._booked = self._watch.add_batch(self._round, f, y)
         g = self.loss.residual(f, y)
         if self._seals:
-            self._watch.check_sealable(self._round, g, y)
+            self._watch.check_residual_bound(self._round, g, y)
         return g
 
     def record_loss(self, loss: float) -> None:

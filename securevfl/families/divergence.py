@@ -20,7 +20,7 @@ DIVERGENCE_FACTOR = 10.0  # times the loss of f = 0
 DIVERGENCE_WINDOW_ROWS = 64  # over at least so many rows, or all there are
 
 
-class Divergence:
+class DivergenceDetector:
     """Watches the losses of the latest batches of a table of `rows` training rows."""
 
     def __init__(self, loss: Loss, rows: int) -> None:
@@ -28,7 +28,7 @@ class Divergence:
         self._rows = min(DIVERGENCE_WINDOW_ROWS, rows)
         self._seen: deque[tuple[int, float, float]] = deque()  # rows, loss, loss of f = 0; the latest last
 
-    def see(self, round_number: int, f: Floats, y: Floats) -> float:
+    def add_batch(self, round_number: int, f: Floats, y: Floats) -> float:
         """Take in the forward output f (n x c) of a batch with targets y (n x c), and return its mean loss.
         DivergenceError names the round."""
         own, none = _sums(self._loss, f, y)
@@ -40,7 +40,7 @@ class Divergence:
             raise divergence_error(round_number)
         return own / len(f)
 
-    def check_sealable(self, round_number: int, g: Floats, y: Floats) -> None:
+    def check_residual_bound(self, round_number: int, g: Floats, y: Floats) -> None:
         """Check that no entry of g (n x c) is beyond the loss's bound, up to which residuals are encrypted.
 
         LabelError if it is so without any model, for targets y (n x c); else DivergenceError.
@@ -56,7 +56,7 @@ class Divergence:
         raise divergence_error(round_number)
 
 
-def check_outcome(loss: Loss, f: Floats, y: Floats, rounds: int) -> None:
+def check_final_loss(loss: Loss, f: Floats, y: Floats, rounds: int) -> None:
     """DivergenceError if f (n x c), of a model after so many rounds, is far worse than none for targets y (n x c)."""
     own, none = _sums(loss, f, y)
     if not own <= DIVERGENCE_FACTOR * none:

@@ -8,7 +8,7 @@ f = 0 as soon as it is so over as many rows as tell it from a few odd ones. The 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,8 +16,8 @@ import numpy as np
 from securevfl.base.arrays import Floats, RowSlices
 from securevfl.data.baseline import SCORE, Baseline, of_numbers
 from securevfl.errors import ConfigError
-from securevfl.families.divergence import check_outcome
-from securevfl.families.score_results import RowHistory, ScoreResult
+from securevfl.families.divergence import check_final_loss
+from securevfl.families.score_results import Measurement, RowHistory, ScoreResult
 from securevfl.families.state import State
 from securevfl.families.training_data import TrainingData
 from securevfl.models import metrics
@@ -38,10 +38,6 @@ class Round:
 class Participant(ABC):
     """One party at work under one method."""
 
-    calibration: Sequence[list[float]] = ()  # as of the last measurement (`metrics.calibration`)
-    spread: Mapping[str, float] = {}  # of the metrics of the last measurement (`metrics.spread`)
-    scored: Baseline | None = None  # of the scores of the last measurement, where these are told
-
     @abstractmethod
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
         """Trains, `start` rounds having been done before, and hands over after every round.
@@ -50,42 +46,43 @@ class Participant(ABC):
         """
 
     @abstractmethod
-    def score(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
+    def model_outputs(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
         """F (m x c) on these rows, of which every party brings its columns; None where it is not for this party. nan
         for rows that a party has refused.
 
         asked: their ids and columns as they are, where there are any.
         """
 
-    def answered(self, rows: int) -> ScoreResult:
-        """Return which of the rows of the last `decision`, so many, were scored."""
-        return ScoreResult(np.ones(rows, np.bool_), np.ones(rows, np.bool_))
+    def score(self, rows: RowSlices, request: RowsToScore | None = None) -> ScoreResult:
+        """Return the model outputs of these rows and which of the rows were scored; all of them by default."""
+        return ScoreResult.of_all(len(rows), self.model_outputs(rows, request))
 
     def row_history(self, asked: RowsToScore) -> RowHistory:
         """Return what this party, which asks, knows of new rows (m,) before it asks about them."""
         nothing = np.zeros(len(asked.ids), np.bool_)
         return RowHistory(nothing, nothing, np.full((len(nothing), 1), np.nan))
 
-    def measure(self, loss: Loss, data: TrainingData, rounds: int, *, last: bool) -> dict[str, float]:
+    def measure(self, loss: Loss, data: TrainingData, rounds: int, *, last: bool) -> Measurement:
         """Metrics on the rows that are evaluated, with all other parties; empty where they are not for this party.
 
         rounds: done so far. last: the training is over. DivergenceError if it has left the numbers.
         """
         rows = data.evaluated
-        f, labels = self.score(rows), data.labels(rows.rows)
+        f, labels = self.model_outputs(rows), data.labels(rows.rows)
         if f is None or labels is None or data.counted is None:
-            return {}
+            return Measurement()
         f = data.shifted(f, rows.rows)
-        check_outcome(loss, f, loss.targets(labels, data.counted), rounds)
+        check_final_loss(loss, f, loss.targets(labels, data.counted), rounds)
         counts = data.counts(rows.rows)
+        curve: list[list[float]] = []
+        baseline: Baseline | None = None
         if not loss.classifies or len(data.counted) == 2:
             said = loss.proba(f)[:, 1] if loss.classifies else loss.mean(f, data.counted)
             found = labels == data.counted[1] if loss.classifies else labels
-            self.calibration = metrics.calibration(found, said, weights=counts).tolist()
-            self.scored = of_numbers(SCORE, said)
-        if last:
-            self.spread = metrics.spread(loss, f, labels, data.counted, counts)
-        return metrics.evaluate(loss, f, labels, data.counted, counts)
+            curve = metrics.calibration(found, said, weights=counts).tolist()
+            baseline = of_numbers(SCORE, said)
+        errors = metrics.spread(loss, f, labels, data.counted, counts) if last else {}
+        return Measurement(metrics.evaluate(loss, f, labels, data.counted, counts), curve, errors, baseline)
 
     def precompute(self, data: TrainingData) -> Generator[Round]:
         """Do all work that can be done before the training, together with all other parties; yields after each step as

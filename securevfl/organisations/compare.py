@@ -131,9 +131,9 @@ def _measures(known: list[PreConsentView], ledger: DisclosureLedger, active: str
     limited = "small_metrics" not in first.job.accepts
     own, ids = ScoreLedger(ledger.scores_path), first.party.keys_of(first.schedule.test[:MAX_LOSS_ROWS])
     if reserve:
-        own.measure(active, ids, limited=limited, me=first.party.name, times=len(known))
+        own.record_evaluation(active, ids, limited=limited, me=first.party.name, times=len(known))
     elif limited:
-        own.check_measures(active, ids, len(known))
+        own.check_evaluations(active, ids, len(known))
 
 
 def _one_sheet(names: list[str], known: list[PreConsentView]) -> ConsentSheet:

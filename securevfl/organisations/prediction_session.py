@@ -139,8 +139,8 @@ class PredictionSession:
                 most = self._player.max_bits_per_row
                 barred = ~reason_codes.admit(part, code_policy, self._counted, ids, X, most)
                 asked = None if asked is None else replace(asked, barred=barred)
-            f = self._player.score(scaled, asked)  # 2
-            answered = self._player.answered(len(X))
+            answered = self._player.score(scaled, asked)  # 2
+            f = answered.outputs
             if code_policy is not None and self._counted is not None:
                 if accounts:
                     self._told += int(answered.fresh.sum())

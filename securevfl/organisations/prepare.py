@@ -40,7 +40,7 @@ def prepare(
     check_role(job, party, venue.peers)
 
     def talk(channel: Channel) -> None:
-        channel.clock.stage = Stage.AHEAD
+        channel.clock.stage = Stage.OFFLINE
         run_offline_phase(job, party, channel, parties=parties, folder=Path(ahead), on_round=on_round)
 
     terms = {"job": job.to_dict(), "parties": list(parties), "task": "prepare"}

@@ -208,7 +208,7 @@ class Run:
         part = self.parts[name]
         meter, resources = Meter(channel.clock, channel.counters), LocalResources(simulated=True)
         context = PartyContext(channel, self.roles, meter, outputs=part.outputs, resources=resources, model=part.model)
-        return self.job.family.participant(self.job, context, X.shape[1], part.state).score(X)
+        return self.job.family.participant(self.job, context, X.shape[1], part.state).model_outputs(X)
 
     def scorecard(self, points: float = 600, odds: float = 50, double: float = 20) -> Scorecard:
         """Points for each bin of each party's columns (`securevfl.training.scorecard`): `points` where the odds against

@@ -22,6 +22,7 @@ from securevfl.errors import (
     RangeError,
 )
 from securevfl.families.participant import Round
+from securevfl.families.score_results import Measurement
 from securevfl.families.training_data import TrainingData
 from securevfl.job import Job
 from securevfl.models import metrics
@@ -98,8 +99,8 @@ class TrainingLoop:
         if self._best is not None and self.job.patience is not None:
             make = partial(self.job.family.participant, self.job, context, data.columns)
             self._player = self._player.resume_from(self._best, make)
-        measured = self._evaluate(last=True)
-        self._tell_far(measured)
+        measurement = self._evaluate(last=True)
+        self._tell_far(measurement.metrics)
         context.channel.clock.tick(Kind.LOCAL)
         return ModelPart(
             name=self.party.name,
@@ -111,10 +112,10 @@ class TrainingLoop:
             state=self._player.model_state(),
             outputs=context.outputs,
             classes=data.classes,
-            metrics=measured,
-            calibration=self._player.calibration,
-            metric_std_errors=dict(self._player.spread),
-            baseline=[] if self._player.scored is None else [self._player.scored],
+            metrics=measurement.metrics,
+            calibration=measurement.calibration,
+            metric_std_errors=dict(measurement.standard_errors),
+            baseline=[] if measurement.score_baseline is None else [measurement.score_baseline],
             history=self._history,
             rounds=exchanges,
             counters=context.channel.counters,
@@ -194,7 +195,7 @@ class TrainingLoop:
         kept = player.state(), player.state_fits_any_round, steps, self._best
         return Checkpoint(rounds, self.run, self._history, dict(channel.keys), *kept, channel.session.hex(), over)
 
-    def _evaluate(self, *, last: bool = False) -> dict[str, float]:
+    def _evaluate(self, *, last: bool = False) -> Measurement:
         """Metrics on the held-out rows, or without any on the training rows; empty where not for this party."""
         rows: Group = "held out" if len(self.data.schedule.test) else "training"
         with self.context.channel.gate.about_rows(rows):
@@ -235,7 +236,7 @@ class TrainingLoop:
         channel, roles = self.context.channel, self.context.roles
         channel.clock.tick(Kind.LOCAL)
         channel.clock.stage = Stage.EVALUATE
-        measured, verdict = self._evaluate(), StopDecision(stop=False, is_best=False, roll_back=False)
+        measured, verdict = self._evaluate().metrics, StopDecision(stop=False, is_best=False, roll_back=False)
         watched = self.job.stops_early or self._player.can_roll_back
         if watched and self._leads:
             back = self._player.can_roll_back and self._is_lost(measured)

@@ -35,7 +35,7 @@ from securevfl.errors import (
 from securevfl.runtime import eventlog
 from securevfl.runtime.abort import Abort
 from securevfl.runtime.clock import Stamp
-from securevfl.runtime.codec import FORMAT, SESSION_BYTES, Frame, Message, encode_message
+from securevfl.runtime.codec import FRAME_FORMAT, SESSION_BYTES, Frame, Message, encode_message
 from securevfl.runtime.inbox import Inbox
 from securevfl.transport.certificate_checks import check_peer
 from securevfl.transport.end_to_end import EndToEndSession
@@ -143,7 +143,7 @@ class SecureTransport:
         self._endpoint.abandon()
 
     def _agree(self, deadline: float, timeout: float) -> Inbox:
-        own = SessionOffer(FORMAT, secrets.token_bytes(32), self._terms, self._through)
+        own = SessionOffer(FRAME_FORMAT, secrets.token_bytes(32), self._terms, self._through)
         for seal in self._seals.values():
             seal.start()
         for name in self._others:
@@ -266,8 +266,8 @@ class SecureTransport:
             self._changed.notify_all()
 
     def _compare(self, sender: str, greeting: SessionOffer) -> None:
-        if greeting.format != FORMAT or len(greeting.nonce) != 32:
-            raise ProtocolError(f"{sender}: format {FORMAT} was expected, {greeting.format} came; update the older")
+        if greeting.format != FRAME_FORMAT or len(greeting.nonce) != 32:
+            raise ProtocolError(f"{sender}: format {FRAME_FORMAT} was expected, {greeting.format} came; update it")
         if greeting.terms != self._terms:
             raise ConfigError(
                 f"{sender} and {self.me} differ in " + _difference(sender, greeting.terms, self.me, self._terms)

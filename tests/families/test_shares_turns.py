@@ -67,7 +67,7 @@ def test_what_fails_beside_the_visits_fails_the_party():
             with ChunkPipeline(channel, [0, 1], make, lambda k: True) as turns:
                 for _ in turns:
                     with pytest.raises(ProtocolError, match="cannot be made"):
-                        channel.recv("b", vfl.protocols.shares.iteration.Tables)
+                        channel.recv("b", vfl.protocols.shares.iteration.MaskedTables)
 
         with pytest.raises(ProtocolError, match="cannot be made"):
             training()
@@ -85,7 +85,7 @@ def test_a_training_that_ends_leaves_no_thread_behind(error):
 
         def make(k):
             if k and error:
-                channel.recv("b", vfl.protocols.shares.iteration.Tables)
+                channel.recv("b", vfl.protocols.shares.iteration.MaskedTables)
             time.sleep(0.05)
             finished.append(k)
 
@@ -123,14 +123,14 @@ JOB = vfl.Job(
 @pytest.mark.parametrize("parties", [2, 3])
 def test_a_training_goes_on_while_its_next_chunk_is_made(monkeypatch, parties):
     """The first visit waits for the next chunk to be begun at all parties, and measures its model meanwhile."""
-    begun, make = threading.Barrier(parties + 1, timeout=120), OfflinePhase.make
+    begun, make = threading.Barrier(parties + 1, timeout=120), OfflinePhase.generate
 
     def watched(self, chunk, visits):
         if chunk == 2:
             begun.wait()
         make(self, chunk, visits)
 
-    monkeypatch.setattr(OfflinePhase, "make", watched)
+    monkeypatch.setattr(OfflinePhase, "generate", watched)
     tables = vfl.datasets.breast_cancer(parties)
     run = vfl.simulate(JOB, tables, workers=1, on_round=lambda done, of: begun.wait() if done == 1 else None)
     assert not begun.broken
@@ -150,8 +150,8 @@ def test_a_training_that_stops_early_stops_well():
 def test_a_store_knows_its_room():
     store = MemoryStore(limit=100)
     store.put(0, bytes(NAME_BYTES), 0, [b"x" * 30] * 2)
-    assert store.room == 40
+    assert store.free_bytes == 40
     with pytest.raises(SecureVFLError, match=r"set protocol\.shares\.chunk lower"):
         store.put(1, bytes(NAME_BYTES), 2, [np.zeros(41, np.uint8).tobytes()])
     store.drop(0)
-    assert store.room == 100
+    assert store.free_bytes == 100

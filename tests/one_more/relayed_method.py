@@ -186,7 +186,7 @@ class RelayedParticipant(BatchParticipant):
         self.begin(data, start)
         yield from self.rounds(self._work())
 
-    def score(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
+    def model_outputs(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
         others = self._exchange(rows[:])
         return None if others is None else self._f(others)
 

@@ -32,7 +32,7 @@ def scores(tmp_path: Path) -> Iterator[Path]:
     """A file of scores that was left in order: half of the rows were trained on, the others have a score."""
     path = tmp_path / "shop.ledger.scores"
     ledger = ScoreLedger(path)
-    ledger.trained(MODEL, 20, IDS[:20], X[:20])
+    ledger.record_model(MODEL, 20, IDS[:20], X[:20])
     _score(ledger)
     del ledger
     gc.collect()
@@ -41,11 +41,11 @@ def scores(tmp_path: Path) -> Iterator[Path]:
 
 
 def _score(ledger: ScoreLedger, rows: int = 40) -> None:
-    question = ledger.question(MODEL, "bank", IDS[:rows], ledger.commitments(IDS[:rows], X[:rows]))
+    question = ledger.query(MODEL, "bank", IDS[:rows], ledger.commitments(IDS[:rows], X[:rows]))
     states = ledger.admit(question, X[:rows], bits=7, most=1e9, me="shop", claim="c")
     fresh = states == NEW
     if fresh.any():
-        ledger.keep(question.where(fresh), [os.urandom(8) for _ in range(int(fresh.sum()))])
+        ledger.store(question.where(fresh), [os.urandom(8) for _ in range(int(fresh.sum()))])
 
 
 def test_a_changed_bit_of_a_file_of_scores_is_noticed(scores: Path) -> None:
@@ -70,14 +70,14 @@ def test_an_older_copy_of_a_file_of_scores_is_noticed(scores: Path, tmp_path: Pa
     copy = tmp_path / "copy"
     shutil.copy(scores, copy)
     ledger = ScoreLedger(scores)
-    ledger.trained(b"n" * 16, 20, IDS[20:], X[20:])
+    ledger.record_model(b"n" * 16, 20, IDS[20:], X[20:])
     del ledger
     gc.collect()
     shutil.copy(copy, scores)
     with pytest.raises(ConfigError, match="an older copy was put back"):
         ScoreLedger(scores)
     scores.with_name(f"{scores.name}.seal").unlink()
-    assert ScoreLedger(scores).knows(MODEL)
+    assert ScoreLedger(scores).knows_model(MODEL)
 
 
 def test_damage_while_it_is_used_is_an_error_of_ours(scores: Path) -> None:
@@ -147,7 +147,7 @@ def test_a_ledger_is_used_wherever_a_change_was_killed(
 ) -> None:
     ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
     ledger.record_early_abort({"bank"})
-    write = disclosure.write_whole
+    write = disclosure.write_atomic
 
     def killed(path: Path, data: bytes) -> None:
         if at == "behind":

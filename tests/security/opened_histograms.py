@@ -1,8 +1,8 @@
-"""A stand-in for boosted trees of opened histograms, in numpy: what each side is shown when other systems train trees.
+"""A stand-in for boosted trees with opened histograms: the values that each side sees when other systems train trees.
 
-The party with labels knows each row's gradient and second derivative. For every node of a level it is told their sums
-in each bin of every column of the other party, picks the best split, and is told on which side of a split of the other
-party's every row is. No message is hidden here: this is what two attacks read, not a way to train.
+The party with labels knows the gradient and the second derivative of each row. For every node of a level it receives
+their sums in each bin of every column of the other party. It picks the best split and receives the side of every row at
+a split of the other party. No message is hidden here: the code generates the input of two attacks.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from securevfl.base.arrays import Floats
 Bins = NDArray[np.intp]  # n x d
 Rows = NDArray[np.intp]
 LAMBDA, RATE = 1.0, 0.3
-STEPS = 60  # of gradients, in a box
-FALL = 0.5  # of a level's points to those of the one above it
+STEPS = 60  # of gradients, relative to a box
+FALL = 0.5  # points of a level relative to the level above
 
 
 @dataclass(frozen=True)
 class ChosenSplit:
-    """A split of the passive party's that was chosen: at which level, of which rows, which of them are above."""
+    """A chosen split of the passive party: its level, its rows, and which of them are above."""
 
     level: int
     rows: Rows
@@ -33,8 +33,11 @@ class ChosenSplit:
 
 @dataclass
 class OpenedHistograms:
-    """What is shown in a run. To the party with labels: for each node (k x n) the gradients of its rows, 0 for others,
-    and by column of the other party their sums in each bin (k x bins). To the other: its `chosen` splits."""
+    """The values disclosed in a run.
+
+    To the party with labels: for each node (k, n) the gradients of its rows, 0 for others, and for each column of the
+    other party their sums in each bin (k, bins). To the other party: the `chosen` splits.
+    """
 
     gradients: list[Floats] = field(default_factory=list)
     sums: list[list[Floats]] = field(default_factory=list)
@@ -42,7 +45,7 @@ class OpenedHistograms:
 
 
 def opened(local: Bins, other: Bins, y: NDArray[np.intp], *, bins: int, trees: int, depth: int = 3) -> OpenedHistograms:
-    """Trains on bin numbers of the party with labels (n x d) and of the other; labels 0 and 1."""
+    """Train on bin numbers (n, d) of the party with labels and of the other party; labels are 0 and 1."""
     displayed, f = OpenedHistograms(), np.zeros(len(y))
     for _ in range(trees):
         p = 1 / (1 + np.exp(-f))
@@ -83,11 +86,11 @@ def _split(
 
 
 def bins_of(A: Floats, sums: Floats) -> NDArray[np.intp]:
-    """Find the bin of each row (n,), from gradients (k x n) of nodes and the sums (k x bins) of one column.
+    """Return the bin of each row (n,), from gradients (k, n) of nodes and the sums (k, bins) of one column.
 
-    A histogram is A Z: A (nodes x rows) are the gradients of each node's rows, Z (rows x bins) says in which bin each
-    row is. Some trees give more sums than there are rows, and then Z is their solution; before that the solution
-    nearest to even shares between 0 and 1 has its largest entry mostly there (Fu et al. 2022, label inference).
+    A histogram is A Z, where A (nodes, rows) has the gradients of each node's rows and Z (rows, bins) the bin of each
+    row. A few trees give more sums than there are rows, and then Z is their solution. Before that, the largest entry of
+    the solution nearest to equal shares between 0 and 1 is mostly the right one (Fu et al. 2022, label inference).
     """
     bins = sums.shape[1]
     Z = np.clip(np.linalg.lstsq(A, sums - A.sum(axis=1, keepdims=True) / bins, rcond=1e-9)[0] + 1 / bins, 0, 1)
@@ -98,10 +101,7 @@ def bins_of(A: Floats, sums: Floats) -> NDArray[np.intp]:
 
 
 def points(chosen: Sequence[ChosenSplit], rows: int) -> Floats:
-    """Score each row (n,), higher for the rarer class.
-
-    The smaller side of a split that was worth choosing holds more of it, and more so near the root.
-    """
+    """Score each row (n,), higher for the rarer class, which the smaller side of a chosen split contains more of."""
     result = np.zeros(rows)
     for item in chosen:
         smaller = item.above if item.above.mean() <= 0.5 else ~item.above

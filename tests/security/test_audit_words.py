@@ -132,7 +132,9 @@ def test_residuals_of_every_loss_reveal_columns(loss: str) -> None:
     if not LOSSES[loss].classifies:
         scores = bank.X[:, 0] + shop.X[:, 0]
         y = LOSSES[loss].synthetic_labels(scores)
-        if LOSSES[loss].assumes_zero_labels:  # counts and amounts of claims are rare, and above the prediction if they occur
+        if LOSSES[
+            loss
+        ].assumes_zero_labels:  # counts and amounts of claims are rare, and above the prediction if they occur
             y = np.where(scores > 0.8, y, 0)
         bank = vfl.Party("bank", bank.X, y, aligned=True)
     this_job = job(model=model, **STEPS.get(loss, {}))

@@ -1,4 +1,4 @@
-"""The battery over bits: what it must find it finds, and it raises no more false alarms than its p-values say."""
+"""The battery of tests of random bits detects what it should and raises no more false alarms than its level states."""
 
 import numpy as np
 import pytest
@@ -50,7 +50,7 @@ def in_pairs(bits: np.ndarray) -> None:
     ("break_one", "place"), [(constant, 0), (copied, 1), (opposite, 1), (shifted, 2), (in_pairs, 2)]
 )
 @pytest.mark.parametrize("n", [200, 2000])
-def test_what_is_broken_shows_in_its_own_test(break_one: object, place: int, n: int) -> None:
+def test_each_defect_fails_its_test(break_one: object, place: int, n: int) -> None:
     bits = random_bits(n, 64)
     break_one(bits)  # type: ignore[operator]
     result = p_values(bits)
@@ -76,7 +76,7 @@ def test_a_battery_counts_every_p_value_of_one_name() -> None:
 @pytest.mark.parametrize(
     ("total", "wrong"), [(0, False), (2**32 - 100, False), (50, False), (10_000, True), (2**31, True)]
 )
-def test_a_sum_of_phases_is_held_to_a_millionth_of_a_turn(total: int, wrong: bool) -> None:
+def test_a_sum_of_phases_is_exact_to_a_millionth_of_a_turn(total: int, wrong: bool) -> None:
     parts = [np.array([2**32 - 1], np.uint32), np.array([1], np.uint32)]
     assert _wrong_total(parts, np.array([total], np.uint32), Circle(32)) == wrong
     short = [np.array([2**16 - 1], np.uint32)] * 2

@@ -1,4 +1,4 @@
-"""What rounds on all rows tell: of labels by everything opened, of columns by few exchanges, and what a start hides."""
+"""Rounds on all rows: labels revealed by all opened values, columns revealed by few exchanges, and random starts."""
 
 from collections.abc import Callable, Iterable
 
@@ -17,7 +17,7 @@ from securevfl.optim.block_newton import OVER
 from securevfl.runtime.observer import Event
 
 NOISE = 15  # columns of the attacker
-READ = ("batch_inversion", "cross_round", "partial_score")  # these read openings, and take seconds
+READ = ("batch_inversion", "cross_round", "partial_score")  # these use opened gradients and take seconds
 
 
 def job(**keys: object) -> vfl.Job:
@@ -27,7 +27,7 @@ def job(**keys: object) -> vfl.Job:
 
 
 def tables(rows: int, columns: int = NOISE, seed: int = 0) -> list[vfl.Party]:
-    """A bank whose columns go with the labels, and a shop of pure noise."""
+    """Return a bank with columns that correlate with the labels, and a shop with pure noise."""
     generator = np.random.default_rng(seed)
     X = generator.normal(size=(rows, 8))
     y = (X.sum(axis=1) + 2 * generator.normal(size=rows) > 0).astype(int)
@@ -36,7 +36,7 @@ def tables(rows: int, columns: int = NOISE, seed: int = 0) -> list[vfl.Party]:
 
 
 def best_attack(job: vfl.Job, parties: list[vfl.Party], attacks: Iterable[str] = READ) -> float:
-    """The highest label AUC of these attacks of the audit on what the shop has received."""
+    """Return the highest label AUC of these attacks on the shop's view."""
     pair, result = RealIdealPair(job, parties, 0, attacker="shop"), []
     for name in attacks:
         attack = ATTACKS[name]
@@ -46,10 +46,12 @@ def best_attack(job: vfl.Job, parties: list[vfl.Party], attacks: Iterable[str] =
     return max(result)
 
 
-def test_what_is_opened_tells_less_of_labels_the_more_rows_there_are() -> None:
+def test_opened_values_reveal_less_about_more_rows() -> None:
     few = np.mean([best_attack(job(), tables(150, seed=seed)) for seed in range(3)])
     many = best_attack(job(), tables(3000))
-    assert 0.55 < few < expected_label_auc(NOISE, 150, 1, 6, reshuffle=False) + 0.05  # the sheet does not understate it
+    assert (
+        0.55 < few < expected_label_auc(NOISE, 150, 1, 6, reshuffle=False) + 0.05
+    )  # the consent sheet does not understate it
     assert many < expected_label_auc(NOISE, 3000, 1, 6, reshuffle=False) + 0.03
     assert many < 0.56
 
@@ -60,7 +62,7 @@ def test_labels_of_many_rows_are_safe_from_every_attack() -> None:
     assert best_attack(job(), tables(20_000), every) <= 0.55
 
 
-def test_minibatches_of_the_same_data_tell_more() -> None:
+def test_minibatches_of_the_same_data_reveal_more() -> None:
     parties = tables(1500)
     minibatches = job(optimizer=vfl.FedBCD(lr=0.3), batch_size=100, epochs=2)
     all_rows, batches = (best_attack(item, parties) for item in (job(), minibatches))
@@ -74,12 +76,14 @@ def test_few_exchanges_span_few_dimensions_of_the_columns() -> None:
     exchanges = pair.real_run[0].costs.rounds
     assert exchanges == 5
     trained = batch.numbers[:, :exchanges]
-    assert np.linalg.matrix_rank(trained) == exchanges - 1  # the first is zero
-    assert "T c = 5 x 1 numbers about each training row" in vfl.explain(this_job, tables(1000))  # 4, and the evaluation
+    assert np.linalg.matrix_rank(trained) == exchanges - 1  # the first exchange is zero
+    assert "T c = 5 x 1 numbers about each training row" in vfl.explain(
+        this_job, tables(1000)
+    )  # 4 exchanges and the evaluation
 
 
 def labels_from_two_values(start: Callable[..., NDArray[np.float64]] | None, l2: float) -> float:
-    """How well the first opened gradient gives the labels of 24 rows to who knows their share, by lattice reduction."""
+    """Return the label AUC of 24 rows from the first opened gradient, by lattice reduction."""
     generator = np.random.default_rng(0)
     y = (generator.random(24) < 0.5).astype(int)
     bank = vfl.Party("bank", generator.normal(size=(24, 2)), y, aligned=True)
@@ -94,10 +98,10 @@ def labels_from_two_values(start: Callable[..., NDArray[np.float64]] | None, l2:
 
 
 def test_the_random_start_neither_hides_nor_is_needed() -> None:
-    """The active party's block is solved before g goes, so g and the model are the same from any start.
+    """The active party's block is solved before g is sent, so g and the model do not depend on the start.
 
-    Where its columns say nothing (held down by l2 here), g takes two values from any start, and few rows are read;
-    where they say something g does not, from zero weights either.
+    If its columns are uninformative (suppressed by l2 here), g takes two values from any start, and few rows are read.
+    If they are informative, g takes many values even from zero weights.
     """
 
     def zero(X: NDArray[np.float64], scaled: object, targets: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
@@ -114,7 +118,7 @@ def test_the_random_start_neither_hides_nor_is_needed() -> None:
         np.testing.assert_allclose(part.theta, plain.parts[name].theta, atol=2e-3)
 
 
-def test_the_pace_is_one_of_three_numbers_and_says_no_more() -> None:
+def test_the_step_is_one_of_three_numbers() -> None:
     lines: list[Event] = []
     vfl.simulate(job(epochs=20), tables(500), observe=lines.append)
     paces = [event.message for event in lines if type(event.message).__name__ == "Pace"]

@@ -1,4 +1,4 @@
-"""What a whole run of CELU-VFL opens, attacked: all gradients that a party of pure noise has received, together."""
+"""All gradients that a party of pure noise receives in a whole run of CELU-VFL, attacked together."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ COLUMNS, BATCH, EPOCHS, R = 6, 128, 6, 5
 
 
 def parties(seed: int) -> list[vfl.Party]:
-    """A party whose columns go with its labels, and a stranger with columns of noise."""
+    """Return a party whose columns correlate with its labels, and a stranger with columns of noise."""
     generator = np.random.default_rng([seed, 0])
     X = generator.normal(size=(4 * BATCH, 5))
     y = (X.sum(axis=1) + generator.normal(size=len(X)) > 0).astype(int)
@@ -36,7 +36,7 @@ def job(optimizer: object, seed: int) -> vfl.Job:
 
 
 def solved(view: PartyView) -> tuple[NDArray[np.float64], float]:
-    """Scores (m x 1) by least squares over all equations about each batch, g taken as constant; and their mean rank."""
+    """Return scores (m, 1) by least squares over all equations of each batch, with constant g, and their mean rank."""
     scores, ranks = np.full((len(view.X), 1), np.nan), []
     equations = view.equations()
     for batch in {rows.tobytes() for rows, *_ in equations}:
@@ -48,7 +48,7 @@ def solved(view: PartyView) -> tuple[NDArray[np.float64], float]:
 
 
 def attacked(optimizer: object) -> tuple[float, float]:
-    """Label AUC and rank, means over the seeds."""
+    """Return the mean label AUC and the mean rank over the seeds."""
     results = []
     for seed in SEEDS:
         pair = RealIdealPair(job(optimizer, seed), parties(seed), seed, attacker="stranger")
@@ -58,7 +58,7 @@ def attacked(optimizer: object) -> tuple[float, float]:
 
 
 @pytest.mark.long
-def test_kept_exchanges_tell_what_fedbcd_does_and_weighted_rows_more() -> None:
+def test_cached_exchanges_reveal_as_fedbcd_weighted_rows_more() -> None:
     fedbcd, of_fedbcd = attacked(vfl.FedBCD(lr=0.1, local_steps=R))
     stored, of_kept = attacked(vfl.CeluVFL(lr=0.1, R=R, W=3))
     weighed, of_weighed = attacked(vfl.CeluVFL(lr=0.1, R=R, W=3, xi=60))

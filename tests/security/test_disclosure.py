@@ -1,4 +1,4 @@
-"""What a run adds up to, counted; and what the guards refuse by it, on each party's own table too."""
+"""The counts of what a run discloses, and refusals by the guards, also for a party's own table."""
 
 from collections.abc import Mapping
 
@@ -95,7 +95,7 @@ def test_numbers_about_columns(
     assert results == expected
 
 
-def test_the_counts_are_the_numbers_that_a_run_really_sends() -> None:
+def test_the_counts_are_those_of_the_sent_numbers() -> None:
     this_job = job(test_fraction=0.25, evaluate_every=3, accepts=["columns"])
     parties = vfl.datasets.breast_cancer()
     seen: dict[int, int] = {}
@@ -114,7 +114,7 @@ def test_the_counts_are_the_numbers_that_a_run_really_sends() -> None:
     assert [item.count for item in scores] == [seen[True]]
 
 
-def test_the_first_exchange_on_all_rows_tells_nothing() -> None:
+def test_the_first_exchange_on_all_rows_reveals_nothing() -> None:
     lines: list[np.ndarray] = []
     vfl.simulate(
         job(test_fraction=0.25, accepts=["columns"], **ALL),
@@ -125,7 +125,7 @@ def test_the_first_exchange_on_all_rows_tells_nothing() -> None:
 
 
 def is_part(event: object) -> bool:
-    return type(event.message).__name__ == "Part" and event.direction == "recv"  # type: ignore[attr-defined]
+    return type(event.message).__name__ == "Summand" and event.direction == "recv"  # type: ignore[attr-defined]
 
 
 def test_equations_about_labels() -> None:
@@ -144,7 +144,7 @@ def test_kernel_jobs_count_neither_equations_nor_columns() -> None:
     assert {item.kind for item in counts(this_job, sizes(this_job, THREE))} == {"scores"}
 
 
-def test_equal_equations_do_not_add_up_and_others_do() -> None:
+def test_only_different_equations_add_up() -> None:
     this_job = job()
     table = {"shop": "digest of the columns"}
     again = next(iter(counts(this_job, sizes(this_job, TWO, tables=table))))
@@ -154,7 +154,7 @@ def test_equal_equations_do_not_add_up_and_others_do() -> None:
     unknown = next(iter(counts(this_job, sizes(this_job, TWO))))
     assert earlier_share(unknown, [unknown, unknown]) == pytest.approx(
         2 * 20 / 50
-    )  # whether they were the same is not known
+    )  # it is unknown whether they were the same
     named = {leak.name for leak in leaks(this_job, sizes(this_job, TWO, tables=table), [other])}
     assert "fresh_equations" in named
     assert "rank" not in named
@@ -188,7 +188,7 @@ def test_label_auc_counts_earlier_equations() -> None:
         (OPEN | {"epochs": 5}, {"shop": 200}, "shop"),
     ],
 )
-def test_columns_are_refused_from_half_of_them_on(
+def test_numbers_from_half_of_the_columns_are_refused(
     keys: dict[str, object], columns: Mapping[str, int], who: str
 ) -> None:
     this_job = job(**keys)
@@ -218,7 +218,7 @@ def test_the_remedy_and_the_consent() -> None:
     assert "accepted: bank: it receives" in vfl.explain(job(epochs=10, accepts=["columns"]), parties)
 
 
-def test_sequential_sums_are_refused_and_said() -> None:
+def test_sequential_sums_are_refused_and_stated() -> None:
     parties = vfl.datasets.breast_cancer(4)
     this_job = job(epochs=1, test_fraction=0.2, **SEQUENTIAL)
     with pytest.raises(LeakageError, match=r'one passive party moves.*mode = "parallel".*"sequential"'):
@@ -230,7 +230,7 @@ def test_sequential_sums_are_refused_and_said() -> None:
     assert "sequential" not in {leak.name for leak in leaks(direct, sizes(direct, THREE))}
 
 
-def test_own_parts_and_the_messages_of_the_session_stand_on_the_sheet() -> None:
+def test_the_sheet_lists_partial_scores_and_session_messages() -> None:
     sheet = vfl.explain(job(), vfl.datasets.breast_cancer())
     passive = sheet.split("\nshop (")[1]
     assert "X_k theta_k, which ranks the labels" in passive
@@ -245,7 +245,7 @@ def bits(n: int, d: int, seed: int = 0) -> np.ndarray:
     return (generator.random((n, d)) < generator.uniform(0.2, 0.8, d)).astype(float)
 
 
-def test_what_is_enough_for_a_table() -> None:
+def test_the_numbers_that_determine_a_table() -> None:
     generator = np.random.default_rng(1)
     reals = generator.normal(size=(400, 12))
     assert numbers_for_recovery(reals) == MAX_NUMBERS_PER_COLUMN * 12
@@ -259,14 +259,14 @@ def test_what_is_enough_for_a_table() -> None:
     assert numbers_for_recovery(np.ones((10, 2))) == np.inf
 
 
-def test_how_much_of_the_columns_so_many_numbers_hold() -> None:
+def test_the_share_of_columns_that_numbers_contain() -> None:
     reals = np.random.default_rng(0).normal(size=(5000, 10))
     assert variance_share(reals, 5) == pytest.approx(0.5, abs=0.03)
     assert variance_share(np.repeat(reals[:, :2], 5, axis=1), 2) == pytest.approx(1)
     assert variance_share(reals, 40) == pytest.approx(1)
 
 
-def test_a_party_refuses_for_its_own_table_what_sizes_would_allow() -> None:
+def test_a_party_refuses_by_its_own_table() -> None:
     generator = np.random.default_rng(0)
     bank = vfl.Party("bank", generator.normal(size=(200, 5)), generator.integers(0, 2, 200), aligned=True)
     this_job = job(epochs=1)

@@ -1,7 +1,7 @@
-"""Factors of an account, names of what is asked, order over chunks, and states that nobody visits.
+"""Factors in counts, names of questions, the order over chunks, and rarely used states.
 
-As in test_instances: each probe goes over all instances of its kind, `SLIPS` leaves one factor, part or state out of
-the code as it is, and the probe of its class must then fail.
+As in test_instances, each probe covers all instances of its kind. `SLIPS` removes one factor, part or state from the
+code, and the probe of its class must then fail.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from tests.protocols.test_psi import cut_small, play
 
 NOTICED = AssertionError, pytest.fail.Exception
 PADDED = {"neural top"}  # a message has a zero for each output of the others
-FOLLOWS = {"transfer open"}  # sums of products of the very vectors that are shown beside them
-FEWER = {"curvature"}  # the first gradient is of weights that all know
+FOLLOWS = {"transfer open"}  # sums of products of the vectors that are disclosed as well
+FEWER = {"curvature"}  # the first gradient belongs to weights that all parties know
 
 
 def _counted(name: str, outputs: int, epochs: int) -> tuple[list[Disclosure], Any, bool]:
-    """Counts, sizes, and whether every epoch opens the same equations again."""
+    """Return counts, sizes, and whether every epoch opens the same equations again."""
     keys: dict[str, Any] = {"epochs": epochs}
     if outputs > 1:
         keys["model"] = vfl.Softmax()
@@ -59,13 +59,13 @@ def _counted(name: str, outputs: int, epochs: int) -> tuple[list[Disclosure], An
 
 
 def counts_of_numbers() -> None:
-    """What guards read bears the numbers that leave: so many about each row, or each batch, over outputs and epochs."""
+    """Check that the guards' counts equal the numbers sent about each row or batch, over outputs and epochs."""
     seen, columns = set(), dict[tuple[Any, ...], int]()
     for name in EXAMPLES:
         for outputs in (1, 3):
             try:
                 results = [_counted(name, outputs, epochs) for epochs in (2, 4)]
-            except SecureVFLError:  # a model of its own, or one output alone
+            except SecureVFLError:  # another model, or one output alone
                 continue
             for (disclosed, sizes, again), epochs in zip(results, (2, 4), strict=True):
                 for item in disclosed:
@@ -87,7 +87,7 @@ def counts_of_numbers() -> None:
 
 
 def names_of_questions() -> None:
-    """What is told again under one name is of the same model, asker, rows, columns and codes, in any block."""
+    """Check that the name of a repeated question covers the model, requester, rows, columns and codes, in any block."""
     ledger: Any = SimpleNamespace(named=lambda content: hashlib.sha256(content).hexdigest())
     X = np.arange(24.0).reshape(6, 4)
     codes = {"a": "R1", "b": "R2"}
@@ -113,8 +113,11 @@ def names_of_questions() -> None:
 
 
 def alarms_of_looks() -> None:
-    """Alarms are shared among all looks, two a column: a column just beyond its part of them is shifted, and one just
-    within is not, whatever the kind of column and however many there are."""
+    """Check that the false-alarm rate is shared among all joint statistics, two for each column.
+
+    A column just beyond its share is reported as shifted, and one just within it is not, for every kind and number of
+    columns.
+    """
     draw, n = np.random.default_rng(3), 400
 
     def table(seed: int) -> Columns:
@@ -141,12 +144,12 @@ def alarms_of_looks() -> None:
 
 
 def expired_authorities(folder: Path) -> None:
-    """A certificate is refused once it or its authority has expired, or before either is valid."""
+    """Check that a certificate is refused if it or its authority has expired or is not valid yet."""
     now = datetime(2030, 1, 1, tzinfo=UTC)
     for authority, local in ((10, 100), (100, 10)):
         place = folder / f"{authority}-{local}"
         certs.init(place, days=authority, now=now)
-        # one that outlives its authority, as no command makes it
+        # a certificate that outlives its authority, which no command creates
         longer = edited(certs, "issue", ("min(now + _days(days), authority.not_valid_after_utc)", "now + _days(days)"))
         with mock.patch.object(*longer):
             certs.issue(place, "bank", days=local, now=now)
@@ -161,7 +164,7 @@ ORDERED = (Points, 2, "bank", False), (Points, 3, "bank", False), (Tags, 3, "ban
 
 
 def order_over_chunks() -> None:
-    """Points and tags ascend from chunk to chunk, as within one: a chunk that comes again is refused."""
+    """Check that points and tags ascend from chunk to chunk, so that a repeated chunk is refused."""
     for kind, parties, cheat, transfers in ORDERED:
         sent: list[Any] = []
 
@@ -238,7 +241,7 @@ def test_every_factor_and_state(probe: Callable[..., None], tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("slip", SLIPS)
-def test_what_is_left_out_is_noticed(slip: str, tmp_path: Path) -> None:
+def test_every_omission_is_noticed(slip: str, tmp_path: Path) -> None:
     patch, probe = SLIPS[slip]
     owner, name, value = patch()
     with mock.patch.object(owner, name, value), pytest.raises(NOTICED):

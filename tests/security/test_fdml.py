@@ -1,5 +1,4 @@
-"""Training by FDML attacked: what sums that are pulled and payloads that are stored tell over a whole run, and what a
-server or a worker that deviates comes to."""
+"""Training by FDML attacked: pulled sums and stored payloads of a whole run, and malicious servers and workers."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -57,8 +56,8 @@ def inside(batches: list[ColumnNumbers]) -> float:
     return float(np.mean([np.nanmean(shares_inside(batch.truth, space(batch))) for batch in batches]))
 
 
-def test_a_worker_with_all_it_pulled_has_the_others_columns_up_to_a_linear_map() -> None:
-    """With two workers a pull is the other's H; it does not matter what hides payloads from the server."""
+def test_all_pulls_reveal_columns_up_to_a_linear_map() -> None:
+    """With two workers a pull is the other's H, whatever hides payloads from the server."""
     arguments = parties(2)
     every = found(job("masks"), arguments)
     for key in (("bank", ("shop",)), ("shop", ("bank",))):
@@ -67,8 +66,8 @@ def test_a_worker_with_all_it_pulled_has_the_others_columns_up_to_a_linear_map()
     assert inside(few["shop", ("bank",)]) < 0.95
 
 
-def test_residuals_in_the_open_show_the_active_partys_columns_however_late_they_come() -> None:
-    """Where workers are apart the passive one does not know which version of its own part is in f, which blurs it."""
+def test_late_open_residuals_still_reveal_active_columns() -> None:
+    """If workers are at different iterations, the passive one does not know which version of its part is in f."""
     for tau, least in ((0, 0.99), (3, 0.9)):
         every = found(job(shows=False, residual="open", tau=tau), parties(2))
         assert inside(every["shop", ("bank",)]) > least
@@ -83,8 +82,8 @@ def test_with_three_workers_it_is_the_sum_of_the_others() -> None:
     assert ("telco", ("bank",)) not in every
 
 
-def test_where_one_other_worker_moves_alone_its_columns_show() -> None:
-    """One epoch of four batches at most apart: pulls of a slow worker catch the others at different visits."""
+def test_a_worker_that_moves_alone_reveals_its_columns() -> None:
+    """With four batches in an epoch, pulls of a slow worker meet the others at different iterations."""
     this_job, arguments = job(tau=6, epochs=14, batch_size=60), parties(3)
     pair = RealIdealPair(this_job, arguments, 1)
     with mock.patch.object(party_recording, "simulate", partial(vfl.simulate, slowed={"bank": 40.0, "shop": 5.0})):
@@ -97,7 +96,7 @@ def test_where_one_other_worker_moves_alone_its_columns_show() -> None:
         assert np.linalg.norm(left) < 1e-6 * np.linalg.norm(changes), "the difference is of that worker's columns alone"
 
 
-def test_the_server_reads_every_part_in_the_clear_and_none_that_is_hidden() -> None:
+def test_the_server_reads_only_parts_in_the_clear() -> None:
     arguments = parties(2)
     every = found(job("open"), arguments)
     assert inside(every["server", ("bank",)]) > 0.99
@@ -111,8 +110,8 @@ def test_the_audits_attack_finds_what_is_counted() -> None:
     assert "shop about bank" in score.detail
 
 
-def test_noise_keeps_columns_out_of_what_is_pulled() -> None:
-    """Not all of them: the sums of many visits still lean towards the columns that move predictions most."""
+def test_noise_hides_columns_in_pulled_sums() -> None:
+    """Not all columns are hidden: sums of many iterations depend most on the columns that move predictions most."""
     pytest.importorskip("dp_accounting")
     shares = []
     for noise in (None, {"epsilon": 8, "delta": 1e-4, "clip": 2}):
@@ -125,17 +124,17 @@ def test_noise_keeps_columns_out_of_what_is_pulled() -> None:
 
 
 @pytest.mark.parametrize(("stored", "residual"), [("open", None), ("masks", None), ("masks", "ckks")])
-def test_transcripts_hold_what_is_declared(stored: str, residual: str | None) -> None:
+def test_transcripts_agree_with_the_declaration(stored: str, residual: str | None) -> None:
     this_job = job(stored, epochs=2, shows=residual is None, residual=residual)
     transcripts = [record_transcript(this_job, parties(3))[0] for _ in range(2)]
     assert not check_transcript(*transcripts).findings
 
 
-def test_only_who_is_told_sums_is_sent_keys() -> None:
+def test_only_parties_that_pull_sums_receive_keys() -> None:
     sheet = vfl.explain(job("masks", shows=False, residual="ckks"), parties(2))
     bank, shop, server = sheet.split("\n\n")[1:4]
-    assert "OwnKey from passive" in bank
-    assert "OwnKey from" not in shop
+    assert "WrappedMaskKey from passive" in bank
+    assert "WrappedMaskKey from" not in shop
     assert "Push from passive: uniform" in server
 
 
@@ -151,7 +150,7 @@ ANSWERS: dict[str, Answer] = {
 
 @pytest.mark.parametrize("answer", ANSWERS)
 @pytest.mark.parametrize("stored", KINDS)
-def test_a_server_that_answers_otherwise_ends_the_run_with_a_typed_error(stored: str, answer: str) -> None:
+def test_a_malicious_server_causes_a_typed_error(stored: str, answer: str) -> None:
     server, _ = KINDS[stored]
     add = server._add
 
@@ -169,7 +168,7 @@ def test_a_server_that_answers_otherwise_ends_the_run_with_a_typed_error(stored:
 
 
 @pytest.mark.parametrize("stored", KINDS)
-def test_a_worker_that_pushes_otherwise_ends_the_run_with_a_typed_error(stored: str) -> None:
+def test_a_malicious_worker_causes_a_typed_error(stored: str) -> None:
     _, worker = KINDS[stored]
     conceal = worker._conceal
     pushes: dict[str, Callable[[Any, Any, int, int], bytes]] = {
@@ -190,8 +189,8 @@ def test_a_worker_that_pushes_otherwise_ends_the_run_with_a_typed_error(stored: 
         assert isinstance(caught.value, CryptoError | ProtocolError | LimitError), what
 
 
-def test_a_push_again_under_an_old_version_is_not_made() -> None:
-    """A worker that lost count, as after a kill, cannot put one mask on two payloads in one session."""
+def test_a_push_under_an_old_version_is_refused() -> None:
+    """A worker that lost count, as after a crash, cannot use one mask for two payloads in one session."""
     push = StoredWorker.conceal
 
     def again(self: Any, H: Any, batch: int, version: int) -> bytes:
@@ -203,9 +202,12 @@ def test_a_push_again_under_an_old_version_is_not_made() -> None:
 
 
 @pytest.mark.parametrize("stored", KINDS)
-def test_what_is_pushed_again_after_a_kill_is_under_other_keys(stored: str, tmp_path: Path) -> None:
-    """The same versions of the same batches are pushed in both sessions, and a mask used twice would show in their
-    difference; here nothing of one occurs in the other, and differences are no forward outputs."""
+def test_pushes_after_a_crash_use_fresh_keys(stored: str, tmp_path: Path) -> None:
+    """The same versions of the same batches are pushed in both sessions.
+
+    A mask that is used twice would show in their difference. No byte string of one session occurs in the other, and
+    differences are not forward outputs.
+    """
     session, arguments = job(stored, epochs=6), parties(2)
     states = {party.name: Checkpoints(tmp_path / party.name, party.name, every=4) for party in arguments}
 

@@ -1,4 +1,4 @@
-"""What a party whose weights are opened reads by powers of two: no more bits than everyone has entered."""
+"""A party whose weights are opened reads labels and columns by powers of two: no more bits than everyone has recorded."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from securevfl.protocols.shares.residual_tables import ResidualTables
 ROWS, COLUMNS = 420, 15
 HALF_BIT = 7  # log2 of a residual of 1/2
 LEVEL = 6  # bits of a level of the table
-LAST = 1  # of two batches
+LAST = 1  # in two batches
 
 
 def tables(rows: int = ROWS, columns: int = COLUMNS, parties: int = 2) -> list[vfl.Party]:
@@ -50,7 +50,7 @@ def job(to: str, **keys: Any) -> vfl.Job:
 
 
 def places(count: int, weights: int, first: int, bits: int) -> np.ndarray:
-    """W (count x weights) that puts rows, so many a weight and one after the other, at bits `first` on, each one up."""
+    """Return W (count, weights) that puts rows at ascending bits from `first` on, a number of rows in each weight."""
     W, a_weight = np.zeros((count, weights), np.int64), -(-count // weights)
     for row in range(count):
         at = row % a_weight
@@ -60,7 +60,7 @@ def places(count: int, weights: int, first: int, bits: int) -> np.ndarray:
 
 
 def steps_of(monkeypatch: pytest.MonkeyPatch, party: str, chosen: Any) -> None:
-    """Have this party multiply residuals by what it likes: chosen(n) (n x d) in place of W, None for its own."""
+    """Let this party multiply residuals by chosen(n) (n, d) in place of W; None keeps W."""
     honest, generated = LocalColumns._integers, LocalColumns.__init__
 
     def integers(self: LocalColumns, piece: Any) -> Any:
@@ -71,8 +71,8 @@ def steps_of(monkeypatch: pytest.MonkeyPatch, party: str, chosen: Any) -> None:
         generated(self, numbers, rate, X, *remaining)
         self.of = X(0).of.__self__._context.me  # type: ignore[attr-defined]
 
-    monkeypatch.setattr(PreparedWords, "check", lambda self, columns: None)  # its own, which is none of the peers'
-    monkeypatch.setattr(Measurements, "measure", lambda *_: ({}, [], {}))  # a model that is measured has diverged
+    monkeypatch.setattr(PreparedWords, "check", lambda self, columns: None)  # the party's state, not that of a peer
+    monkeypatch.setattr(Measurements, "measure", lambda *_: ({}, [], {}))  # the evaluated model has diverged
     monkeypatch.setattr(LocalColumns, "__init__", init)
     monkeypatch.setattr(LocalColumns, "_integers", integers)
 
@@ -85,7 +85,7 @@ def told(tape: Recording, giver: str, kind: str) -> int:
 
 
 def labels_read(monkeypatch: pytest.MonkeyPatch, parties: int, *, first: int | None, bits: int) -> tuple[int, int]:
-    """How many labels a passive party reads out of its weights surely, and how many bits the bank enters."""
+    """Return the number of labels that a passive party reads from its weights, and of the bits that the bank records."""
     both, chosen = tables(parties=parties), job("shop")
     schedule = chosen.schedule(both[0].register)
     y = both[0].y[schedule.partition(0)[0]]
@@ -113,7 +113,7 @@ def labels_read(monkeypatch: pytest.MonkeyPatch, parties: int, *, first: int | N
 
 
 @pytest.mark.parametrize("parties", [2, 3])
-def test_powers_of_two_read_no_more_labels_than_bits_are_counted(parties: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_powers_of_two_read_no_more_labels_than_counted(parties: int, monkeypatch: pytest.MonkeyPatch) -> None:
     bits = weight_levels(job("shop"), ROWS).bits
     result, counted = labels_read(monkeypatch, parties, first=None, bits=bits)
     print(f"{result} of {ROWS} labels agree, {counted} bits counted")
@@ -121,22 +121,22 @@ def test_powers_of_two_read_no_more_labels_than_bits_are_counted(parties: int, m
     assert result <= counted
 
 
-def test_low_places_read_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where 28 labels lay in each weight: all but the highest ones are below what is told."""
+def test_low_bits_reveal_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where each weight contained 28 labels, all but the highest bits are below the disclosed precision."""
     result, counted = labels_read(monkeypatch, 2, first=0, bits=28)
     print(f"{result} of {ROWS} labels agree, {counted} bits counted")
     assert result <= counted + 6 * np.sqrt((ROWS - counted) / 4) + (ROWS - counted) / 2
 
 
-def test_unrounded_weights_give_every_label(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What they were: all bits of the ring."""
+def test_unrounded_weights_reveal_every_label(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without rounding, all bits of the ring were disclosed."""
     monkeypatch.setattr(WeightQuantizer, "shift", lambda self, numbers: 1)
     monkeypatch.setattr(WeightQuantizer, "bits", property(lambda self: 55))
     result, _ = labels_read(monkeypatch, 2, first=4, bits=28)
     assert result == ROWS
 
 
-def test_every_party_enters_what_a_weight_holds_of_its_own() -> None:
+def test_every_party_records_its_bits_in_a_weight() -> None:
     for to in ("bank", "shop", "telco"):
         tape, both = Recording(), tables(parties=3)
         vfl.simulate(job(to), both, observe=tape, workers=1)
@@ -151,8 +151,12 @@ def test_every_party_enters_what_a_weight_holds_of_its_own() -> None:
 
 
 def outputs_read(monkeypatch: pytest.MonkeyPatch, *, first: int | None, bits: int) -> tuple[int, int, int]:
-    """How many rows' level of H_shop the bank reads to one step, by a table of places and powers of 2^6, of how many
-    rows that it asks about; and how many bits of its columns the shop enters."""
+    """Return how many rows' level of H_shop the bank reads, by a table of positions and powers of 2^6.
+
+    Returns:
+        The number of rows read to one step, the number of rows that it requests, and the bits of its columns that the
+        shop records.
+    """
     both, chosen = tables(), job("bank", batch_size=ROWS // 2, optimizer=vfl.FedSGD(lr=30.0))
     seen: dict[str, Any] = {}
     states: dict[tuple[str, int], Any] = {}
@@ -198,7 +202,7 @@ def outputs_read(monkeypatch: pytest.MonkeyPatch, *, first: int | None, bits: in
     run = vfl.simulate(chosen, both, observe=tape, workers=1)
     numbers, lowest = seen["numbers"], seen["lowest"]
     ring = ShareRing(numbers.bits)
-    theta = numbers.weights(ring.reduce(states["shop", 1].own[0] + states["bank", 1].others["shop"][0]))
+    theta = numbers.decode_weights(ring.reduce(states["shop", 1].own[0] + states["bank", 1].others["shop"][0]))
     rows = chosen.schedule(both[0].register).partition(0)[LAST][: COLUMNS * a_weight]
     X = both[1].X
     H = ((X[rows] - X.mean(axis=0)) / X.std(axis=0) @ theta)[:, 0]
@@ -206,20 +210,20 @@ def outputs_read(monkeypatch: pytest.MonkeyPatch, *, first: int | None, bits: in
     levels = [
         ((total >> (LEVEL * at)) & (2**LEVEL - 1)) - 2 ** (LEVEL - 1) for total in columns for at in range(a_weight)
     ]
-    off = np.abs(np.array(levels) - (H - 1))  # a place stands for the entry one above
+    off = np.abs(np.array(levels) - (H - 1))  # a position stands for the entry one above
     assert H.std() > 3
     return int((off <= 1).sum()), len(rows), told(tape, "shop", "columns")
 
 
-def test_a_table_of_powers_tells_no_more_bits_of_columns_than_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_of_powers_reads_no_more_bits_than_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     bits = weight_levels(job("bank"), ROWS).bits
     result, rows, counted = outputs_read(monkeypatch, first=None, bits=bits)
     print(f"levels of {result} of {rows} rows, {LEVEL * result} bits, {counted} bits counted")
-    assert result >= 0.8 * rows  # what is counted is not a word more than what can be read
+    assert result >= 0.8 * rows  # the count exceeds the readable bits by less than a word
     assert LEVEL * result <= counted == (COLUMNS + 1) * bits
 
 
-def test_unrounded_weights_give_the_other_party_s_part_of_most_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unrounded_weights_reveal_other_parts_of_most_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(WeightQuantizer, "shift", lambda self, numbers: 1)
     monkeypatch.setattr(WeightQuantizer, "bits", property(lambda self: 47))
     result, rows, _ = outputs_read(monkeypatch, first=2, bits=30)
@@ -228,8 +232,8 @@ def test_unrounded_weights_give_the_other_party_s_part_of_most_rows(monkeypatch:
 
 
 @pytest.mark.parametrize("to", ["bank", "shop"])
-def test_half_of_the_bits_and_as_many_weights_as_rows_are_refused(to: str) -> None:
-    """For each receiver, with labels or not; half of the bits between organisations alone."""
+def test_half_of_the_bits_or_a_weight_a_row_is_refused(to: str) -> None:
+    """Both hold for receivers with and without labels; half of the bits are refused between organisations only."""
     without = {"accepts": ("small_metrics",)}
     many = tables(rows=80, columns=90)
     with pytest.raises(LeakageError, match=rf"{to}: its weights, which are opened to it, are 9\d numbers for 80"):
@@ -257,8 +261,8 @@ def test_bits_of_earlier_jobs_add_up() -> None:
 
 
 @pytest.mark.parametrize("rows", [100, 10_000, 1_000_000])
-def test_rounding_stays_below_its_part_of_a_standard_error(rows: int) -> None:
-    """Both shares of two holders are cut: the error is that of two uniform fractions."""
+def test_rounding_is_below_its_share_of_a_standard_error(rows: int) -> None:
+    """The shares of both parties are truncated, so the error is the sum of two uniform fractions."""
     levels = WeightQuantizer.of(rows, 0.25)
     rng = np.random.default_rng(0)
     cut = rng.random((20_000, 2)).sum(axis=1) - 1
@@ -267,7 +271,7 @@ def test_rounding_stays_below_its_part_of_a_standard_error(rows: int) -> None:
     assert off >= 0.2 * opened_weights.MAX_ROUNDING_ERROR * 2 / np.sqrt(rows)
 
 
-def test_the_rounded_weights_are_what_is_served(tmp_path: Path) -> None:
+def test_the_rounded_weights_are_served(tmp_path: Path) -> None:
     both = tables()
     run = vfl.simulate(job("shop", epochs=3), both, workers=1)
     levels = weight_levels(job("shop"), ROWS)

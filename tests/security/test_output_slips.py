@@ -1,7 +1,7 @@
-"""Slips in what outputs on shares are made of, and a branch of a check taken out at a time: a test of each class fails.
+"""Errors planted in the code of outputs on secret shares, and removed branches of checks: a test of each class fails.
 
-A check may have a branch that no test needs; then nothing would tell when it is lost. So each branch that raises is
-made never to, operand by operand, and some probe of its check must then fail.
+A check may have a branch that no test needs, so that its loss would go unnoticed. So each branch that raises is
+disabled, operand by operand, and some probe of its check must then fail.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ SLIPS: dict[str, tuple[Callable[[], Patch], Callable[[], None]]] = {
         SHUFFLES["test_a_session_draws_a_new_order_for_each_shuffle"],
     ),
     "bits above those of a level": (
-        lambda: edited(Quantizer, "cut", (" & np.uint64(2**self.bits - 1)", "")),
+        lambda: edited(Quantizer, "truncate", (" & np.uint64(2**self.bits - 1)", "")),
         SCORES["test_a_level_has_no_bits_but_its_own"],
     ),
     "masks of a shuffle are zero": (
@@ -74,8 +74,7 @@ def test_the_test_of_its_class_fails(name: str) -> None:
 
 
 def never(owner: Any, name: str) -> Iterator[tuple[str, Patch]]:
-    """The function with each condition before a `raise` or a `continue`, or each operand of an `or` in it, false in
-    turn."""
+    """Yield the function with each condition before a `raise` or `continue` set to False, and each operand of an `or`."""
     result = inspect.getattr_static(owner, name)
     source = textwrap.dedent(inspect.getsource(result))
     count = sum(len(_operands(node)) for node in _guards(ast.parse(source)))
@@ -113,7 +112,7 @@ def ids(*numbers: int) -> list[bytes]:
 
 def ledger(trained: int = 20, X: Any = None) -> ScoreLedger:
     score_ledger = ScoreLedger(None)
-    score_ledger.trained(b"m", trained, ids(*range(100, 140)), X)
+    score_ledger.record_model(b"m", trained, ids(*range(100, 140)), X)
     return score_ledger
 
 
@@ -129,10 +128,10 @@ def ask(
 ) -> list[int]:
     committed = b"".join((name + salt).ljust(COMMITMENT_BYTES) for name in rows)
     table = np.random.default_rng().normal(size=(len(rows), d)) if X is None else X
-    question = score_ledger.question(model, "bank", rows, committed)
+    question = score_ledger.query(model, "bank", rows, committed)
     states = score_ledger.admit(question, table, **keys)
     new = question.where(states == NEW)
-    score_ledger.keep(new, [b"part"] * len(new.rows))
+    score_ledger.store(new, [b"part"] * len(new.rows))
     return list(states)
 
 
@@ -171,37 +170,37 @@ def of_a_row_again() -> None:
 
 def of_a_row_while_another_scores_it() -> None:
     this_ledger = ledger()
-    with this_ledger.claiming() as claim, mock.patch.object(ledger_module, "PATIENCE", 0.05):
+    with this_ledger.claim() as claim, mock.patch.object(ledger_module, "CLAIM_TIMEOUT", 0.05):
         this_ledger.admit(
-            this_ledger.question(b"m", "bank", ids(1), ids(1)[0].ljust(COMMITMENT_BYTES)), np.ones((1, 40)), claim=claim
+            this_ledger.query(b"m", "bank", ids(1), ids(1)[0].ljust(COMMITMENT_BYTES)), np.ones((1, 40)), claim=claim
         )
         assert ask(this_ledger, ids(1, 2)) == [REFUSED, NEW]
 
 
 def of_a_row_again_and_again() -> None:
     this_ledger, rows = ledger(), ids(1)
-    question = this_ledger.question(b"m", "bank", rows, rows[0].ljust(COMMITMENT_BYTES))
+    question = this_ledger.query(b"m", "bank", rows, rows[0].ljust(COMMITMENT_BYTES))
     assert [int(this_ledger.admit(question, np.ones((1, 40)))[0]) for _ in range(5)] == [NEW] * 4 + [REFUSED]
 
 
 def under_many_models() -> None:
     this_ledger = ledger()
     for model in (b"n", b"o"):
-        this_ledger.trained(model, 20, ids(200))
+        this_ledger.record_model(model, 20, ids(200))
         ask(this_ledger, ids(1), model=model, d=12)
     assert ask(this_ledger, ids(1), d=12) == [REFUSED]
 
 
 def beyond_the_bits() -> None:
     this_ledger = ledger()
-    this_ledger.trained(b"n", 20, ids(200))
+    this_ledger.record_model(b"n", 20, ids(200))
     ask(this_ledger, ids(1), model=b"n", bits=6, most=10.0)
     assert ask(this_ledger, ids(1), bits=6, most=10.0) == [REFUSED]
 
 
 def with_other_columns() -> None:
     this_ledger = ledger()
-    this_ledger.trained(b"n", 20, ids(200))
+    this_ledger.record_model(b"n", 20, ids(200))
     ask(this_ledger, ids(1), model=b"n")
     assert ask(this_ledger, ids(1), salt=b"!") == [REFUSED]
 
@@ -209,16 +208,16 @@ def with_other_columns() -> None:
 def measured_often() -> None:
     score_ledger, rows = ScoreLedger(None), ids(*range(250))
     for _ in range(2):
-        score_ledger.measure("bank", rows)
-    refused("2 times at most", lambda: score_ledger.measure("bank", rows))
+        score_ledger.record_evaluation("bank", rows)
+    refused("2 times at most", lambda: score_ledger.record_evaluation("bank", rows))
 
 
 class SlippedOut(DisclosingMessage, frozen=True):
-    """A message of a test."""
+    """A test message."""
 
 
 class Sized(DisclosingMessage, frozen=True):
-    """A message of a test with as many octets as it is given."""
+    """A test message with a given number of bytes."""
 
     data: bytes
 
@@ -257,7 +256,7 @@ CHECKS: dict[str, tuple[Any, str, list[Callable[[], None]]]] = {
     ),
     "how rows come": (ScoreLedger, "admit", [of_a_row_twice_in_one_question, of_a_row_while_another_scores_it]),
     "rows like those of the training": (ScoreLedger, "_check_alike", [of_training_rows_by_other_names]),
-    "what is measured": (ledger_module, "_check_measures", [measured_often]),
+    "what is measured": (ledger_module, "check_evaluations", [measured_often]),
     "what leaves": (
         DisclosureGate,
         "check",
@@ -288,6 +287,6 @@ def test_every_branch_of_every_check_is_needed_by_a_probe(name: str) -> None:
 def _fails(probe: Callable[[], None]) -> bool:
     try:
         probe()
-    except BaseException:  # pytest.fail is no Exception
+    except BaseException:  # pytest.fail raises no Exception
         return True
     return False

@@ -1,4 +1,4 @@
-"""Many jobs on one table: what a party of pure noise learns of the labels from all gradients that it ever opened."""
+"""Many jobs on one table: what a party of pure noise learns of labels from all gradients that it ever opened."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ JOB = vfl.Job(
 
 
 def tables(ids: int) -> list[vfl.Party]:
-    """The same numbers whatever the ids: five columns that make the labels, and sixteen of noise."""
+    """Return the same numbers for any ids: five columns that determine the labels, and sixteen of noise."""
     generator = np.random.default_rng(0)
     columns, noise = generator.normal(size=(ROWS, 5)), generator.normal(size=(ROWS, COLUMNS))
     y = columns.sum(axis=1) + generator.normal(size=ROWS) > 0
@@ -28,7 +28,7 @@ def tables(ids: int) -> list[vfl.Party]:
 
 
 def curve(*, same_table: bool, jobs: tuple[int, ...]) -> list[float]:
-    """Label AUC after so many jobs, each whole and sealed and under another seed."""
+    """Return the label AUC after a number of sealed jobs, each with another seed."""
     equations, result = [], []
     for seed in range(max(jobs)):
         pair = RealIdealPair(JOB, tables(0 if same_table else seed), seed)
@@ -40,15 +40,15 @@ def curve(*, same_table: bool, jobs: tuple[int, ...]) -> list[float]:
 
 
 @pytest.mark.long
-def test_jobs_under_other_seeds_tell_no_more_than_one() -> None:
+def test_jobs_with_other_seeds_reveal_no_more_than_one() -> None:
     one, *more = curve(same_table=True, jobs=(1, 5, 10, 20, 30))
     assert 0.55 < one < 0.67
     assert max(more) < one + 0.02
 
 
 @pytest.mark.long
-def test_batches_that_change_from_job_to_job_would_tell_all() -> None:
-    """The same attack on jobs whose ids, and so batches, differ: what the seed did when it drew the batches."""
+def test_batches_that_change_between_jobs_would_reveal_all() -> None:
+    """The same attack on jobs with other ids, and so other batches, as when the seed drew the batches."""
     one, five, twenty = curve(same_table=False, jobs=(1, 5, 20))
     assert one == pytest.approx(0.62, abs=0.05)
     assert five > one + 0.1

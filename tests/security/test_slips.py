@@ -1,7 +1,6 @@
-"""Slips that passed once: each is made here by hand, and the test of its class fails.
+"""Errors that were once undetected: each is planted by hand, and the test of its class fails.
 
-Those that a check of the self-check finds are mutants of its table (`tests/selfcheck/mutants`); these are found by
-tests. A test that a slip passes says nothing about it.
+Errors that a check of the self-check detects are mutants of its table (`tests/selfcheck/mutants`); tests detect these.
 """
 
 import runpy
@@ -88,7 +87,7 @@ def test_the_test_of_its_class_fails(name: str) -> None:
 
 
 def transcripts_of_two() -> list[Transcript]:
-    """Two sessions of one sum, alike but for their numbers."""
+    """Return transcripts of two sessions of one sum that differ in their numbers only."""
     sums = vfl.PairwiseSum()
     return [record_sum(sums, parts(seed, Reals(), rounds=2, rows=8), Reals()) for seed in range(2)]
 
@@ -110,7 +109,7 @@ SHAPES: dict[str, tuple[Callable[[Transcript], None], tuple[str, str]]] = {
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_shapes_are_compared_in_every_respect(name: str) -> None:
-    """Each branch of `same_shape` is taken out in turn, and what it finds goes unfound."""
+    """Without any one branch of `same_shape`, the difference that it detects goes undetected."""
     change, branch = SHAPES[name]
     runs = transcripts_of_two()
     assert not two_runs.same_shape(*runs).findings
@@ -119,8 +118,8 @@ def test_shapes_are_compared_in_every_respect(name: str) -> None:
     assert not edited(two_runs, "same_shape", branch)[2](*runs).findings
 
 
-def test_first_weights_still_differ_from_table_to_table() -> None:
-    """What is drawn from the training rows is no constant: other labels of these give another start."""
+def test_first_weights_differ_between_tables() -> None:
+    """Other labels of the same training rows give another start."""
     assert rounds_participant.INITIAL_WEIGHT_ROWS > 0
     bank, shop = vfl.datasets.breast_cancer()
     assert bank.y is not None

@@ -1,8 +1,8 @@
-"""What a party of transfer learning can make of everything that it has received over a whole run.
+"""What a party of transfer learning can compute from everything that it received in a whole run.
 
-The bank's columns are noise that says nothing about the shop's, so whatever it finds out about the shop's
-representations (and nothing less than that is sealed) it was told by the run: parameter gradients, each of them p + 1
-equations about a sealed vector that moves from round to round, and scores, one number a row and evaluation.
+The bank's columns are noise that reveals nothing about the shop's columns. So everything that it finds out about the
+shop's representations, which are sealed, comes from the run. It received parameter gradients, each of them p + 1
+equations about a sealed vector that changes from round to round, and scores, one number for each row and evaluation.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ COLUMNS = 10
 
 
 class Bank(Observer):
-    """Keeps what the party with labels learns, in order: gradients, and scores at an evaluation."""
+    """Records what the party with labels learns, in order: gradients, and scores at evaluations."""
 
     def __init__(self) -> None:
         self.learned: list[GradientLearned] = []
@@ -50,7 +50,7 @@ class Bank(Observer):
 
 
 def parties(rows: int) -> list[vfl.Party]:
-    """Independent columns; labels follow the shop's."""
+    """Return independent columns; labels depend on the shop's."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(rows, COLUMNS))
     y = X @ rng.normal(size=COLUMNS) + rng.normal(size=rows) > 0
@@ -62,7 +62,7 @@ def parties(rows: int) -> list[vfl.Party]:
 
 @dataclass
 class Received:
-    """Of one run: what the bank has learned, and what it has not been told, of both groups of rows (k x d)."""
+    """What the bank learned in a run, and the hidden representations of both groups of rows (k, d)."""
 
     gradients: list[GradientLearned]
     scores: list[GradientLearned]
@@ -102,7 +102,7 @@ def job(units: int, optimizer: Any, rounds: int, residual: Any, gamma: float, **
 
 
 def solved(facts: Sequence[GradientLearned], before: Floats) -> Floats:
-    """The vector nearest to `before` that answers all equations of an exchange."""
+    """Return the vector nearest to `before` that satisfies all equations of an exchange."""
     A, b = np.vstack([fact.J.dense.T for fact in facts]), np.concatenate([fact.gradient for fact in facts])
     weight = 1 / np.maximum(np.linalg.norm(A, axis=1), 1e-12)
     step: Floats = np.linalg.lstsq(A * weight[:, None], (b - A @ before) * weight, rcond=1e-4)[0]
@@ -110,7 +110,7 @@ def solved(facts: Sequence[GradientLearned], before: Floats) -> Floats:
 
 
 def found(run: Received, steps: int) -> Floats:
-    """U^B (n x d) by the gradients of all exchanges, each correcting what those before it have told."""
+    """Return U^B (n, d) from the gradients of all exchanges, each correcting the result of those before."""
     n, d = run.trained.shape
     vector = np.zeros(taylor.vector_length(n, d))
     for start in range(0, len(run.gradients), steps):
@@ -119,16 +119,16 @@ def found(run: Received, steps: int) -> Floats:
 
 
 def added_variance(guess: Floats, U: Floats) -> float:
-    """The squared correlation of a guess with the truth, mean over the units."""
+    """Return the squared correlation of a guess with the truth, averaged over units."""
     local, other = guess - guess.mean(axis=0), U - U.mean(axis=0)
     shared = (local * other).sum(axis=0) ** 2
     return float((shared / np.maximum((local**2).sum(axis=0) * (other**2).sum(axis=0), 1e-30)).mean())
 
 
-def test_more_equations_than_numbers_tell_the_representations() -> None:
-    """Q (p + 1) = 272 equations of the third exchange for 186 numbers, under encryption.
+def test_many_equations_reveal_the_representations() -> None:
+    """The third exchange has Q (p + 1) = 272 equations for 186 numbers, under encryption.
 
-    They depend on each other nearly, so the rounding of fixed-point numbers is what is left.
+    They are nearly dependent, so the rounding of fixed-point numbers remains.
     """
     this_job, tables = job(3, vfl.FedBCD(lr=3.0, local_steps=8), 3, "ckks", 0.05), parties(60)
     sealed = received(this_job.model_copy(update={"epochs": 2}), tables).trained
@@ -137,19 +137,21 @@ def test_more_equations_than_numbers_tell_the_representations() -> None:
 
 
 @pytest.mark.parametrize(("rounds", "least", "most"), [(4, 0.0, 0.15), (60, 0.35, 1.0)])
-def test_a_whole_run_tells_a_share_of_the_representations(rounds: int, least: float, most: float) -> None:
-    """89 equations an exchange for 3,236 numbers: few in one of them, half of the variance after sixty (0.31
-    to 0.50 over five seeds)."""
+def test_a_whole_run_reveals_a_share_of_representations(rounds: int, least: float, most: float) -> None:
+    """An exchange has 89 equations for 3,236 numbers, and sixty exchanges give half of the variance.
+
+    Over five seeds the share is 0.31 to 0.50.
+    """
     this_job = job(
         8, vfl.FedSGD(lr=4.0), rounds, "open", 0.005, seed=3
-    )  # a seed fixes the draw; the gradients are those of a sealed run
+    )  # a seed fixes the draws; the gradients are those of a sealed run
     run = received(this_job, parties(400))
     theta = np.linalg.lstsq(run.own, run.trained, rcond=None)[0]
     assert added_variance(run.own @ theta, run.trained) < 0.05
     assert least <= added_variance(found(run, 1), run.trained) <= most
 
 
-def test_scores_of_many_evaluations_tell_the_representations_of_held_out_rows() -> None:
+def test_scores_reveal_representations_of_held_out_rows() -> None:
     this_job = job(8, vfl.FedBCD(lr=2.0, local_steps=5), 12, "open", 0.005, test_fraction=0.2, evaluate_every=1, seed=2)
     run = received(this_job, parties(500))
     d, rows = 8, len(run.held_out)
@@ -157,13 +159,11 @@ def test_scores_of_many_evaluations_tell_the_representations_of_held_out_rows() 
     disclosed = np.array([fact.gradient for fact in run.scores])
     guess = np.linalg.lstsq(phis, disclosed, rcond=1e-3)[0].T
     assert len(phis) == 13
-    assert (
-        added_variance(guess, run.held_out) > 0.3
-    )  # 0.23 to 0.32 over five seeds, of which one is drawn; by chance 0.01
+    assert added_variance(guess, run.held_out) > 0.3  # 0.23 to 0.32 over five seeds; 0.01 by chance
 
 
 class Exchange(Observer):
-    """Keeps what both parties learn of the first exchange: opened gradients, and the other's moments."""
+    """Records what both parties learn in the first exchange: opened gradients, and the other's moments."""
 
     def __init__(self) -> None:
         self.learned: dict[str, list[GradientLearned]] = {"bank": [], "shop": []}
@@ -179,8 +179,10 @@ class Exchange(Observer):
 
 
 def of_one_exchange(who: str, openings: int, linearised: bool) -> tuple[Floats, Floats]:
-    """The other's vector by rows (d x n), least squares from all that a party is told in one exchange of eight local
-    steps or, if `openings` is less, from so many of their openings; and the moments that it is told."""
+    """Return the other's vector by rows (d, n), by least squares from one exchange, and the disclosed moments.
+
+    An exchange has eight local steps; `openings` limits the openings that are used.
+    """
     disclosed, tables = Exchange(), parties(400)
     this_job = job(6, vfl.FedBCD(lr=4.0, local_steps=8), 1, "open", 0.005, test_fraction=0.0)
     model = this_job.model.model_copy(update={"linearised": linearised})
@@ -193,10 +195,10 @@ def of_one_exchange(who: str, openings: int, linearised: bool) -> tuple[Floats, 
     return np.linalg.lstsq(A, b, rcond=1e-6)[0][:2400].reshape(6, 400), moments
 
 
-def test_one_opening_and_moments_tell_labels_less_than_an_opening_a_step() -> None:
-    """Phi is all that the moments hold, and one opened gradient has told its direction before them.
+def test_moments_reveal_labels_less_than_many_openings() -> None:
+    """The moments contain Phi only, and one opened gradient has disclosed its direction before.
 
-    Over four seeds: AUC .95 to .96 by eight openings, .95 by one and the moments, .89 to .93 by one alone.
+    Over four seeds the AUC is 0.95 to 0.96 with eight openings, 0.95 with one and the moments, 0.89 to 0.93 with one.
     """
     bank = parties(400)[0]
     schedule = job(6, vfl.FedSGD(lr=4.0), 1, "open", 0.005, test_fraction=0.0).schedule(register_of(parties(400)))
@@ -212,8 +214,8 @@ def test_one_opening_and_moments_tell_labels_less_than_an_opening_a_step() -> No
     assert result[1, False][0] < result[1, True][0] < result[8, False][0]
 
 
-def test_one_opening_and_moments_tell_representations_less_than_an_opening_a_step() -> None:
-    """The guess by one opening, stretched to the moments that were told, explains less than eight openings do."""
+def test_moments_reveal_vectors_less_than_many_openings() -> None:
+    """The guess from one opening, scaled to the moments, explains less than eight openings do."""
     U = received(job(6, vfl.FedBCD(lr=1e-9), 1, "open", 0.005, test_fraction=0.0), parties(400)).trained
     item, _ = of_one_exchange("bank", 8, False)
     one, moments = of_one_exchange("bank", 1, True)
@@ -223,7 +225,7 @@ def test_one_opening_and_moments_tell_representations_less_than_an_opening_a_ste
 
 
 def counted(job: vfl.Job, tables: Sequence[vfl.Party]) -> dict[str, Disclosure]:
-    """What the bank is told of columns, by groups of rows."""
+    """Return what the bank learns about columns, by groups of rows."""
     schedule = job.schedule(register_of(tables))
     sizes = derive_run_shape(job, schedule, active="bank", columns={"bank": COLUMNS, "shop": COLUMNS}, outputs=1)
     disclosed = job.family.counts(job, sizes)
@@ -231,7 +233,7 @@ def counted(job: vfl.Job, tables: Sequence[vfl.Party]) -> dict[str, Disclosure]:
 
 
 @pytest.mark.parametrize(("residual", "training", "evaluation"), [("ckks", -(-89 * 60 // 400), 1), ("open", 480, 8)])
-def test_evaluations_are_counted_beside_gradients(residual: str, training: int, evaluation: int) -> None:
+def test_evaluations_and_gradients_are_counted(residual: str, training: int, evaluation: int) -> None:
     tables = parties(500)
     this_job = job(8, vfl.FedSGD(lr=4.0), 60, residual, 0.005)
     apart = counted(this_job.model_copy(update={"test_fraction": 0.2, "evaluate_every": 1}), tables)
@@ -248,14 +250,14 @@ def test_evaluations_are_counted_beside_gradients(residual: str, training: int, 
 
 @pytest.mark.parametrize("residual", [vfl.Ckks(), "open"])
 def test_a_defence_of_residuals_is_refused(residual: Any) -> None:
-    """Vectors of representations are no residuals, and noise that a resumed run drew anew would be averaged away."""
+    """Vectors of representations are not residuals, and fresh noise after a resumption would average out."""
     kind = SealedResidual(engine=residual, defence=Gaussian(sigma=0.1)) if residual != "open" else None
     with pytest.raises(ConfigError, match="vectors of representations"):
         job(3, vfl.FedSGD(lr=1.0), 3, kind or OpenResidual(defence=Gaussian(sigma=0.1)), 0.05)
 
 
-def test_a_party_scores_its_own_rows_by_the_moments_and_the_audit_carries_it_out() -> None:
-    """By its network and Phi; without the moments there is nothing to go by."""
+def test_the_audit_scores_rows_by_disclosed_moments() -> None:
+    """The attack uses its network and Phi; without moments it has nothing."""
     this_job, tables = job(6, vfl.FedBCD(lr=4.0, local_steps=8), 6, "open", 0.005, test_fraction=0.0), parties(400)
     linearised = this_job.model_copy(update={"model": this_job.model.model_copy(update={"linearised": True})})
     attack = ATTACKS["moment_scores"]

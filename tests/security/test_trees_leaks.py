@@ -1,4 +1,4 @@
-"""What opened histograms and chosen splits give away, and that trees on shares give neither."""
+"""Opened histograms reveal bins, chosen splits reveal labels, and trees on secret shares reveal neither."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BINS = 8
 
 
 def table(seed: int, rows: int = 400) -> tuple[Any, Any, Any]:
-    """Bins of both parties, and labels that are rare and go with rare values."""
+    """Return bins of both parties, and rare labels that correlate with rare values."""
     rng = np.random.default_rng(seed)
     X = rng.exponential(size=(rows, 6))
     f = X[:, 0] + X[:, 3] + X[:, 4] + rng.logistic(size=rows) * 0.5
@@ -32,7 +32,7 @@ def table(seed: int, rows: int = 400) -> tuple[Any, Any, Any]:
 
 
 def share_read(gradients: Sequence[Floats], sums: Sequence[Sequence[Floats]], bins: np.ndarray) -> float:
-    """Return the share of all bins (n x d) that opened histograms name."""
+    """Return the share of all bins (n, d) that opened histograms reveal."""
     A = np.stack(gradients)
     results = [bins_of(A, np.stack([total[j] for total in sums])) for j in range(bins.shape[1])]
     return float(np.mean(np.stack(results, axis=1) == bins))
@@ -40,7 +40,7 @@ def share_read(gradients: Sequence[Floats], sums: Sequence[Sequence[Floats]], bi
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(2))
-def test_opened_histograms_name_bins_and_chosen_splits_labels(seed: int) -> None:
+def test_histograms_reveal_bins_and_splits_reveal_labels(seed: int) -> None:
     local, other, y = table(seed)
     displayed = opened(local, other, y, bins=BINS, trees=50)
     assert share_read(displayed.gradients, displayed.sums, other) >= 0.9
@@ -63,10 +63,12 @@ def parties(seed: int) -> list[vfl.Party]:
 
 
 def leaves_read(pair: RealIdealPair) -> tuple[float, float, float]:
-    """Share of the other party's leaves that the party with labels names from what it holds in place of a histogram,
-    from the same numbers shuffled, and by naming the commonest leaf.
+    """Return the share of the other party's leaves that the party with labels names from its shares.
 
-    Its own words about residuals stand for gradients, its shares of the other's weights for sums: both are uniform.
+    Its shares of residuals stand for gradients and its shares of weights for sums; both are uniform.
+
+    Returns:
+        The share from its shares, from the same numbers shuffled, and from naming the most frequent leaf.
     """
     run, _ = pair.real_run
     lead, train = run.active, pair.schedule.train
@@ -91,7 +93,7 @@ def leaves_read(pair: RealIdealPair) -> tuple[float, float, float]:
 
 
 def labels_ranked(pair: RealIdealPair) -> float:
-    """AUC of labels by the party without them, which takes the trees with the largest shares of weights for chosen."""
+    """Return the AUC of labels for the other party, which takes the trees with the largest shares of weights as chosen."""
     party = pair.parties[1]
     part = pair.real_run[0].parts[party.name]
     inputs = ForestInputs.read(part.state["inputs"])
@@ -106,7 +108,7 @@ def labels_ranked(pair: RealIdealPair) -> float:
     return label_auc(points(chosen, len(numbers))[:, None], pair.labels)
 
 
-def test_trees_on_shares_show_neither() -> None:
+def test_trees_on_shares_reveal_neither() -> None:
     pair = RealIdealPair(job(), parties(0), 0)
     real, shuffled, commonest = leaves_read(pair)
     assert real <= commonest + 0.05
@@ -114,8 +116,11 @@ def test_trees_on_shares_show_neither() -> None:
 
 
 def test_shares_of_weights_name_no_tree() -> None:
-    """Trees that weigh much in the whole model do not stand out in the shares of the party that has drawn them: what
-    goes with both would rank labels. Of 192 trees a rank correlation beyond 0.45 is 6.2 deviations off: P < 1e-9."""
+    """Trees with a large weight do not stand out in the shares of the party that drew them.
+
+    A correlation with both would rank labels. With 192 trees, a rank correlation above 0.45 is 6.2 standard errors (P <
+    1e-9).
+    """
     pair = RealIdealPair(job(model=vfl.Trees(trees=128, depth=2)), parties(0), 0)
     run, _ = pair.real_run
     trees = len(ForestInputs.read(run.parts["shop"].state["inputs"]).forest)
@@ -131,7 +136,7 @@ def test_shares_of_weights_name_no_tree() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_both_are_at_chance_over_twenty_seeds() -> None:
-    """Splits that are taken for chosen rank rows as splits drawn without any training do."""
+    """Splits that are taken as chosen rank rows as random splits do."""
     read, noise, real, drawn = [], [], [], []
     for seed in range(20):
         pair = RealIdealPair(job(), parties(seed), seed)

@@ -1,4 +1,4 @@
-"""Verdicts of early stopping: a partner that has the metric hang on one row reads a label each, and each is counted."""
+"""Decisions of early stopping: a partner that lets the metric depend on one row reads a label each, and each is counted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ACCEPTS = ("columns", "rank", "fresh_equations", "small_metrics", "scores", "lab
 
 @pytest.mark.parametrize("watch", WATCHES)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_every_verdict_is_bits_of_labels_in_the_ledger(protocol: str, watch: str, tmp_path: Path) -> None:
+def test_every_stop_decision_counts_as_bits_of_labels(protocol: str, watch: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     ids = np.arange(240)
     parties = [
@@ -54,5 +54,5 @@ def test_every_verdict_is_bits_of_labels_in_the_ledger(protocol: str, watch: str
         assert not entries
     else:
         assert disclosed >= STOP_DECISION_BITS * evaluated > 0
-        assert {entry.told.of for entry in entries} <= set(range(50, 61))  # what labels of 60 rows hold
+        assert {entry.told.of for entry in entries} <= set(range(50, 61))  # the information in 60 labels
     assert not [entry for entry in ledgers["shop"].read().entries if entry.told.group == "verdicts"]

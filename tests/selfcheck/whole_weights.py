@@ -25,5 +25,5 @@ def whole_weights(job: SharesJob, states: Mapping[str, State], active: str) -> d
         total = np.zeros((1, 1), np.uint64)
         for each in held:
             total = ring.reduce(total + rule.theta(each, state["visits"]))
-        found[name] = made.numbers.weights(total)
+        found[name] = made.numbers.decode_weights(total)
     return found

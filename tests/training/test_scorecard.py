@@ -174,7 +174,7 @@ def levelled(f: Any, step: int, shares: Prg, dithers: Prg) -> Any:
     share = ring.uniform(shares, whole.shape)
     dither = dithers.array(whole.shape, np.uint64) >> np.uint64(64 - levels.shift(numbers))
     other = ring.reduce(ring.reduce(whole - share) + dither)
-    return levels.sums(levels.cut(numbers, share) + levels.cut(numbers, other), rounded_down=1)
+    return levels.dequantize(levels.truncate(numbers, share) + levels.truncate(numbers, other), rounded_down=1)
 
 
 def test_a_date_in_a_job_with_bins_is_to_be_left_out() -> None:

@@ -128,12 +128,12 @@ def test_a_party_that_serves_gives_codes_with_its_scores(meet: Any, run: vfl.Run
 def test_codes_and_levels_have_one_budget(tmp_path: Path) -> None:
     X, ids = np.arange(40.0).reshape(4, 10), [b"1", b"2", b"3", b"4"]
     ledger = ScoreLedger(tmp_path / "scores")
-    ledger.trained(b"m", MIN_ITERATIONS, [b"9"], X[:1] + 0.5)
+    ledger.record_model(b"m", MIN_ITERATIONS, [b"9"], X[:1] + 0.5)
     ledger.admit_codes("run", ids[:2], X[:2], bits=THREE, most=15)
     ledger.admit_codes("run", ids[:2], X[:2], bits=THREE, most=15)
 
     def levels(k: int, bits: int, peer: str = "bank") -> bool:
-        question = ledger.question(b"m", peer, [ids[k]], bytes(16))
+        question = ledger.query(b"m", peer, [ids[k]], bytes(16))
         return bool(ledger.admit(question, X[k : k + 1], bits=bits, most=15)[0])
 
     assert not levels(0, 6)

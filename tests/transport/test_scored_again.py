@@ -147,8 +147,8 @@ def test_a_row_that_the_owner_has_spent_is_refused_in_a_word_and_charged_as_an_i
     spent = [id_digest("shop", f"new {row}") for row in (3, 4)]
     own = ScoreLedger(trained.ledgers["shop"].with_name("shop.ledger.scores"))
     for model in (b"1", b"2", b"3"):  # a fourth of its 15 columns
-        own.trained(model, 20, [])
-        own.admit(own.question(model, "telco", spent, bytes(32)), np.random.default_rng(0).normal(size=(2, 15)))
+        own.record_model(model, 20, [])
+        own.admit(own.query(model, "telco", spent, bytes(32)), np.random.default_rng(0).normal(size=(2, 15)))
     answered, found = trained.score(range(6))
     assert answered == ScoreCounts(6, 4, refused=2)
     assert sorted(found) == [f"new {row}" for row in (0, 1, 2, 5)]

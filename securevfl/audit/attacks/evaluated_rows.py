@@ -86,5 +86,5 @@ def _rows_of(pair: RealIdealPair, rows: Rows) -> EvaluatedRows:
     assert trains_on_shares(job), "pairs are disclosed on shares"
     batch_rows = max(len(batch) for batch in schedule.partition(0))
     numbers = make_plan(job, rows=batch_rows, batches=schedule.batches, parties=len(run.parts)).numbers
-    levels = job.protocol.shares.metrics_levels(numbers, classifies=loss.classifies)
+    levels = job.protocol.shares.metric_quantizer(numbers, classifies=loss.classifies)
     return EvaluatedRows(f - offset, attacker_part - offset, labels, levels)

@@ -69,13 +69,13 @@ def as_disclosed(job: Job, f: Floats, seed: int) -> Floats:
     options = job.protocol.shares
     if options is None or options.scores == "exact":
         return f
-    return round_to_levels(f, options.score_levels(job.model.loss.spacing), seed)
+    return round_to_levels(f, options.score_quantizer(job.model.loss.spacing), seed)
 
 
 def round_to_levels(f: Floats, levels: Quantizer, seed: int) -> Floats:
     """Round outputs f of any shape at random to levels; outputs beyond the range wrap around."""
     index = np.floor(f / levels.size + np.random.default_rng([seed, 6]).random(f.shape))
-    return levels.sums(index.astype(np.int64).view(np.uint64), rounded_down=0)
+    return levels.dequantize(index.astype(np.int64).view(np.uint64), rounded_down=0)
 
 
 SCORES_DISCLOSED: Requirement = (

@@ -37,7 +37,7 @@ class FdmlServer(Participant):
         for done in server.serve():
             yield Round(done, len(visits), visits[done - 1].epoch)
 
-    def score(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
+    def model_outputs(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
         return None
 
     def state(self) -> State:

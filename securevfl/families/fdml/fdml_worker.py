@@ -229,7 +229,7 @@ class FdmlWorker(BatchParticipant):
         self._done = item.t + 1
         return Round(self._done, len(self._visits), item.batch.epoch, self._booked)
 
-    def score(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
+    def model_outputs(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
         return predict(self._context, self._sums, self.model, rows, self._context.outputs, self.output_filter(rows))
 
     def state(self) -> State:

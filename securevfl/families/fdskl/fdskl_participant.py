@@ -58,7 +58,7 @@ class PhasesParticipant(BatchParticipant):
     def batch(self, visit: Iteration) -> Batch:
         return self.data.batch(visit, columns=not self.share.knows(visit.index))
 
-    def score(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
+    def model_outputs(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
         data = self._training
         own = data is not None and rows is data.evaluated
         blocks = self._blocks(len(rows))

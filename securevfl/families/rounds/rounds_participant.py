@@ -74,7 +74,7 @@ class RoundsParticipant(BatchParticipant):
             with PassiveLink(self._context, self._sums, asks, self.sendable_batch_outputs) as self._link:
                 yield from self.rounds(self._optimizer.passive(self, self._link))
 
-    def score(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
+    def model_outputs(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
         self._settle()
         return predict(self._context, self._sums, self.model, rows, self._outputs, self.output_filter(rows))
 

@@ -29,7 +29,7 @@ def disclosed_score_bits(job: SharesJob, sizes: RunShape, rounds: str) -> int:
     free = held is None or LARGE_SCORES.name in job.accepts
     codes = reason_code_bits(job, rounds, sizes.columns[rounds])
     most = inf if free or held is None else (SCORE_BIT_BUDGET * held.bits - codes) / sizes.outputs
-    return job.protocol.shares.allowed_levels(job.model.loss.spacing, most).bits
+    return job.protocol.shares.permitted_quantizer(job.model.loss.spacing, most).bits
 
 
 def measured_rows(sizes: RunShape) -> int:

@@ -149,7 +149,7 @@ class SharesFamily(Family[SharesJob]):
         if options.scores == "levels":
             if sizes is not None:
                 return disclosed_score_bits(job, sizes, rounding_party(job, sizes))
-            return options.score_levels(job.model.loss.spacing).bits
+            return options.score_quantizer(job.model.loss.spacing).bits
         return 0 if options.scores == "none" else super().score_bits(job)
 
     def column_clip(self, job: SharesJob) -> float | None:
@@ -276,4 +276,6 @@ class SharesFamily(Family[SharesJob]):
         if "theta" in state:
             return super().final_weights(job, state, parties)
         made = plan_of(job, state["sizes"], parties)
-        return made.numbers.weights(ShareRing(made.numbers.bits).reduce(made.rule.theta(state["own"], state["visits"])))
+        return made.numbers.decode_weights(
+            ShareRing(made.numbers.bits).reduce(made.rule.theta(state["own"], state["visits"]))
+        )

@@ -143,7 +143,7 @@ def score_leaks(job: SharesJob, sizes: RunShape, rounds: str) -> Iterator[Leak]:
         what = "scores of new rows are exact, from which it reads columns of few values, and one column from few rows"
         yield Leak(EXACT_SCORES, asker, what, 'use scores = "levels"', apart=True)
         return
-    levels = options.score_levels(job.model.loss.spacing)
+    levels = options.score_quantizer(job.model.loss.spacing)
     if c > 1:
         yield Leak(
             LARGE_SCORES,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import warnings
 from collections import deque
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +14,7 @@ from securevfl.data.schedule import Iteration
 from securevfl.errors import DataNotice
 from securevfl.families.divergence import DIVERGENCE_FACTOR as FAR_ABOVE
 from securevfl.families.divergence import divergence_error
+from securevfl.families.score_results import Measurement
 from securevfl.families.shares.measured_labels import MetricLabels
 from securevfl.families.shares.shares_job import SharesJob
 from securevfl.families.shares.shares_plan import can_roll_back
@@ -59,8 +59,6 @@ _LEVELS_WRAP = (
     "these may be wrong; set a larger metrics_range"
 )
 
-Found = tuple[dict[str, float], Sequence[list[float]], Mapping[str, float]]
-
 
 class Measurements:
     """The measurements of one training, with the shuffles that were made ahead of them."""
@@ -70,22 +68,15 @@ class Measurements:
         self._player, self._job, self._context = player, job, context
         self._chunk = -1
         self._shuffles: dict[int, deque[Shuffle]] = {}
-        self._calibration: Sequence[list[float]] = []
-        self._spread: Mapping[str, float] = {}
         self.none = np.inf  # the loss without a model, of the rows last measured; known to the party with labels
         self._far = 0.0  # the part of the rows that was warned of last
         self._uncounted = False  # whether the partner told no count of rows beyond the table
 
-    def measure(self, loss: Loss, data: TrainingData, state: SharedState, rounds: int) -> Found:
-        """Return the metrics after so many rounds, points of a calibration curve, and the metrics' standard errors; all
-        empty where nobody is told.
+    def measure(self, loss: Loss, data: TrainingData, state: SharedState, rounds: int) -> Measurement:
+        """Return the metrics after `rounds` rounds; empty at a party that receives none.
 
         DivergenceError if the loss is far above that of a model that says nothing.
         """
-        self._calibration, self._spread = [], {}
-        return self._measure(loss, data, state, rounds), self._calibration, self._spread
-
-    def _measure(self, loss: Loss, data: TrainingData, state: SharedState, rounds: int) -> dict[str, float]:
         rows = self._evaluated(data)
         if len(rows) < MIN_LOSS_ROWS:
             if self._context.me == self._context.active:
@@ -93,7 +84,7 @@ class Measurements:
                 warnings.warn(
                     f"party {self._context.me}: {what}; hold out more (test_fraction)", DataNotice, stacklevel=2
                 )
-            return {}
+            return Measurement()
         self._note_measure(data, rows)
         if not pair_metrics.fits(loss):
             return self._sum_of_losses(data, rows, state, rounds)
@@ -102,7 +93,7 @@ class Measurements:
         if labels is not None and classes is not None:
             own = MetricLabels.of(loss, labels, classes, levels.reach)
         met = self._player.met
-        held = loss.classifies and levels.has_ends(self._player.plan.numbers)
+        held = loss.classifies and levels.can_clip(self._player.plan.numbers)
         found = open_pairs(
             met.products,
             self._shuffle(len(rows)),
@@ -111,12 +102,11 @@ class Measurements:
             self._player.inputs_of(data, rows.rows),
             levels,
             None if own is None else PairInputs(own.marks, own.less),
-            met.tops if held else None,
+            met.top_transfers if held else None,
         )
         if found is None or own is None:
-            return {}
-        told, self._calibration = own.metrics(found)
-        self._spread = own.spread(found)
+            return Measurement()
+        told, curve = own.metrics(found)
         self._watch(told["loss"], own.none, rounds)
         if self._uncounted and own.less is None:
             self._warn(
@@ -125,9 +115,9 @@ class Measurements:
         if not held:
             outer = (np.abs(found.f) > OUTER_SHARE * own.reach) & ((own.less is None) | ~found.marked)
             self._warn(float(outer.mean()), 0.0, _LEVELS_WRAP)
-        return told
+        return Measurement(told, curve, own.spread(found))
 
-    def _sum_of_losses(self, data: TrainingData, rows: ScaledRows, state: SharedState, rounds: int) -> dict[str, float]:
+    def _sum_of_losses(self, data: TrainingData, rows: ScaledRows, state: SharedState, rounds: int) -> Measurement:
         """Return what one opened sum tells of a loss that pairs do not."""
         targets = (
             None
@@ -137,13 +127,13 @@ class Measurements:
         met, own = self._player.met, self._player.inputs_of(data, rows.rows)
         found = open_loss(met.products, met.transfers, self._player.terms, state, state.visits, own, targets)
         if found is None or targets is None:
-            return {}
-        none = float(targets.values(np.zeros_like(targets.least), targets.targets).mean())
+            return Measurement()
+        none = float(targets.values(np.zeros_like(targets.minimizers), targets.targets).mean())
         self._watch(found.loss * self._context.outputs, none * self._context.outputs, rounds)
         if self._uncounted:
-            self._warn(found.far, MAX_NEAR_END_SHARE, _NEAR_RANGE_END)
+            self._warn(found.far_share, MAX_NEAR_END_SHARE, _NEAR_RANGE_END)
         counts = 1.0 if data.weights is None else float(data.weights[rows.rows].mean())
-        return {"loss": found.loss * self._context.outputs / counts}
+        return Measurement({"loss": found.loss * self._context.outputs / counts})
 
     def _watch(self, loss: float, none: float, rounds: int) -> None:
         """Compare the loss with that of no model. DivergenceError if it is far above, and nothing turns back for it."""
@@ -163,19 +153,19 @@ class Measurements:
         limited = not (self._context.resources.simulated or "small_metrics" in self._job.accepts)
         found = count_out_of_range(
             met.products,
-            met.tops,
+            met.top_transfers,
             self._player.terms,
             state,
             state.visits,
             X,
-            np.zeros(0) if rated is None else numbers.centres(self._job.loss.minimizer(rated)),
-            allowed=lambda: not limited or self._player.ledger.count(data.ids(rows)),
+            np.zeros(0) if rated is None else numbers.table_centres(self._job.loss.minimizer(rated)),
+            allowed=lambda: not limited or self._player.ledger.record_range_count(data.ids(rows)),
         )
         self._uncounted = found is None
         if found is not None:
             self._warn(
                 found / (len(rows) * self._context.outputs),
-                *((0.0, _OUT_OF_RANGE) if numbers.roomy else (MAX_NEAR_END_SHARE, _NEAR_RANGE_END)),
+                *((0.0, _OUT_OF_RANGE) if numbers.has_headroom else (MAX_NEAR_END_SHARE, _NEAR_RANGE_END)),
             )
 
     def _warn(self, far: float, most: float, why: str) -> None:
@@ -194,7 +184,7 @@ class Measurements:
         return ScaledRows(data, rows[spread])
 
     def _levels(self, loss: Loss) -> Quantizer:
-        return self._job.protocol.shares.metrics_levels(self._player.plan.numbers, classifies=loss.classifies)
+        return self._job.protocol.shares.metric_quantizer(self._player.plan.numbers, classifies=loss.classifies)
 
     def _shuffle(self, rows: int) -> Shuffle | None:
         """Take a shuffle of so many rows at a holder, made with the chunk or now."""
@@ -202,7 +192,7 @@ class Measurements:
         return made.popleft() if made else self._prepared(self._player.met, rows)
 
     def _prepared(self, met: SharesSession, rows: int) -> Shuffle | None:
-        ends, holders = met.switches, (self._context.active, self._context.roles.only(PARTNER))
+        ends, holders = met.switch_transfers, (self._context.active, self._context.roles.only(PARTNER))
         if ends is None:
             return None
         (peer,) = (name for name in holders if name != self._context.me)
@@ -232,7 +222,7 @@ class Measurements:
         context = self._context
         if not (context.me == context.active or context.resources.simulated or context.resources.evaluations_reserved):
             limited = "small_metrics" not in self._job.accepts
-            self._player.ledger.measure(context.active, data.ids(rows.rows), limited=limited, me=context.me)
+            self._player.ledger.record_evaluation(context.active, data.ids(rows.rows), limited=limited, me=context.me)
 
     def check(self, data: TrainingData, start: int) -> None:
         """Raise LeakageError if the evaluations of the run from round `start` on would be too many. A DataNotice says
@@ -253,4 +243,4 @@ class Measurements:
         total = len(data.schedule)
         measured_at_end = not every or total % every > 0 or (start > 0 and self._job.patience is not None)
         times = (total // every - start // every if every else 0) + measured_at_end
-        self._player.ledger.check_measures(context.active, data.ids(rows.rows), times)
+        self._player.ledger.check_evaluations(context.active, data.ids(rows.rows), times)

@@ -26,11 +26,11 @@ from securevfl.disclosure.column_recovery import MAX_SAMPLE_ROWS
 from securevfl.disclosure.information_content import InformationContent
 from securevfl.errors import ConfigError, LeakageError
 from securevfl.families.participant import Participant, Round
-from securevfl.families.score_results import RowHistory, ScoreResult
+from securevfl.families.score_results import Measurement, RowHistory, ScoreResult
 from securevfl.families.shares.chunk_pipeline import ChunkPipeline, chunk_epochs, split_chunks
 from securevfl.families.shares.shares_inputs import INPUTS_FILE, InputRows, fitted_positions, read_inputs, remote_inputs
 from securevfl.families.shares.shares_job import SharesJob
-from securevfl.families.shares.shares_measures import Found, Measurements
+from securevfl.families.shares.shares_measures import Measurements
 from securevfl.families.shares.shares_plan import (
     Plan,
     Rollbacks,
@@ -124,8 +124,7 @@ class SharesParticipant(Participant):
         self._scores: ScoringSession | None = None
         self._weights: Floats | None = own.get("theta")
         self._blocks = 0
-        self._answered = ScoreResult(np.zeros(0, np.bool_), np.zeros(0, np.bool_))
-        self._measured: dict[int, Found] = {}
+        self._measured: dict[int, Measurement] = {}
         self._inputs: Inputs | None = None
         self._importance = {"importance": own["importance"]} if "importance" in own else {}
         if self._sizes:
@@ -182,22 +181,24 @@ class SharesParticipant(Participant):
             finally:
                 training.ahead.store.close()
 
-    def measure(self, loss: Loss, data: TrainingData, rounds: int, *, last: bool) -> dict[str, float]:
+    def measure(self, loss: Loss, data: TrainingData, rounds: int, *, last: bool) -> Measurement:
         """Metrics of pairs (level, label) of the evaluated rows, in a hidden order."""
         if last and self._training is not None:
             self._end()
         if self._state is None:
-            return {}
+            return Measurement()
         if self.exchanges not in self._measured:
             self._measured[self.exchanges] = self._measures.measure(loss, data, self._state, rounds)
-        found, self.calibration, self.spread = self._measured[self.exchanges]
-        return found
+        return self._measured[self.exchanges]
 
     @cached_property
     def _measures(self) -> Measurements:
         return Measurements(self, self._job, self._context)
 
-    def score(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
+    def model_outputs(self, rows: RowSlices, request: RowsToScore | None = None) -> Floats | None:
+        return self.score(rows, request).outputs
+
+    def score(self, rows: RowSlices, asked: RowsToScore | None = None) -> ScoreResult:
         if self._state is None:
             raise ConfigError(f"{self._context.me}: a model was expected, this party has none yet; train first")
         if self._scores is None:
@@ -212,10 +213,11 @@ class SharesParticipant(Participant):
             agreed.append(self._scores.agreed)
             if scores is not None:
                 found.append(scores)
-        self._answered = ScoreResult(
-            np.concatenate([each.scored for each in agreed]), np.concatenate([each.fresh for each in agreed])
+        return ScoreResult(
+            np.concatenate(found) if found else None,
+            np.concatenate([block.scored for block in agreed]),
+            np.concatenate([block.fresh for block in agreed]),
         )
-        return np.concatenate(found) if found else None
 
     def _stretch(self, training: _TrainingResources, start: int) -> Generator[Round]:
         """Go through the visits from `start` on, to the last one or to where the training turns back."""
@@ -228,10 +230,10 @@ class SharesParticipant(Participant):
 
         def make(chunk: tuple[int, list[Iteration]]) -> None:
             self._make(training, *chunk)
-            self._measures.prepare(training.ahead.met, training.data, chunk[0], len(chunk[1]), of)
+            self._measures.prepare(training.ahead.session, training.data, chunk[0], len(chunk[1]), of)
 
         chunks = list(split_chunks(training.visits, start, self._epochs_ahead))
-        turns = ChunkPipeline(channel, chunks, make, lambda chunk: ahead.fits(len(chunk[1])))
+        turns = ChunkPipeline(channel, chunks, make, lambda chunk: ahead.has_room(len(chunk[1])))
         with turns:
             for first, part in turns:
                 chunk = self._chunk(training, first)
@@ -255,7 +257,7 @@ class SharesParticipant(Participant):
                 break
         if len(self.rollbacks) > turns_before:  # what was made rests on the steps before
             ahead.drop_from(0)
-            training.side.go_by(self._terms_for(training.rows))
+            training.side.set_params(self._terms_for(training.rows))
 
     def _chunk(self, training: _TrainingResources, first: int) -> int:
         """Return the number of a chunk by its first visit: no two of a session have one number, nor so their keys."""
@@ -276,15 +278,12 @@ class SharesParticipant(Participant):
             self._context.me, "turned back", {"visit": self.exchanges, "to": turned[-1][1], "reason": _ROLLBACK_REASON}
         )
 
-    def answered(self, rows: int) -> ScoreResult:
-        return self._answered
-
     def row_history(self, asked: RowsToScore) -> RowHistory:
         ledger = self.ledger
-        question = ledger.question(self._noted(), SELF, asked.ids, ledger.commitments(asked.ids, asked.raw))
-        states, trained = ledger.look(question), ledger.trained_on(question)
+        question = ledger.query(self._noted(), SELF, asked.ids, ledger.commitments(asked.ids, asked.raw))
+        states, trained = ledger.row_states(question), ledger.is_trained_on(question)
         scores = np.full((len(states), self._context.outputs), np.nan)
-        for at, score in enumerate(ledger.kept(question, of="score")):
+        for at, score in enumerate(ledger.stored(question, of="score")):
             if score is not None:
                 scores[at] = np.frombuffer(score, "<f8")
         return RowHistory(trained, (states == REFUSED) & ~trained, scores)
@@ -331,16 +330,16 @@ class SharesParticipant(Participant):
         if self._inputs is None:
             self._inputs = self._made(data)
         terms = self._terms_for(tuple(map(len, parts)))
-        own = self._columns(data, terms.numbers, parts)
+        own = self._columns(data, terms.encoding, parts)
         ready: PreprocessingStore = (
             MemoryStore() if context.resources.preprocessing is None else DiskStore(context.resources.preprocessing)
         )
         ahead = OfflinePhase(
-            context, terms, self._scheme(terms.numbers), own.integers, ready, apart=data.apart, base=self.met.base
+            context, terms, self._scheme(terms.encoding), own.integers, ready, apart=data.apart, base=self.met.base
         )
         side: TrainingRole
         if self._active:
-            loss, numbers = self._job.loss, terms.numbers
+            loss, numbers = self._job.loss, terms.encoding
 
             @lru_cache(maxsize=64)
             def tables(piece: RowBlock) -> ResidualTables:
@@ -392,13 +391,13 @@ class SharesParticipant(Participant):
     def _make(self, training: _TrainingResources, first: int, part: Sequence[Iteration]) -> None:
         """Make a chunk, unless all parties have it already."""
         ahead, number = training.ahead, self._chunk(training, first)
-        self._context.channel.clock.stage = Stage.AHEAD
-        if ahead.holds:  # in the first chunk, before work goes on beside questions about the model
-            self.met.base.meet()
-        if agree_on_chunk(ahead.meet(), ahead, number, len(part)):
-            ahead.pass_over(number)
+        self._context.channel.clock.stage = Stage.OFFLINE
+        if ahead.is_holder:  # in the first chunk, before work goes on beside questions about the model
+            self.met.base.establish()
+        if agree_on_chunk(ahead.greet(), ahead, number, len(part)):
+            ahead.skip_chunk(number)
         else:
-            ahead.make(number, [visit.index for visit in part])
+            ahead.generate(number, [visit.index for visit in part])
 
     def _turn(self, data: TrainingData) -> Floats | None:
         """P (d x d), the matrix that this party's steps are turned by, if its optimizer has one."""
@@ -496,7 +495,7 @@ class SharesParticipant(Participant):
         self._noted()
         if self._context.me in named:
             theta = terms.rule_of(self._context.me).theta(state.own, state.visits)
-            self._weights = terms.numbers.weights(theta)
+            self._weights = terms.encoding.decode_weights(theta)
         if self._weights is not None and self._training is not None and self._inputs is not None:
             data = self._training.data
             found = self._inputs.importance(self._weights, data.scaled(data.schedule.sample(IMPORTANCE_ROWS)))
@@ -515,16 +514,16 @@ class SharesParticipant(Participant):
         exact = resources.simulated or options.scores == "exact"
         spacing, to = self._job.loss.spacing, options.scores_to or self._context.active
         numbers = self.plan.numbers
-        levels = Quantizer.exact(numbers) if exact else options.score_levels(spacing).within(numbers)
+        levels = Quantizer.exact(numbers) if exact else options.score_quantizer(spacing).within(numbers)
         left = self.max_bits_per_row - reason_code_bits(
             self._job, self._context.me, self.terms.columns[self._context.me]
         )
-        rounded = None if exact else options.allowed_levels(spacing, left / self._context.outputs).within(numbers)
+        rounded = None if exact else options.permitted_quantizer(spacing, left / self._context.outputs).within(numbers)
         ledger = None if resources.simulated else self.ledger
         asking = ScoringParams(
             self._noted(), ledger, levels, to, self.max_bits_per_row, rounded, resources.charge_scores
         )
-        tops = None if exact else lambda: self.met.tops
+        tops = None if exact else lambda: self.met.top_transfers
         return ScoringSession(self.met.products, self.terms, state, asking, tops=tops, number=state.visits, rows=rows)
 
     @cached_property
@@ -542,16 +541,16 @@ class SharesParticipant(Participant):
         if (
             not resources.simulated
             and (training is not None or resources.score_ledger is None)
-            and not self.ledger.knows(model)
+            and not self.ledger.knows_model(model)
         ):
             if training is None:
-                self.ledger.trained(model, state.visits, [])
+                self.ledger.record_model(model, state.visits, [])
             else:
                 data, rows = training.data, training.data.schedule.flow
                 X = data.at_workers(rows, raw=True) if data.apart else InputRows(TrainingData.raw, data, rows)
                 stretches = (rows[at : at + INPUT_BLOCK_ROWS] for at in range(0, len(rows), INPUT_BLOCK_ROWS))
                 ids = chain.from_iterable(map(data.ids, stretches))
-                self.ledger.trained(model, state.visits, ids, X)
+                self.ledger.record_model(model, state.visits, ids, X)
         return model
 
     def _asked(self, rows: RowSlices, asked: RowsToScore | None, block: slice, X: Floats) -> RowsToScore:

@@ -65,7 +65,7 @@ def make_plan(job: SharesJob, *, rows: int, batches: int, parties: int, turned: 
     )
     shares = job.protocol.shares
     curved = job.loss.curvature if isinstance(optimizer, BlockDescent) else None
-    numbers = FixedPointEncoding.fitting(
+    numbers = FixedPointEncoding.finest(
         rows,
         rate,
         steep=curved or 1.0,

@@ -48,7 +48,7 @@ def scores_text(job: SharesJob, sizes: RunShape | None) -> str:
     options = job.protocol.shares
     if options.scores == "exact":
         return f"exact scores of new rows, from which the others' columns follow {_SCORES_TEXT}"
-    levels = options.score_levels(job.model.loss.spacing)
+    levels = options.score_quantizer(job.model.loss.spacing)
     bits = levels.bits if sizes is None else disclosed_score_bits(job, sizes, rounding_party(job, sizes))
     step, fewer = levels.size * 2 ** (levels.bits - bits), ""
     if sizes is not None and bits < levels.bits:

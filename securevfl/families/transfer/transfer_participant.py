@@ -149,7 +149,7 @@ class TransferParticipant(BatchParticipant):
             row[columns] = self._labels @ part / n
         return found
 
-    def score(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
+    def model_outputs(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
         """Phi u_j^B (m x 1) at the guest, by blocks of rows of one length: what is asked is the same in each."""
         context, size, d = self._context, min(SCORE_BLOCK_ROWS, len(rows)), self._model.units
         found = []

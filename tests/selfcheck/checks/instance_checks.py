@@ -119,7 +119,7 @@ def numbers() -> Outcome:
         for number in _NUMBERS[1::2]:
             store.take(number, 0)
         store.close()
-        left = DiskStore(Path(folder) / "ahead").numbers
+        left = DiskStore(Path(folder) / "ahead").chunk_numbers
     for number in _NUMBERS[1::2]:
         if number in left:
             outcome.add("kept", "all", f"chunk {number} was begun and is there again after a crash, masks and all")

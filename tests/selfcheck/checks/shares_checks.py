@@ -204,13 +204,13 @@ def kept() -> Outcome:
         store.take(0, 0)
         shutil.copytree(Path(folder) / "ahead", Path(folder) / "backup")
         store.close()
-        if 0 in DiskStore(Path(folder) / "ahead").numbers:
+        if 0 in DiskStore(Path(folder) / "ahead").chunk_numbers:
             outcome.add("kept", "all", "a chunk that was begun is there again after a crash, masks and all")
-        if 1 in DiskStore(Path(folder) / "backup").numbers:
+        if 1 in DiskStore(Path(folder) / "backup").chunk_numbers:
             outcome.add("kept", "all", "a chunk that was copied serves a second time")
         names = SpentChunks(Path(folder) / "names")
         names.spend(bytes(NAME_BYTES))
-        if not SpentChunks(Path(folder) / "names").holds(bytes(NAME_BYTES)):
+        if not SpentChunks(Path(folder) / "names").contains(bytes(NAME_BYTES)):
             outcome.add("kept", "all", "a chunk that was gone through is not known by its name")
         names.spend(bytes([1] * NAME_BYTES))
         with contextlib.suppress(ProtocolError):
@@ -234,7 +234,7 @@ def limited() -> Outcome:
     def refuses(what: str, ask: Callable[[ScoreLedger], object]) -> None:
         ledger = ScoreLedger(None)
         for model in (b"one", b"two"):
-            ledger.trained(model, 20, rows[:10])
+            ledger.record_model(model, 20, rows[:10])
         with contextlib.suppress(LeakageError):
             if np.all(np.asarray(ask(ledger))):
                 outcome.add("limits", "partner", what)
@@ -242,10 +242,10 @@ def limited() -> Outcome:
     def ask(
         ledger: ScoreLedger, model: bytes, asked: Sequence[bytes], commitments: bytes = b"", bits: int = 0
     ) -> NDArray[np.bool_]:
-        question = ledger.question(model, "bank", asked, commitments or same * len(asked))
+        question = ledger.query(model, "bank", asked, commitments or same * len(asked))
         X = np.arange(40.0 * len(asked)).reshape(len(asked), 40) + 0.5
         states = ledger.admit(question, X, bits=bits, most=13.0)
-        ledger.keep(question, [b"part"] * len(asked))
+        ledger.store(question, [b"part"] * len(asked))
         return np.asarray(states == NEW)
 
     def twice(ledger: ScoreLedger) -> object:
@@ -257,13 +257,13 @@ def limited() -> Outcome:
 
     def renamed(ledger: ScoreLedger) -> object:
         table = np.arange(1600.0).reshape(40, 40)
-        ledger.trained(b"one", 20, rows[:20], table[:20])
+        ledger.record_model(b"one", 20, rows[:20], table[:20])
         asked = [b"0" + row for row in rows[:20]]
-        return ledger.admit(ledger.question(b"one", "bank", asked, same * 20), table[:20])
+        return ledger.admit(ledger.query(b"one", "bank", asked, same * 20), table[:20])
 
     def measured(ledger: ScoreLedger) -> object:
         for peer in ("bank", "telco"):
-            ledger.measure(peer, rows)
+            ledger.record_evaluation(peer, rows)
         return True
 
     def fine(ledger: ScoreLedger) -> object:
@@ -344,7 +344,7 @@ def scaled() -> Outcome:
     """Columns and steps stand at scales that are agreed, whatever the columns are."""
     outcome, numbers = Outcome(), FixedPointEncoding(64, 0.5)
     X = np.round(np.random.default_rng(0).normal(size=(64, 5)) * 64) / 64
-    for what, made in (("columns", numbers.columns), ("steps", lambda X: numbers.steps(X, 0.5))):
+    for what, made in (("columns", numbers.encode_columns), ("steps", lambda X: numbers.encode_steps(X, 0.5))):
         if np.abs(made(2 * X) - 2 * made(X)).max() > 1:
             outcome.add("numbers", "all", f"{what} stand at a scale that follows the data and so tells of them")
     return outcome

@@ -22,9 +22,9 @@ from selfcheck.mutants.protocol_mutants import any_bits
 _join = join.join
 _numbers = edited(summed_bits, "statistics_disclosure", ("int(held / bits)", "int(held)"))
 _one = edited(group_counts, "send_group_counts", ('"columns", own.size', '"columns", 1'))
-_alone = (fairness_by_group, "tell_groups", _one)
+_alone = (fairness_by_group, "send_group_counts", _one)
 _cut = "ring.reduce((own + below) >> np.uint64(_SHIFT))"
-_coarse = "levels.cut(numbers, self._ring.reduce(h)) << finer"
+_coarse = "levels.truncate(numbers, self._ring.reduce(h)) << finer"
 _share = ("((shares + below) >> ", "(shares >> ")
 _session_id = 'f"{JOINT_STATISTICS} {session.hex()}", session.hex()'
 
@@ -54,14 +54,14 @@ MUTANTS = [
         "groups of fewer than 100 rows are told of",
         "counts by group",
         "groups",
-        (fairness_by_group, "FEWEST", 1),
+        (fairness_by_group, "MIN_GROUP_ROWS", 1),
     ),
     _mutant(
         "counts by group: what is left out follows",
         "groups that are left out are told of together, however few rows these are",
         "counts by group",
         "groups",
-        edited(fairness_by_group, "merge_small_groups", ("while 0 < rest < FEWEST and alone", "while False")),
+        edited(fairness_by_group, "merge_small_groups", ("while 0 < rest < MIN_GROUP_ROWS and alone", "while False")),
     ),
     _mutant(
         "counts by group: not in the ledger",
@@ -83,7 +83,7 @@ MUTANTS = [
         "a count of k bits weighs as one of the bits that groups hold",
         "counts by group",
         "count",
-        (fairness_by_group, "summed", _numbers),
+        (fairness_by_group, "statistics_disclosure", _numbers),
     ),
     _mutant(
         "counts by group: no end",
@@ -104,7 +104,7 @@ MUTANTS = [
         "a second look takes the place of the first in the ledger",
         "correlations of columns",
         "count",
-        edited(joint_statistics, "record_joint_statistics", (_session_id, 'JOINT_STATISTICS, ""')),
+        edited(correlate, "record_joint_statistics", (_session_id, 'JOINT_STATISTICS, ""')),
     ),
     _mutant(
         "correlations: numbers in place of bits",
@@ -125,7 +125,7 @@ MUTANTS = [
         "a party whose columns hold little tells scores of as many bits as any other",
         "bits of scores",
         "limits",
-        edited(Shares, "allowed_levels", ("not FEWEST_BITS <= most < levels.bits", "True")),
+        edited(Shares, "permitted_quantizer", ("not MIN_SCORE_BITS <= most < levels.bits", "True")),
     ),
     _mutant(
         "scores: bits of one output",
@@ -149,7 +149,7 @@ MUTANTS = [
         edited(
             ScoringSession,
             "_made",
-            (_coarse, "self._asking.levels.cut(numbers, h)"),
+            (_coarse, "self._asking.levels.truncate(numbers, h)"),
         ),
     ),
     _mutant(
