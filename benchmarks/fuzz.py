@@ -53,7 +53,7 @@ def main() -> None:
     options.add_argument("--json", type=Path, default=Path("out/fuzz.json"))
     arguments = options.parse_args()
     draw = random.Random(arguments.seed)
-    good = encode_frame(Part(np.arange(6.0).reshape(3, 2)), session=SESSION, sender="shop", receiver="bank")
+    good = encode_frame(Summand(np.arange(6.0).reshape(3, 2)), session=SESSION, sender="shop", receiver="bank")
     refused = passed = crashed = 0
     early = 0
     started = time.perf_counter()

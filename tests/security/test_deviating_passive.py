@@ -249,7 +249,7 @@ def test_the_active_party_knows_all_passive_widths() -> None:
 
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
 def test_one_entry_of_a_first_gradient_reveals_14_labels(engine: Engine) -> None:
-    """While weights are zero, a residual is -1/2 or 1/2, and weights by powers of two pack many of them into one number.
+    """While weights are zero, a residual is -1/2 or 1/2, and weights by powers of two pack many of them into a number.
 
     It counts as one equation, which the threat model states.
     """

@@ -62,7 +62,7 @@ def test_no_key_stream_is_begun_twice_by_a_party_in_many_rounds(name: str, monke
     assert max(begun.values(), default=0) <= ENDS
 
 
-def test_keys_of_sums_for_several_parties_are_of_one_of_them_each(agreed: Counter[tuple[str, ...]]) -> None:
+def test_keys_of_several_sums_belong_to_one_collector_each(agreed: Counter[tuple[str, ...]]) -> None:
     (bank, *others), labels = vfl.datasets.breast_cancer(parties=4), vfl.datasets.breast_cancer(parties=4)[0].y
     parties = [bank, vfl.Party(others[0].name, others[0].X, labels, ids=others[0].ids), *others[1:]]
     job = vfl.Job(

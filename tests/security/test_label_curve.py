@@ -74,7 +74,7 @@ def test_one_batch_follows_the_formula() -> None:
         assert expected_label_auc(round(share * 256), 256, 1, 1, False) == pytest.approx(formula, abs=0.011)
 
 
-def test_the_curve_rises_with_the_share_and_with_fresh_equations_only() -> None:
+def test_the_curve_rises_only_with_share_and_equations() -> None:
     shares = [expected_label_auc(p, 500, 2, 5, True) for p in range(1, 1001, 37)]
     assert all(low <= high + 1e-12 for low, high in pairwise(shares))
     assert expected_label_auc(15, 256, 1, 100, False) == expected_label_auc(15, 256, 1, 1, False)

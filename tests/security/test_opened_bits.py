@@ -1,4 +1,4 @@
-"""A party whose weights are opened reads labels and columns by powers of two: no more bits than everyone has recorded."""
+"""A party whose weights are opened reads no more bits of labels and columns than everyone has recorded."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def told(tape: Recording, giver: str, kind: str) -> int:
 
 
 def labels_read(monkeypatch: pytest.MonkeyPatch, parties: int, *, first: int | None, bits: int) -> tuple[int, int]:
-    """Return the number of labels that a passive party reads from its weights, and of the bits that the bank records."""
+    """Return how many labels a passive party reads from its weights, and how many bits the bank records."""
     both, chosen = tables(parties=parties), job("shop")
     schedule = chosen.schedule(both[0].register)
     y = both[0].y[schedule.partition(0)[0]]

@@ -74,7 +74,7 @@ def test_the_test_of_its_class_fails(name: str) -> None:
 
 
 def never(owner: Any, name: str) -> Iterator[tuple[str, Patch]]:
-    """Yield the function with each condition before a `raise` or `continue` set to False, and each operand of an `or`."""
+    """Yield the function with each condition of a `raise` or `continue`, and each operand of an `or`, set to False."""
     result = inspect.getattr_static(owner, name)
     source = textwrap.dedent(inspect.getsource(result))
     count = sum(len(_operands(node)) for node in _guards(ast.parse(source)))

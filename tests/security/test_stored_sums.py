@@ -25,7 +25,7 @@ def tables(seed: int = 0) -> dict[str, Floats]:
 
 
 def in_step(X: dict[str, Floats], *, only: str = "") -> dict[WorkerStep, Floats]:
-    """Run workers that push one batch in every iteration with changing weights; after the first, only those of `only`."""
+    """Let workers push one batch an iteration with changing weights; after the first, only those of `only`."""
     generator, result = np.random.default_rng(1), {}
     for visit in range(VISITS):
         for name in WORKERS:

@@ -93,7 +93,7 @@ def leaves_read(pair: RealIdealPair) -> tuple[float, float, float]:
 
 
 def labels_ranked(pair: RealIdealPair) -> float:
-    """Return the AUC of labels for the other party, which takes the trees with the largest shares of weights as chosen."""
+    """Return the AUC of labels for the other party, which takes trees with the largest shares of weights as chosen."""
     party = pair.parties[1]
     part = pair.real_run[0].parts[party.name]
     inputs = ForestInputs.read(part.state["inputs"])

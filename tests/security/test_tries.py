@@ -1,4 +1,4 @@
-"""An abort that may depend on data is one bit of an attempt: recorded before it is sent, limited, and forgiven by the owner."""
+"""An abort that may depend on data is one bit: recorded before it is sent, limited, and forgiven by the owner only."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_data_dependent_errors_are_recorded_before_they_are_sent(
 
 
 def test_refused_attempts_do_not_reveal_120_labels(told: list[tuple[str, int]], tmp_path: Path) -> None:
-    """Each attempt asks whether a rare label has enough rows, which a guard answers; 260 attempts would read 120 labels."""
+    """Each attempt asks whether a rare label has enough rows, which a guard answers; 260 attempts read 120 labels."""
     ledger, answers = DisclosureLedger(tmp_path / "shop.ledger", "shop"), []
     for _ in range(260):
         try:
@@ -110,7 +110,7 @@ def test_an_abort_that_cannot_be_recorded_is_reported_as_such(
 
 
 def test_no_peer_locks_out_another(told: list[tuple[str, int]], tmp_path: Path) -> None:
-    """This holds for single peers and for groups: those that meet the party without the peer have attempts of their own."""
+    """Parties that meet without the peer have attempts of their own."""
     ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
     for others in (("bank",), ("bank", "telco")):
         for _ in range(MAX_EARLY_ABORTS):

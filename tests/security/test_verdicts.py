@@ -1,4 +1,4 @@
-"""Decisions of early stopping: a partner that lets the metric depend on one row reads a label each, and each is counted."""
+"""Decisions of early stopping: a metric that depends on one row reveals a label each time, and each is counted."""
 
 from __future__ import annotations
 
