@@ -140,7 +140,7 @@ def train(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         timeout=WAIT,
         save=folder / f"{name}.json",
         ledger=folder / f"{name}.ledger",
-        ahead=folder / f"{name}.ahead",
+        preprocessing=folder / f"{name}.ahead",
         checkpoints=Checkpoints(folder / f"{name}.states", name, every=10),
     )
     if client is None:

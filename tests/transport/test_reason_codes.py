@@ -21,7 +21,7 @@ from securevfl.errors import ConfigError, LeakageError, ProtocolError
 from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.organisations.predict import predict_with
 from securevfl.organisations.prediction import Prediction
-from securevfl.organisations.reason_codes import ReasonCodePolicy, ReasonCodes, take
+from securevfl.organisations.reason_codes import ReasonCodePolicy, ReasonCodes, receive_codes
 from securevfl.organisations.scoring import score_rows
 from securevfl.organisations.serve import Server
 from securevfl.protocols.score_ledger.ledger import ScoreLedger
@@ -180,8 +180,8 @@ def test_codes_that_do_not_fit_are_refused(run: vfl.Run, tmp_path: Path) -> None
         ReasonCodes((), bytes(8)),
     ):
         with pytest.raises(ProtocolError, match="codes for each of 2 rows"):
-            take("shop", Sent(message), 2, 2)  # type: ignore[arg-type]
-    assert take("shop", Sent(ReasonCodes(("a", "b"), bytes(8))), 2, 2) == [["a", ""]] * 2  # type: ignore[arg-type]
+            receive_codes("shop", Sent(message), 2, 2)  # type: ignore[arg-type]
+    assert receive_codes("shop", Sent(ReasonCodes(("a", "b"), bytes(8))), 2, 2) == [["a", ""]] * 2  # type: ignore[arg-type]
 
 
 def test_names_go_in_an_order_that_no_order_of_columns_changes(run: vfl.Run) -> None:

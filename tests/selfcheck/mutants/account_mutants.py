@@ -29,12 +29,12 @@ _share = ("((shares + below) >> ", "(shares >> ")
 _session_id = 'f"{JOINT_STATISTICS} {session.hex()}", session.hex()'
 
 
-def _never(*args: Any, again: bool, **keys: Any) -> Any:
-    return _join(*args, again=False, **keys)
+def _never(*args: Any, retrain: bool, **keys: Any) -> Any:
+    return _join(*args, retrain=False, **keys)
 
 
-def _always(*args: Any, again: bool, **keys: Any) -> Any:
-    return _join(*args, again=True, **keys)
+def _always(*args: Any, retrain: bool, **keys: Any) -> Any:
+    return _join(*args, retrain=True, **keys)
 
 
 def _mutant(name: str, what: str, caught_by: str, finding: str, *patches: Patch) -> Mutant:
