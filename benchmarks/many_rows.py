@@ -283,10 +283,10 @@ def opened(folder: Path, arguments: argparse.Namespace) -> Floats:
     for name, part in parts.items():
         sizes, visits = part.state["sizes"], part.state["visits"]
         plan = plan_of(cast(SharesJob, job(arguments)), sizes, len(names))
-        rule = plan.rule.sparing() if name == names[0] else plan.rule
+        rule = plan.rule.with_intercept() if name == names[0] else plan.rule
         held_out = [part.state["own"], *(item.state["others"][name] for item in parts.values() if item is not part)]
         words = np.stack([rule.theta(item, visits) for item in held_out]).sum(axis=0)
-        theta = plan.numbers.weights(ShareRing(plan.numbers.bits).reduce(words))
+        theta = plan.numbers.decode_weights(ShareRing(plan.numbers.bits).reduce(words))
         start = 0
         for X, _ in columns(folder, name, arguments.columns):
             total[start : start + len(X)] += part.scaling(X) @ theta[: arguments.columns, 0]

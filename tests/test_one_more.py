@@ -236,8 +236,8 @@ def test_a_leak_that_nothing_looks_for_is_named(load: Load, monkeypatch: pytest.
     monkeypatch.setattr(module.Relayed, "leak_kinds", (other,))
     monkeypatch.setattr(module.Relayed, "message_protocols", lambda self, job, roles: [])
     assert unchecked(relayed, relayed.family.assign_roles(own)) == [
-        "leak seen_by_server: attack eavesdropping was expected in ATTACKS, where it is not; add it",
-        "method relayed: no simulator knows it; name its protocols, or let it be replayed",
+        "leak seen_by_server names the attack eavesdropping, which is not in ATTACKS; add it",
+        "no simulator covers family relayed; return its message protocols, or set reveals_only_outputs",
     ]
     with pytest.raises(ConfigError, match="leak seen_by_server is none of relayed; add it to its leak_kinds"):
         vfl.simulate(relayed, own)

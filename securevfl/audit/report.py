@@ -146,12 +146,13 @@ def _shortened(job: Job, parties: Sequence[Party]) -> tuple[Job, list[Party]]:
 
 
 def unchecked(job: Job, roles: Roles) -> list[str]:
-    """Return a line for each part of a method that no simulator and no attack covers."""
-    method = job.family
-    missing = [(kind.name, name) for kind in method.leak_kinds for name in kind.attacks if name not in ATTACKS]
+    """Return a line for each part of a family that no simulator and no attack covers."""
+    family = job.family
+    missing = [(kind.name, name) for kind in family.leak_kinds for name in kind.attacks if name not in ATTACKS]
     lines = [f"leak {leak} names the attack {name}, which is not in ATTACKS; add it" for leak, name in missing]
-    if not method.reveals_only_outputs and not method.message_protocols(job, roles):
-        lines.append(f"no simulator covers method {method.name}; return its protocols, or set replayed")
+    if not family.reveals_only_outputs and not family.message_protocols(job, roles):
+        missing_simulator = "return its message protocols, or set reveals_only_outputs"
+        lines.append(f"no simulator covers family {family.name}; {missing_simulator}")
     return lines
 
 

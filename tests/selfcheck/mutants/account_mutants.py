@@ -125,7 +125,7 @@ MUTANTS = [
         "a party whose columns hold little tells scores of as many bits as any other",
         "bits of scores",
         "limits",
-        edited(Shares, "permitted_quantizer", ("not MIN_SCORE_BITS <= most < levels.bits", "True")),
+        edited(Shares, "permitted_quantizer", ("not MIN_SCORE_BITS <= max_bits < quantizer.bits", "True")),
     ),
     _mutant(
         "scores: bits of one output",
