@@ -114,7 +114,7 @@ def play(kit: Path, setting: Setting, listen: str | None, told: Connection, mang
             checkpoints=Checkpoints(kit / "states", kit.name, every=2),
             ledger=kit / f"{kit.name}.ledger",
             save=kit / "part.json",
-            ahead=kit / "ahead" if setting.shared else None,
+            preprocessing=kit / "ahead" if setting.shared else None,
             workers=1,
             on_round=on_round,
         )

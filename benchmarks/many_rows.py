@@ -140,7 +140,7 @@ def train(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
         timeout=WAIT,
         save=folder / f"{name}.json",
         ledger=folder / f"{name}.ledger",
-        ahead=folder / f"{name}.ahead",
+        preprocessing=folder / f"{name}.ahead",
         checkpoints=Checkpoints(folder / f"{name}.states", name, every=10),
     )
     if client is None:
@@ -281,7 +281,7 @@ def opened(folder: Path, given: argparse.Namespace) -> Floats:
     for name, part in parts.items():
         sizes, visits = part.state["sizes"], part.state["visits"]
         plan = plan_of(cast(SharesJob, job(given)), sizes, len(names))
-        rule = plan.rule.sparing() if name == names[0] else plan.rule
+        rule = plan.rule.with_intercept() if name == names[0] else plan.rule
         held = [part.state["own"], *(each.state["others"][name] for each in parts.values() if each is not part)]
         words = np.stack([rule.theta(each, visits) for each in held]).sum(axis=0)
         theta = plan.numbers.decode_weights(ShareRing(plan.numbers.bits).reduce(words))

@@ -142,7 +142,7 @@ def refused(match: str, call: Callable[[], None]) -> None:
 
 
 def of_a_strange_model() -> None:
-    refused("knows none", lambda: ask(ScoreLedger(None), ids(1)))
+    refused("no record", lambda: ask(ScoreLedger(None), ids(1)))
 
 
 def of_a_young_model() -> None:
@@ -208,7 +208,7 @@ def measured_often() -> None:
     own, rows = ScoreLedger(None), ids(*range(250))
     for _ in range(2):
         own.record_evaluation("bank", rows)
-    refused("2 times at most", lambda: own.record_evaluation("bank", rows))
+    refused("at most 2 evaluations", lambda: own.record_evaluation("bank", rows))
 
 
 class SlippedOut(DisclosingMessage, frozen=True):
@@ -254,7 +254,7 @@ CHECKS: dict[str, tuple[Any, str, list[Callable[[], None]]]] = {
         ],
     ),
     "how rows come": (ScoreLedger, "admit", [of_a_row_twice_in_one_question, of_a_row_while_another_scores_it]),
-    "rows like those of the training": (ScoreLedger, "_check_alike", [of_training_rows_by_other_names]),
+    "rows like those of the training": (ScoreLedger, "_check_matches", [of_training_rows_by_other_names]),
     "what is measured": (ledger_module, "check_evaluations", [measured_often]),
     "what leaves": (
         DisclosureGate,
