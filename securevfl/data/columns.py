@@ -172,9 +172,7 @@ def _check_mixed(party: str | None, column: str, texts: Sequence[str], positions
     fields = {"column": column} if party is None else {"party": party, "column": column}
     if recognised := unreadable_format(texts):
         what, remedy = recognised
-        raise TableError(
-            f"{prefix}column {column!r} seems to contain {what}", remedy, code="SVFL-TABLE-TYPE", **fields
-        )
+        raise TableError(f"{prefix}column {column!r} seems to contain {what}", remedy, code="SVFL-TABLE-TYPE", **fields)
     numbers = sum(map(is_number, texts))
     separated = sum(_SEPARATED.fullmatch(text) is not None and not is_number(text) for text in texts)
     if separated and numbers + separated == len(texts):
