@@ -261,6 +261,46 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
        
        
        
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
         alarms_of_looks,
  
   
@@ -268,6 +308,46 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
    
     ),
     "an
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
    
    
    
@@ -330,8 +410,88 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
    
    
    
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
     that
   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
    
    
    
@@ -400,6 +560,46 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
    
    
    
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
     expired": (
        
        
@@ -411,7 +611,61 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
        
        
        
-        lambda: edited(certs, "check_peer", (',
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+        lambda: edited(certs,
+        "check_peer", (',
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
        
        
        
@@ -442,6 +696,86 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
        
        
         ("the
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
       
        
       
@@ -537,6 +871,46 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
        
        
        
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
         issuer)):', ",):")), expired_authorities,
    
   
@@ -579,7 +953,87 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
    
    
    
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
     by the order within
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
    
    
    
@@ -648,6 +1102,46 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
    
    
    
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
     chunk": (
        
        
@@ -659,8 +1153,61 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
        
        
        
-        lambda:
-        edited(AlignmentWork, "blind_theirs", ("POINT_BYTES,
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+        lambda: edited(AlignmentWork, "blind_theirs", ("POINT_BYTES,
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
        
        
        
@@ -730,7 +1277,87 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
        
        
        
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
         b"")')),
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
        
        
        
@@ -839,6 +1466,86 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
    
   
    
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
     ),
 
 
@@ -875,6 +1582,20 @@ def test_every_omission_is_noticed(slip: str, tmp_path: Path) -> None:
    
    
    
-    = patch() with mock.patch.object(owner, name, value), pytest.raises(NOTICED):
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+    = patch() with mock.patch.object(owner, name,
+    value), pytest.raises(NOTICED):
         _run(probe, tmp_path)
 
