@@ -173,9 +173,7 @@ class Disclosure:
         return self.count / self.capacity if self.capacity else 0.0
 
 
-def earlier_share(
-    disclosure: Disclosure, before: Sequence[Disclosure], same_job: Sequence[Disclosure] = ()
-) -> float:
+def earlier_share(disclosure: Disclosure, before: Sequence[Disclosure], same_job: Sequence[Disclosure] = ()) -> float:
     """Return how much earlier disclosures add to the share of a new one.
 
     Only disclosures of the same kind, to the same learner and about a common party count. Shares of labels add up as

@@ -187,9 +187,7 @@ def label_auc_leaks(
     if limit is None or residual is None:
         return
     if not residual.seals:
-        reveals_labels = any(
-            item.receiver == PASSIVE and item.reveals.kind == "plain" for item in residual.declares()
-        )
+        reveals_labels = any(item.receiver == PASSIVE and item.reveals.kind == "plain" for item in residual.declares())
         what = f"an {residual.name} residual reveals the labels, the job allows an AUC of {limit:g}"
         if reveals_labels:
             yield Leak(LABEL_AUC, ", ".join(sizes.passives), what, "seal the residual")
