@@ -28,8 +28,8 @@ from securevfl.disclosure.ledger import DisclosureLedger
 def digests(path: Path, rows: int, seed: int) -> None:
     """Write digests of ids: the first half is the same in every table."""
     with path.open("wb") as file:
-        for part, own in ((rows // 2, 0), (rows - rows // 2, seed)):
-            draw = np.random.default_rng(own)
+        for part, local in ((rows // 2, 0), (rows - rows // 2, seed)):
+            draw = np.random.default_rng(local)
             for start in range(0, part, PIECE):
                 file.write(draw.bytes(ID_DIGEST * min(PIECE, part - start)))
 
@@ -70,13 +70,13 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--rows", type=int, default=10_000_000)
     arguments.add_argument("--jobs", type=int, default=100)
-    given = arguments.parse_args()
+    options = arguments.parse_args()
     spawn = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for run in range(given.jobs + 1):
-            path, last = folder / f"ids-{run}", run == given.jobs
-            digests(path, given.rows if run in (0, given.jobs) else given.rows // 10, run + 1)
+        for run in range(options.jobs + 1):
+            path, last = folder / f"ids-{run}", run == options.jobs
+            digests(path, options.rows if run in (0, options.jobs) else options.rows // 10, run + 1)
             rows = path.stat().st_size // ID_DIGEST
             process = spawn.Process(target=admitted, args=(path, folder, rows, run, last))
             process.start()

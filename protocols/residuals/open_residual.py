@@ -34,7 +34,7 @@ from securevfl.protocols.residuals.base import (
     ResidualProtocol,
 )
 from securevfl.protocols.residuals.defences import AnyDefence, Defence, Noise
-from securevfl.runtime.codec import Numbers, carried, check_bits
+from securevfl.runtime.codec import Numbers, check_bits, to_wire_floats
 from securevfl.runtime.disclosure_gate import DisclosingMessage
 
 
@@ -90,7 +90,7 @@ class OpenActive(ActiveResidual):
     def publish(self, g: Floats, *, epoch: int, to: Collection[str], resend_of: Release | None = None) -> None:
         if self._defence is not None:
             g = self._defence.apply(g, self._noise.take(None if resend_of is None else resend_of.number))
-        exchange, sent = next(self._exchanges), carried(g, self._reals.bits)
+        exchange, sent = next(self._exchanges), to_wire_floats(g, self._reals.bits)
         for passive in to:
             entry = self._agreement.record(passive, g.size, self._channel.me)
             permit = self._channel.permit(replace(entry, bits=self._reals.bits))

@@ -389,9 +389,7 @@ class SealedReply(Reply):
     def _spend(self) -> None:
         agreed, me = self._residual.agreement, self._residual.me
         if self._closed:
-            raise LimitError(
-                f"{me}: exchange {self.exchange} is closed, {agreed.kept} replies are kept at a time; ask it earlier"
-            )
+            raise LimitError(f"{me}: exchange {self.exchange} is closed, the limit is {agreed.max_open_exchanges}")
         if not self._left:
             raise LimitError(f"{me}: the {agreed.openings} gradients agreed of exchange {self.exchange} are spent")
         self._left -= 1

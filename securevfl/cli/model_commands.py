@@ -162,7 +162,7 @@ def forget(
         logs or (),
     )
     found = run(left, DisclosureLedger.open(party, ledger), every=every)
-    for word, lines in (("deleted", found.deleted), ("kept", found.kept)):
+    for word, lines in (("deleted", found.deleted), ("kept", found.retained)):
         typer.echo(f"{word}:" + ("" if lines else " nothing"))
         for path, what in lines:
             typer.echo(f"  {path}: {what}")

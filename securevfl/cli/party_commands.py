@@ -86,7 +86,7 @@ def prepare(
     job, party, place, folder = Job.load(job_file), table.party, _peers(job_file, peers), _ahead(table.data, ahead)
     own = table.aligned(job)
     with shared_locks(table.data), meeting.events(party, place), progress("preparing") as on_round:
-        run(job, own, meeting.venue(place), ahead=folder, on_round=on_round)
+        run(job, own, meeting.venue(place), preprocessing=folder, on_round=on_round)
     typer.echo(f"what {party} has prepared is in {folder}")
 
 
@@ -184,8 +184,8 @@ def join(
             checkpoints=states,
             save=save,
             ledger=ledger,
-            ahead=_ahead(table, ahead),
-            again=again,
+            preprocessing=_ahead(table, ahead),
+            retrain=again,
             consent=asked,
             on_round=on_round,
         )
@@ -299,10 +299,10 @@ def predict(
             part, rows, meeting.venue(peers), **written, on_progress=on_progress, ledger=ledger, code_policy=code_policy
         )
     if part.name != part.asker:
-        typer.echo(f"{answered.asked:,} rows predicted, for {part.asker} to see")
+        typer.echo(f"{answered.requested:,} rows predicted, for {part.asker} to see")
     elif out is not None:
         typer.echo(f"{answered}; they are in {out}")
-    elif answered.scored < answered.asked:
+    elif answered.scored < answered.requested:
         typer.echo(str(answered), err=True)
 
 

@@ -37,10 +37,10 @@ def encode_evidence(job: JobOptions, party: Party, train: Rows, context: PartyCo
     own = replace(context, subchannel=EVIDENCE_SUBCHANNEL, outputs=1, residual_bound=1.0, parameters=widths)
     if party.y is not None:
         positive = positive_rows(job, party.name, party.y, train)
-        bin_classes.tell(own, residual, positive)
+        bin_classes.send_classes(own, residual, positive)
         return _weighed(party, bins, bins.positives(positive), options)
     asked = bins.asked
-    found = asked.every(bin_classes.ask(own, residual, asked, asked.rows))
+    found = asked.every(bin_classes.receive_counts(own, residual, asked, asked.rows))
     if (found < 0).any() or (found > bins.rows).any():
         raise ProtocolError(
             f"{party.name}: counts that add up to one number in every column were expected of {context.active}, others "

@@ -109,7 +109,7 @@ class BlockNewton(RoundsTraining):
             loss = float(party.loss.value(f, batch.labels).mean()) + model.penalty()
             flat = FINE if party.loss.reports_standard_errors else FLAT
             told = memory.judge(batch.index, loss, still, OVER * party.loss.step_factor, flat)
-            link.tell(told, pace.PACE_SUBCHANNEL)
+            link.broadcast(told, pace.PACE_SUBCHANNEL)
             if told.stop:
                 return
             link.publish(g, batch)
@@ -123,7 +123,7 @@ class BlockNewton(RoundsTraining):
             at = model.theta = memory.extrapolated(theta)
             link.contribute(model.forward(batch.X), batch)
             own = P.of(batch)  # made while the active party solves its block
-            told = link.told(Pace, pace.PACE_SUBCHANNEL)
+            told = link.recv_broadcast(Pace, pace.PACE_SUBCHANNEL)
             if told.stop:
                 return
             most = OVER * party.loss.step_factor

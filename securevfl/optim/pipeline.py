@@ -81,7 +81,7 @@ def take_in(here: deque[Floats], depth: int, party: Learner, link: ActiveLink) -
     """Take in the outputs on the batches up to depth - 1 rounds ahead, which are on their way."""
     for k in range(len(here) + 1, depth):
         if (batch := party.later(k)) is not None:
-            here.append(link.ahead(batch))
+            here.append(link.collect(batch))
 
 
 class InFlight(Updater):

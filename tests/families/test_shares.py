@@ -240,7 +240,7 @@ def test_work_ahead_is_booked_apart() -> None:
     assert run.costs.row()["protocol"] == "shares"
     per_visit = run.costs.seconds(Kind.COMMUNICATION) / run.costs.rounds
     assert 0.02 < per_visit < 0.025  # one round trip
-    assert run.active.path[Stage.AHEAD, Kind.ENCRYPTION] > 0
+    assert run.active.path[Stage.OFFLINE, Kind.ENCRYPTION] > 0
 
 
 def test_the_sheet_says_sizes_and_scores_and_nothing_else() -> None:

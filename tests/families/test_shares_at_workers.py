@@ -254,7 +254,7 @@ def test_a_cluster_that_is_gone_ends_the_run_with_what_to_do(
     of = job()
     paths, cluster = stored(tables, NAMES[:2], of), Cluster(tmp_path, nanny=False)
     try:
-        monkeypatch.setattr(worker_backend, "PATIENCE", 20.0)
+        monkeypatch.setattr(worker_backend, "WORKER_TIMEOUT", 20.0)
         shop = partition_party("shop", paths["shop"], DaskBackend(cluster.client))
         victims = cluster._started[:1] if lost == "scheduler" else cluster._started[1:]
 

@@ -158,7 +158,7 @@ def test_a_column_of_few_values_bounds_what_is_told() -> None:
     X = np.random.default_rng(6).normal(size=(5000, 3))
     X[:, 2] = np.arange(5000) % 10 == 0
     own = OwnColumns.of("shop", vfl.Party("shop", X, ids=range(5000)).table)
-    told = module._disclosure("shop", own, module._held(own), "bank", 4)
+    told = module._disclosure("shop", own, module._information_content(own), "bank", 4)
     assert told.share == pytest.approx(12 * 4 / (5000 * 0.469), rel=0.01)
     assert "x2 holds least, 0.47 bits a row" in module._remedy(own)
 

@@ -41,7 +41,7 @@ PUBLIC = {
     "ServerLimits",
     "ShareStored",
     "SumKey",
-    "SumPublic",
+    "SumPublicKey",
     "Taken",
     "TransferOffer",
 }
@@ -54,12 +54,13 @@ IN_BITS = {  # no message has more bits than its entry, whatever was multiplied 
     "EvaluatedPoints", "NamedRows", "RoundedProducts", "RowStates", "ShuffledWords", "Slots", "Tags", "Values",
 }  # fmt: skip
 IN_NUMBERS = {  # counted one by one, of 64 bits at most: some 14 labels each; see threat-model.md
-    "Labels", "MaskPartial", "OpenedProduct", "PairMasked", "Part", "PartialSum", "PhasePart", "Pulled",
+    "Labels", "MaskPartial", "OpenedProduct", "MaskedSummand", "Summand", "PartialSum", "PhaseSummand", "Pulled",
     "Push", "Residual", "Restored", "SecondMoments",
 }  # fmt: skip
 NOT_OF_ROWS = {  # sizes, keys, digests, verdicts: nothing of a row that a receiver could weigh
-    "Abort", "AlignmentHello", "Begin", "PredictionHandshake", "RowCommitments", "ProbeResult", "RunHello", "OwnKey",
-    "Pace", "Position", "Question", "RoundTripTimes", "TableShape", "SessionDone", "StopDecision", "ScoreRequest",
+    "Abort", "AlignmentHello", "Begin", "PredictionHandshake", "RowCommitments", "ProbeResult", "RunHello",
+    "WrappedMaskKey", "Pace", "Position", "Question", "RoundTripTimes", "TableShape", "SessionDone", "StopDecision",
+    "ScoreRequest",
 }  # fmt: skip
 
 

@@ -288,7 +288,7 @@ def test_messages_of_another_size_end_the_run_with_a_word(kind, change):
 
 
 def test_sizes_that_do_not_fit_are_refused_beforehand():
-    with pytest.raises(ConfigError, match=r"bits are needed.*set batch_size.*optimizer\.lr.*table_bits"):
+    with pytest.raises(ConfigError, match=r"need 73 bits.*Set batch_size.*optimizer\.lr.*table_bits"):
         FixedPointEncoding(2**30, 1e-3, table_bits=8)
     assert FixedPointEncoding(256, 0.1).min_bits == 43
     assert FixedPointEncoding(256, 0.1).bits == 48

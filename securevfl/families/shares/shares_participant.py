@@ -391,7 +391,7 @@ class SharesParticipant(Participant):
     def _make(self, training: _TrainingResources, first: int, part: Sequence[Iteration]) -> None:
         """Make a chunk, unless all parties have it already."""
         ahead, number = training.ahead, self._chunk(training, first)
-        self._context.channel.clock.stage = Stage.AHEAD
+        self._context.channel.clock.stage = Stage.OFFLINE
         if ahead.is_holder:  # in the first chunk, before work goes on beside questions about the model
             self.met.base.establish()
         if agree_on_chunk(ahead.greet(), ahead, number, len(part)):

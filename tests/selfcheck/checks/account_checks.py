@@ -136,8 +136,8 @@ def groups() -> Outcome:
 
     def look(ledger: DisclosureLedger, seen: Observer) -> None:
         sides: dict[str, Callable[[Channel], Any]] = {
-            "bank": partial(fairness_by_group._ask, bank, cells, peer="shop"),
-            "shop": partial(fairness_by_group._give, shop, ["a", "b"], two, ledger, None, peer="bank"),
+            "bank": partial(fairness_by_group._request, bank, cells, peer="shop"),
+            "shop": partial(fairness_by_group._provide, shop, ["a", "b"], two, ledger, None, peer="bank"),
         }
         run_threads(sides, WallClock, observe=seen)
 
@@ -203,7 +203,7 @@ def again() -> Outcome:
         for anew in (False, True):
             states = Checkpoints(Path(folder) / "states", "shop")
             own = DisclosureLedger(Path(folder) / "ledger", "shop")
-            join.join(job, parties[1], peers, checkpoints=states, save=save, ledger=own, workers=1, again=anew)
+            join.join(job, parties[1], peers, checkpoints=states, save=save, ledger=own, workers=1, retrain=anew)
     if came != [(True, False), (False, True)]:
         outcome.add("consent", "shop", "a training that is over is begun again, or is not, against its owner's word")
     return outcome
@@ -281,7 +281,7 @@ def tries() -> Outcome:
     outcome = Outcome()
     with tempfile.TemporaryDirectory() as folder:
         ledger = DisclosureLedger(Path(folder) / "ledger", "shop")
-        told = [peer_session._entered(LeakageError("no"), ledger, ["bank"]) for _ in range(MAX_EARLY_ABORTS)]
+        told = [peer_session._record_abort(LeakageError("no"), ledger, ["bank"]) for _ in range(MAX_EARLY_ABORTS)]
         if not all(isinstance(each, LeakageError) for each in told):
             outcome.add("count", "shop", "an end that was entered is told as another one")
         refused = []

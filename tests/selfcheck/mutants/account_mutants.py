@@ -29,12 +29,12 @@ _share = ("((shares + below) >> ", "(shares >> ")
 _session_id = 'f"{JOINT_STATISTICS} {session.hex()}", session.hex()'
 
 
-def _never(*args: Any, again: bool, **keys: Any) -> Any:
-    return _join(*args, again=False, **keys)
+def _never(*args: Any, retrain: bool, **keys: Any) -> Any:
+    return _join(*args, retrain=False, **keys)
 
 
-def _always(*args: Any, again: bool, **keys: Any) -> Any:
-    return _join(*args, again=True, **keys)
+def _always(*args: Any, retrain: bool, **keys: Any) -> Any:
+    return _join(*args, retrain=True, **keys)
 
 
 def _mutant(name: str, what: str, caught_by: str, finding: str, *patches: Patch) -> Mutant:
@@ -125,7 +125,7 @@ MUTANTS = [
         "a party whose columns hold little tells scores of as many bits as any other",
         "bits of scores",
         "limits",
-        edited(Shares, "permitted_quantizer", ("not MIN_SCORE_BITS <= most < levels.bits", "True")),
+        edited(Shares, "permitted_quantizer", ("not MIN_SCORE_BITS <= max_bits < quantizer.bits", "True")),
     ),
     _mutant(
         "scores: bits of one output",
