@@ -225,7 +225,7 @@ def _sheet(job: Job, met: RunSetup, ledger: DisclosureLedger | None, run: str) -
         Roles.of((name, other.role) for name, other in heard.items()),
         {name: other.columns for name, other in heard.items()},
         outputs=heard[met.roles.lead].outputs,
-        brought={name: other.parameters for name, other in heard.items()},
+        module_parameters={name: other.parameters for name, other in heard.items()},
         ledgers={} if ledger is None else {met.party.name: ledger},
         run=run,
     )

@@ -301,6 +301,46 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
        
        
        
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
         alarms_of_looks,
  
   
@@ -308,6 +348,46 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
    
     ),
     "an
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
    
    
    
@@ -450,8 +530,88 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
    
    
    
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
     that
   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
    
    
    
@@ -600,6 +760,46 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
    
    
    
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
     expired": (
        
        
@@ -624,8 +824,61 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
        
        
        
-        lambda: edited(certs,
-        "check_peer", (',
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+        lambda:
+        edited(certs, "check_peer", (',
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
        
        
        
@@ -696,6 +949,86 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
        
        
         ("the
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
+      
+       
       
        
       
@@ -911,6 +1244,46 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
        
        
        
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
         issuer)):', ",):")), expired_authorities,
    
   
@@ -993,7 +1366,87 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
    
    
    
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
     by the order within
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
    
    
    
@@ -1142,6 +1595,46 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
    
    
    
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
     chunk": (
        
        
@@ -1167,7 +1660,61 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
        
        
        
-        lambda: edited(AlignmentWork, "blind_theirs", ("POINT_BYTES,
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+        lambda: edited(AlignmentWork,
+        "blind_theirs", ("POINT_BYTES,
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
        
        
        
@@ -1317,7 +1864,87 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
        
        
        
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
         b"")')),
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
+       
        
        
        
@@ -1546,6 +2173,86 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
    
   
    
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
+  
+   
     ),
 
 
@@ -1595,7 +2302,20 @@ def test_every_omission_is_noticed(slip: str, tmp_path: Path) -> None:
    
    
    
-    = patch() with mock.patch.object(owner, name,
-    value), pytest.raises(NOTICED):
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+    = patch() with
+    mock.patch.object(owner, name, value), pytest.raises(NOTICED):
         _run(probe, tmp_path)
 
