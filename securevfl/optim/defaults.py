@@ -23,7 +23,7 @@ from typing import Any
 from securevfl.models import MODELS
 from securevfl.models.base import Model
 from securevfl.models.linear import LinearModel
-from securevfl.models.row_weights import ROOM
+from securevfl.models.row_weights import DEFAULT_MAX_WEIGHT
 from securevfl.optim import OPTIMIZERS
 from securevfl.optim.adam import Adam
 from securevfl.optim.block_descent import BlockDescent
@@ -74,11 +74,17 @@ def fill_defaults(keys: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**model.defaults, **batch_size, **keys, "protocol": protocol}
 
 
+<<<<<<< HEAD
 def iteration_factor(room: float) -> float:
     """Return the factor on the number of iterations for large sample weights: with momentum, the root of their
     range.
     """
     return math.sqrt(max(1.0, room / ROOM))
+=======
+def longer(room: float) -> float:
+    """Return how many times as many visits weights of so much room need: by momentum the root of what steps lose."""
+    return math.sqrt(max(1.0, room / DEFAULT_MAX_WEIGHT))
+>>>>>>> main
 
 
 def why_not_on_shares(model: Model, optimizer: Training | None = None) -> str:
@@ -129,13 +135,26 @@ def _schedule(model: Model, protocol: Protocol, job_keys: Mapping[str, Any]) -> 
     if protocol.shares is not None:
         if model.loss.reports_standard_errors:  # quantized losses are too coarse for such a small improvement
             steps = BlockDescent(lr=model.loss.step_factor)
-            factor = (EXPOSURE_FACTOR if job_keys.get("exposure") else 1.0) * (math.sqrt(room or ROOM) if weights else 1.0)
+<<<<<<< HEAD
+            factor = math.sqrt(room or ROOM) if weights else 1.0
+            factor *= EXPOSURE_FACTOR if job_keys.get("exposure") else 1.0
             keys = {"optimizer": steps, "batch_size": "all", "epochs": math.ceil(factor * PRECISE_ITERATIONS)}
             return keys | {"test_fraction": HELD_OUT_FRACTION}
         keys = {"optimizer": BlockDescent(), "batch_size": "growing", "epochs": math.ceil(factor * MAX_ITERATIONS)}
         if _evaluated(job_keys):
             keys |= {"test_fraction": HELD_OUT_FRACTION} | _long_steps(factor)
         return keys
+=======
+            more = (EXPOSED if given.get("exposure") else 1.0) * (
+                math.sqrt(room or DEFAULT_MAX_WEIGHT) if weights else 1.0
+            )
+            own = {"optimizer": steps, "batch_size": "all", "epochs": math.ceil(more * FINE_VISITS)}
+            return own | {"test_fraction": HELD_OUT}
+        own = {"optimizer": BlockDescent(), "batch_size": "growing", "epochs": math.ceil(more * VISITS)}
+        if _evaluated(given):
+            own |= {"test_fraction": HELD_OUT} | _long(more)
+        return own
+>>>>>>> main
     if model.family:
         return {}
     try:
