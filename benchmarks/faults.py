@@ -343,19 +343,13 @@ def trees_apart(parts: Mapping[str, ModelPart], setting: Setting) -> float:
     blocks = [item(parts[party.name].table(party.X))[train] for item, party in zip(inputs, tables, strict=True)]
     y, n = np.where(tables[0].y[train] == tables[0].y.max(), 1.0, -1.0)[:, None], len(train)
     turns = []
-<<<<<<< HEAD
-    for X, each in zip(blocks, inputs, strict=True):
-        ridge, constant = np.full((X.shape[1], 1), job.model.ridge_of(n)), each.constant(X.shape[1])
+    for X, item in zip(blocks, inputs, strict=True):
+        ridge, constant = np.full((X.shape[1], 1), job.model.ridge_of(n)), item.constant(X.shape[1])
         turns.append(
             preconditioner_of_rows(
                 [X], lambda rows: rows.T @ rows, job.model.loss, ridge, who="trees", constant=constant
             )
         )
-=======
-    for X, item in zip(blocks, inputs, strict=True):
-        ridge, constant = np.full((X.shape[1], 1), job.model.ridge_of(n)), item.constant(X.shape[1])
-        turns.append(of_rows([X], lambda rows: rows.T @ rows, job.model.loss, ridge, who="trees", constant=constant))
->>>>>>> main
     at = [np.zeros((X.shape[1], 1)) for X in blocks]
     before = at
     for t in range(1, job.epochs + 1):

@@ -73,13 +73,8 @@ def simulated_residuals(
         J @ np.linalg.lstsq(J.T @ J, J.T @ residual, rcond=None)[0] for J, residual in zip(inputs, g, strict=True)
     ]
     defence = defence_of(protocol)
-<<<<<<< HEAD
     bound = 1.0 if defence is None else defence.output_bound(1.0)
-    return [np.clip(one, -bound, bound) for one in shortest], blank | {receiver: list(J[receiver])}
-=======
-    bound = 1.0 if defence is None else defence.reach(1.0)
     return [np.clip(residual, -bound, bound) for residual in shortest], blank | {receiver: inputs}
->>>>>>> main
 
 
 def compare(real: Sequence[Transcript], simulated: Sequence[Transcript], receiver: str) -> Outcome:

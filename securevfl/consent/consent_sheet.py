@@ -160,23 +160,14 @@ def _sheet(
 ) -> ConsentSheet:
     family = job.family
     declared = run_declarations(family, job, roles)
-    why_not_shares = why_sealed(job.model, job.optimizer) if job.protocol.seals else ""
+    why_not_shares = why_not_on_shares(job.model, job.optimizer) if job.protocol.seals else ""
     lines = [
         *([heading] if heading else []),
         f"{job.optimizer.label} on a {job.model.name} model, protocol {family.title(job, roles)}",
         *(f"code: {line}" for line in _code_lines(job)),
         *(f"model: {line}" for line in job.model.note.splitlines()),
-<<<<<<< HEAD
-        *(
-            [f"not on shares, as {why}"]
-            if job.protocol.seals and (why := why_not_on_shares(job.model, job.optimizer))
-            else []
-        ),
-        *_weights(job),
-=======
         *([f"not on shares, because {why_not_shares}"] if why_not_shares else []),
         *_weight_lines(job),
->>>>>>> main
         f"assumes: {ASSUMPTIONS}",
         f"encryption: {family.strength(job)}",
         *([] if facts is None else [f"takes: {line}" for line in family.resource_estimates(job, facts)]),

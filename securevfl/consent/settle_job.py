@@ -85,17 +85,10 @@ def _with_room(job: Job, weights: Weights) -> Job:
     between evaluations grow in proportion, unless the job sets them.
     """
     update: dict[str, Any] = {"weights": weights}
-<<<<<<< HEAD
-    more = 1.0 if job.weights is None or job.weights.most is not None else iteration_factor(weights.room)
-    if isinstance(job.optimizer, BlockDescent) and more > 1:
-        if job.epochs in (MAX_ITERATIONS, LONG_STEP_ITERATIONS, job.model.defaults.get("epochs")):
-            update["epochs"] = math.ceil(more * job.epochs)
-=======
-    factor = 1.0 if job.weights is None or job.weights.most is not None else longer(weights.room)
+    factor = 1.0 if job.weights is None or job.weights.most is not None else iteration_factor(weights.room)
     if isinstance(job.optimizer, BlockDescent) and factor > 1:
-        if job.epochs in (VISITS, LONG_VISITS, job.model.defaults.get("epochs")):
+        if job.epochs in (MAX_ITERATIONS, LONG_STEP_ITERATIONS, job.model.defaults.get("epochs")):
             update["epochs"] = math.ceil(factor * job.epochs)
->>>>>>> main
         if job.evaluate_every == EVALUATE_EVERY:
             update["evaluate_every"] = math.ceil(factor * EVALUATE_EVERY)
     return job.model_copy(update=update)

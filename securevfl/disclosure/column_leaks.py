@@ -60,13 +60,8 @@ def _remedy(job: JobOptions, sizes: RunShape, disclosure: Disclosure) -> str:
     """Return what would reduce the numbers of a disclosure, among the choices that the job has."""
     if disclosure.learner in sizes.helpers:
         return 'let it store payloads that are masked (stored = "masks")'
-<<<<<<< HEAD
-    choices = ['protocol = "shares", which tells nobody columns'] if not why_not_on_shares(job.model) else []
-    if own.learner != sizes.active:
-=======
-    choices = ['protocol = "shares", which discloses no columns'] if not why_sealed(job.model) else []
+    choices = ['protocol = "shares", which discloses no columns'] if not why_not_on_shares(job.model) else []
     if disclosure.learner != sizes.active:
->>>>>>> main
         choices += ["fewer epochs"] if sizes.epochs > 1 else []
         use = f"use {', or '.join(choices or ['larger tables of columns'])}"
         return use if job.protocol.residual is None else f"seal the residual, or {use}"

@@ -74,17 +74,11 @@ def fill_defaults(keys: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**model.defaults, **batch_size, **keys, "protocol": protocol}
 
 
-<<<<<<< HEAD
 def iteration_factor(room: float) -> float:
     """Return the factor on the number of iterations for large sample weights: with momentum, the root of their
     range.
     """
-    return math.sqrt(max(1.0, room / ROOM))
-=======
-def longer(room: float) -> float:
-    """Return how many times as many visits weights of so much room need: by momentum the root of what steps lose."""
     return math.sqrt(max(1.0, room / DEFAULT_MAX_WEIGHT))
->>>>>>> main
 
 
 def why_not_on_shares(model: Model, optimizer: Training | None = None) -> str:
@@ -135,8 +129,7 @@ def _schedule(model: Model, protocol: Protocol, job_keys: Mapping[str, Any]) -> 
     if protocol.shares is not None:
         if model.loss.reports_standard_errors:  # quantized losses are too coarse for such a small improvement
             steps = BlockDescent(lr=model.loss.step_factor)
-<<<<<<< HEAD
-            factor = math.sqrt(room or ROOM) if weights else 1.0
+            factor = math.sqrt(room or DEFAULT_MAX_WEIGHT) if weights else 1.0
             factor *= EXPOSURE_FACTOR if job_keys.get("exposure") else 1.0
             keys = {"optimizer": steps, "batch_size": "all", "epochs": math.ceil(factor * PRECISE_ITERATIONS)}
             return keys | {"test_fraction": HELD_OUT_FRACTION}
@@ -144,17 +137,6 @@ def _schedule(model: Model, protocol: Protocol, job_keys: Mapping[str, Any]) -> 
         if _evaluated(job_keys):
             keys |= {"test_fraction": HELD_OUT_FRACTION} | _long_steps(factor)
         return keys
-=======
-            more = (EXPOSED if given.get("exposure") else 1.0) * (
-                math.sqrt(room or DEFAULT_MAX_WEIGHT) if weights else 1.0
-            )
-            own = {"optimizer": steps, "batch_size": "all", "epochs": math.ceil(more * FINE_VISITS)}
-            return own | {"test_fraction": HELD_OUT}
-        own = {"optimizer": BlockDescent(), "batch_size": "growing", "epochs": math.ceil(more * VISITS)}
-        if _evaluated(given):
-            own |= {"test_fraction": HELD_OUT} | _long(more)
-        return own
->>>>>>> main
     if model.family:
         return {}
     try:

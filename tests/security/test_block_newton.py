@@ -118,17 +118,9 @@ def test_the_random_start_neither_hides_nor_is_needed() -> None:
         np.testing.assert_allclose(part.theta, plain.parts[name].theta, atol=2e-3)
 
 
-<<<<<<< HEAD
-def test_the_pace_is_one_of_three_numbers_and_says_no_more() -> None:
-    told: list[Event] = []
-    vfl.simulate(job(epochs=20), tables(500), observe=told.append)
-    paces = [event.message for event in told if type(event.message).__name__ == "Pace"]
-    assert {pace.multiple for pace in paces} <= {INITIAL_MULTIPLE, 0.75 * INITIAL_MULTIPLE, 1.0}  # type: ignore[attr-defined]
-=======
 def test_the_step_is_one_of_three_numbers() -> None:
     lines: list[Event] = []
     vfl.simulate(job(epochs=20), tables(500), observe=lines.append)
     paces = [event.message for event in lines if type(event.message).__name__ == "Pace"]
-    assert {pace.multiple for pace in paces} <= {OVER, 0.75 * OVER, 1.0}  # type: ignore[attr-defined]
->>>>>>> main
+    assert {pace.multiple for pace in paces} <= {INITIAL_MULTIPLE, 0.75 * INITIAL_MULTIPLE, 1.0}  # type: ignore[attr-defined]
     assert all(type(pace).__struct_fields__ == ("multiple", "stop") for pace in paces)

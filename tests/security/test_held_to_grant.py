@@ -27,23 +27,14 @@ def naming(ids: Iterable[int]) -> Callable[[Message], Message]:
     def change(message: Message) -> Message:
         if isinstance(message, AlignmentStart):
             nonces.append(message.nonce)
-<<<<<<< HEAD
         if isinstance(message, IntersectionSize):
-            return IntersectionSize(len(wanted))
+            return IntersectionSize(len(expected))
         if isinstance(message, IntersectionTags):
             tags = keyed(nonces[0], keys)
             return IntersectionTags(tags[ascending_order(tags)].tobytes())
-        if type(message).__name__ == "Matches":  # two parties matched points by marks of the active one once
-=======
-        if isinstance(message, Common):
-            return Common(len(expected))
-        if isinstance(message, Tags):
-            tags = keyed(nonces[0], keys)
-            return Tags(tags[rising(tags)].tobytes())
         if (
             type(message).__name__ == "Matches"
         ):  # an earlier protocol for two parties matched points by tags of the active one
->>>>>>> main
             return type(message)(b"\xff" * len(message.bits))  # type: ignore[attr-defined, call-arg]
         return message
 

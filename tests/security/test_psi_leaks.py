@@ -70,11 +70,7 @@ def agreement(one: Sequence[int], other: Sequence[int]) -> float:
 def row_order_seen_by_a_passive_party() -> float:
     """Return how far the order of the active party's list reveals the order of its rows."""
     view = PartyView([shuffled(300, 1), list(range(300))])
-<<<<<<< HEAD
-    own = view.work["bank"].journal.read("mine")
-=======
-    this_whole = view.work["bank"].journal.whole("mine")
->>>>>>> main
+    this_whole = view.work["bank"].journal.read("mine")
     place = {point: at for at, point in enumerate(view.points("shop", "bank"))}
     return agreement(range(300), [place[this_whole[at : at + 32]] for at in range(0, len(this_whole), 32)])
 
@@ -173,15 +169,9 @@ def masked_shares(view: PartyView, passive: str) -> okvs.Words:
 
 
 def evaluated(work: AlignmentWork, passive: str, keys: okvs.Words) -> okvs.Words:
-<<<<<<< HEAD
-    """What P_1 can compute of F_i on any keys, from its journal."""
-    own = work.journal.chunk("request", 0)
-    slots = (len(own) - okvs.OKVS_SEED_BYTES) // okvs.VALUE_BYTES
-=======
     """Return what P_1 can compute of F_i on any keys, from its journal."""
-    chunk = work.journal.chunk("own", 0)
+    chunk = work.journal.chunk("request", 0)
     slots = (len(chunk) - okvs.OKVS_SEED_BYTES) // okvs.VALUE_BYTES
->>>>>>> main
     _, c = psi_transfers._take_vole(work, passive, slots, 1 << 40)
     return vole_prf.evaluate_stored(PrfHash(psi_transfers._coin(work, "all")), chunk[: okvs.OKVS_SEED_BYTES], c, keys)
 

@@ -90,7 +90,7 @@ def asked_for_as_many_as_fit() -> tuple[set[int], int]:
         patch.setattr(psi_transfers, "okvs", SimpleNamespace(**vars(okvs) | {"encode": crowded}))
         view = PartyView([list(range(60)), list(range(20, 400))], transfers=True)
     work = view.work["bank"]
-    known = psi_work.met(evaluated(work, "shop", expected)[:, :2], psi_work.words(work.journal.whole("store-0")))
+    known = psi_work.intersect(evaluated(work, "shop", expected)[:, :2], psi_work.words(work.journal.read("store-0")))
     return set(known.tolist()) - set(range(60)), dict(reversed(lines))["shop"]
 
 
