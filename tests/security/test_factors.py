@@ -133,11 +133,11 @@ def alarms_of_looks() -> None:
         levels = {name: value for name, value in before.levels.items() if name in names}
         stored = baselines(Columns(before.X[:, at], names, levels), np.arange(n))
         fresh = Columns(new.X[:, at], names, levels)
-        for item in drift.drifts(stored, fresh):
+        for item in drift.measure_drift(stored, fresh):
             for factor, beyond in ((1.05, True), (0.95, False)):
                 (same,) = (
                     one
-                    for one in drift.drifts(stored, fresh, alarms=factor * item.p * 2 * len(names))
+                    for one in drift.measure_drift(stored, fresh, alarms=factor * item.p * 2 * len(names))
                     if one.column == item.column
                 )
                 assert same.shifted == beyond, (names, item.column)
@@ -217,7 +217,7 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
         names_of_questions,
     ),
     "alarms shared among half of the looks": (
-        lambda: edited(drift, "drifts", ("looks = 2 * len(kept)", "looks = len(kept)")),
+        lambda: edited(drift, "measure_drift", ("tests = 2 * len(baselines)", "tests = len(baselines)")),
         alarms_of_looks,
     ),
     "an authority that has expired": (
