@@ -1,4 +1,4 @@
-"""`python -m benchmarks.papers PAPER`: run a paper's experiments, keep the rows, draw the page. See the package."""
+"""`python -m benchmarks.papers PAPER`: run a paper's experiments, store the rows, draw the page. See the package."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def run(
     splits: int | None = None,
     out: Path | None = None,
 ) -> None:
-    """Run the parts of a paper and keep their rows, each as it is done; parts that are not run stay as they were.
+    """Run the parts of a paper and write the rows of each part when it is done; other parts remain as they were.
 
-    Runs of a part that is not done are kept beside `out`, in a file that goes once it is; they are not run again.
+    Runs of an unfinished part are stored in a file next to `out`, which is removed at its end; they are not repeated.
     """
     parts: dict[str, Part] = import_module(f"benchmarks.papers.{paper}").PARTS
     if only is not None and only not in parts:
@@ -82,7 +82,7 @@ def run(
 
 
 def with_splits(plan: Any, splits: int) -> Any:
-    """The plan with so many splits, wherever it counts them."""
+    """Return the plan with this number of splits, wherever it has one."""
     if isinstance(plan, tuple):
         return tuple(with_splits(field, splits) for field in plan)
     if not is_dataclass(plan):
