@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from securevfl.data.id_keys import ID_DIGEST, Keys
-from securevfl.data.register import PIECE, Register
+from securevfl.data.register import KEYS_PER_READ, Register
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
 
@@ -30,8 +30,8 @@ def digests(path: Path, rows: int, seed: int) -> None:
     with path.open("wb") as file:
         for part, local in ((rows // 2, 0), (rows - rows // 2, seed)):
             draw = np.random.default_rng(local)
-            for start in range(0, part, PIECE):
-                file.write(draw.bytes(ID_DIGEST * min(PIECE, part - start)))
+            for start in range(0, part, KEYS_PER_READ):
+                file.write(draw.bytes(ID_DIGEST * min(KEYS_PER_READ, part - start)))
 
 
 def register(path: Path, rows: int) -> Register:
@@ -39,7 +39,7 @@ def register(path: Path, rows: int) -> Register:
 
     def pieces() -> Iterator[Keys]:
         with path.open("rb") as file:
-            while piece := file.read(ID_DIGEST * PIECE):
+            while piece := file.read(ID_DIGEST * KEYS_PER_READ):
                 yield np.frombuffer(piece, np.uint8).reshape(-1, ID_DIGEST)
 
     return Register(rows, hashlib.sha256(path.name.encode()).digest(), None, pieces)

@@ -47,7 +47,7 @@ from securevfl.base.machine import use_one_heap
 from securevfl.bench.result_file import file_content
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.data.id_keys import id_keys
-from securevfl.data.load import forget, read_aligned
+from securevfl.data.load import delete_table_copy, read_aligned
 from securevfl.data.readers import read_ids
 from securevfl.data.register import Register
 from securevfl.data.row_order import read_rows, write_rows
@@ -144,7 +144,7 @@ def train(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         checkpoints=Checkpoints(folder / f"{name}.states", name, every=10),
     )
     if client is None:
-        forget(local, data)
+        delete_table_copy(local, data)
     results = {"seconds": time.perf_counter() - began, "of these reading": read, "cpu_s": time.process_time() - spent}
     results |= {"reading_mb": base, "peak_mb": megabytes(), "sent_mb": part.counters.bytes_sent() / 1e6}
     results |= {"rounds": part.rounds, **part.metrics} | at_workers(client)

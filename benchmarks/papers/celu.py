@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.papers import celu_sealed
+from benchmarks.papers.clicks import clicks
 from benchmarks.papers.study import (
     DIVERGED,
     Choice,
@@ -50,7 +51,6 @@ from benchmarks.papers.study import (
     spread,
     toll,
 )
-from securevfl.data.datasets import clicks
 from securevfl.data.party import Party
 from securevfl.data.preparation import Preparation
 from securevfl.job import Job

@@ -51,7 +51,9 @@ SLIPS: dict[str, tuple[Callable[[], Patch], str, str, dict[str, Any]]] = {
     ),
     "numbers scaled by all rows": (
         lambda: edited(
-            TrainingData, "__init__", ("party.y if loss.classifies else party.y[np.sort(schedule.flow)]", "party.y")
+            TrainingData,
+            "__init__",
+            ("party.y if loss.classifies else party.y[np.sort(schedule.batch_order)]", "party.y"),
         ),
         HELD_OUT,
         "test_no_bit_under_any_loss",

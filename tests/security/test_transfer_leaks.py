@@ -79,15 +79,15 @@ def received(job: vfl.Job, tables: Sequence[vfl.Party]) -> Received:
     assert isinstance(model, Transfer)
 
     def scaled(X: Floats) -> Floats:
-        columns = X[schedule.flow]
+        columns = X[schedule.batch_order]
         return np.asarray((X - columns.mean(axis=0)) / columns.std(axis=0))
 
     U = model.build(COLUMNS, run.parts["shop"].state["theta"]).forward(scaled(shop.X))
-    full = taylor.length(len(schedule.flow), model.units)
+    full = taylor.length(len(schedule.batch_order), model.units)
     gradients = [fact for fact in observer.learned if fact.J.matrix.shape[0] == full]
     scores = [fact for fact in observer.learned if fact.J.matrix.shape[0] != full]
-    columns = np.column_stack([scaled(bank.X), np.ones(len(bank))])[schedule.flow]
-    return Received(gradients, scores, U[schedule.flow], U[schedule.test], columns)
+    columns = np.column_stack([scaled(bank.X), np.ones(len(bank))])[schedule.batch_order]
+    return Received(gradients, scores, U[schedule.batch_order], U[schedule.test], columns)
 
 
 def job(units: int, optimizer: Any, rounds: int, residual: Any, gamma: float, **keys: Any) -> vfl.Job:
@@ -203,7 +203,7 @@ def test_moments_reveal_labels_less_than_many_openings() -> None:
     bank = parties(400)[0]
     schedule = job(6, vfl.FedSGD(lr=4.0), 1, "open", 0.005, test_fraction=0.0).schedule(register_of(parties(400)))
     assert bank.y is not None
-    positive, result = bank.y[schedule.flow] == 1, {}
+    positive, result = bank.y[schedule.batch_order] == 1, {}
     for openings, linearised in ((8, False), (1, True), (1, False)):
         vector, moments = of_one_exchange("shop", openings, linearised)
         units, _, rows = np.linalg.svd(vector, full_matrices=False)

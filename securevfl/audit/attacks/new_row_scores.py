@@ -51,7 +51,7 @@ class QueriedScores:
 def query_scores(pair: RealIdealPair) -> QueriedScores:
     """Score the held-out rows with the finished model; the training rows if none are held out."""
     run, schedule = pair.real_run[0], pair.schedule
-    rows = (schedule.test if len(schedule.test) else schedule.flow)[:MAX_QUERIED_ROWS]
+    rows = (schedule.test if len(schedule.test) else schedule.batch_order)[:MAX_QUERIED_ROWS]
     tables = {party.name: party.X[rows] for party in pair.parties if party.columns}
     requester = run.active.asker
     scores = run.decision(tables)

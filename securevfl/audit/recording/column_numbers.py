@@ -116,7 +116,7 @@ def _sums(pair: RealIdealPair, recording: Recording, source: str) -> BatchNumber
     There is one item for the held-out rows and one for each batch.
     """
     schedule = pair.schedule
-    evaluated = schedule.test if len(schedule.test) else schedule.flow
+    evaluated = schedule.test if len(schedule.test) else schedule.batch_order
     outputs = pair.real_run[0].parts[source].outputs
     evaluations = recording.evaluation_sums(source).reshape(-1, len(evaluated), outputs)
     if len(schedule.test):
