@@ -141,7 +141,7 @@ class Member:
 
     def start(self) -> None:
         self.mangle = PROCESSES.Event()
-        self.told, theirs = PROCESSES.Pipe(duplex=False)
+        self.reports, theirs = PROCESSES.Pipe(duplex=False)
         self.process = self._start(theirs, self.mangle)
         theirs.close()
 
@@ -154,8 +154,8 @@ class Member:
         """Return the last reported round, 0 if there is none."""
         done = 0
         with contextlib.suppress(EOFError, OSError):
-            while self.told.poll():
-                kind, what = self.told.recv()
+            while self.reports.poll():
+                kind, what = self.reports.recv()
                 if kind == "round":
                     done = what
                 else:
@@ -198,7 +198,7 @@ def run_one(seed: int, setting: Setting, folder: Path) -> Outcome:
     def follow() -> None:
         nonlocal done
         while time.monotonic() - began < LIMIT and any(not m.end for m in members.values() if m.name not in missing):
-            wait([m.told for m in members.values() if not m.end and m.name not in missing], 0.05)
+            wait([m.reports for m in members.values() if not m.end and m.name not in missing], 0.05)
             done = max([done, *(m.listen() for m in members.values())])
             for name in [m.name for m in members.values() if not m.end and m.name not in missing]:
                 if not members[name].process.is_alive() and not members[name].listen() and not members[name].end:
@@ -292,7 +292,7 @@ def judge(ends: dict[str, str], folder: Path, setting: Setting) -> str:
                 return f"{name}: {error}"
         left = [item.name for item in path.parent.iterdir() if item.name == "states" or item.name.startswith(".")]
         if end == "model" and left:
-            return f"{name}: {', '.join(left)} left beside the model"
+            return f"{name}: {', '.join(left)} was left next to the model"
     drawn = keys(folder, setting) if parts and setting.kernel else None
     if setting.kernel and parts and drawn is None:
         if any(part.theta.size for part in parts.values()):

@@ -45,8 +45,7 @@ NAMES = ("bank", "shop")
 
 
 async def load(url: str, ids: Sequence[int], at_once: int, rate: float = 0.0) -> dict[str, Any]:
-    """Ask about each id in a request of its own, so many at once, and `rate` a second if that is not 0; return the
-    figures."""
+    """Request each id separately, `at_once` concurrently, and `rate` a second unless that is 0; return the figures."""
     seconds, states, left = list[float](), Counter[str](), iter(ids)
     headers = {"Authorization": f"Bearer {TOKEN}"}
 
@@ -170,7 +169,7 @@ def wait_for(url: str, parties: dict[str, subprocess.Popen[bytes]]) -> None:
     """Wait until the gateway has connected to the serving party."""
     for _ in range(6000):
         if any(party.poll() is not None for party in parties.values()):
-            raise SystemExit("a party has ended; its log says why")
+            raise SystemExit("a party has ended; see its log")
         try:
             if httpx.get(f"{url}/health").status_code == 200:
                 return

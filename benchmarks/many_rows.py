@@ -336,7 +336,9 @@ def main() -> None:
     options.add_argument("--trees", action="store_true", help="train the default job of trees")
     options.add_argument("--workers", type=int, default=0, help="processes that hold each party's rows")
     options.add_argument("--virtual", action="store_true", help="all parties in one process, in virtual time")
-    options.add_argument("--chunk", type=int, help="visits that are made ahead at a time (protocol.shares.chunk)")
+    options.add_argument(
+        "--chunk", type=int, help="iterations of one chunk of the offline phase (protocol.shares.chunk)"
+    )
     options.add_argument("--json", type=Path, default=Path("out/many_rows.json"))
     options.add_argument("--folder", type=Path, help="where the tables lie, and stay for another run; a temporary one")
     options.add_argument("--play", help=argparse.SUPPRESS)
@@ -353,7 +355,7 @@ def main() -> None:
             arguments.columns * arguments.parties * 24 + 4000
         )  # table, copy, integers, and offline phase
         if shutil.disk_usage(folder).free < needed:
-            raise SystemExit(f"{needed >> 20} MB of free disk were expected; name another --folder")
+            raise SystemExit(f"this needs {needed >> 20} MB of free disk; choose another --folder")
         if not (folder / "bank.parquet").exists():
             figures("generate", started(folder, "generate"))
         rows = [figures("virtual", started(folder, "virtual"))] if arguments.virtual else measure(folder, arguments)

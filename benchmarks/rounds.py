@@ -99,7 +99,9 @@ def run(
     known = {"table": READERS, "residual": RESIDUALS, "algorithm": MINIBATCHES}
     for what, names in (("table", tables), ("residual", residuals), ("algorithm", against)):
         if unknown := [name for name in names if name not in known[what]]:
-            raise ConfigError(f"{what} must be one of {', '.join(known[what])}, {unknown[0]} came; choose one of these")
+            raise ConfigError(
+                f"unknown {what} {unknown[0]!r}", f"choose from {', '.join(known[what])}", code="SVFL-COMMAND-USAGE"
+            )
     rows = []
     for name in tables or READERS:
         parties = READERS[name](data)

@@ -213,7 +213,7 @@ def main() -> None:
         return
     needed = arguments.rows * arguments.columns * 4 * 6  # each party: Parquet, table, and a copy while it is written
     if shutil.disk_usage(arguments.folder or tempfile.gettempdir()).free < 2 * needed:
-        raise SystemExit(f"{2 * needed >> 20} MB of free disk were expected; name another --folder")
+        raise SystemExit(f"this needs {2 * needed >> 20} MB of free disk; choose another --folder")
     rows: list[dict[str, Any]] = []
     head = {"rows": arguments.rows, "columns": arguments.columns, "batch": arguments.batch}
     arguments.json.parent.mkdir(parents=True, exist_ok=True)

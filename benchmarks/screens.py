@@ -131,7 +131,7 @@ def browser() -> str:
     """Return the command of a browser. SystemExit if there is none."""
     result = shutil.which("chromium") or shutil.which("google-chrome")
     if result is None:
-        raise SystemExit("a browser was expected, there is none; apt-get install chromium")
+        raise SystemExit("no browser is installed; apt-get install chromium")
     return result
 
 

@@ -344,7 +344,11 @@ def read(folder: Path, name: str) -> list[Party]:
             sides = [_varying(X[:, file["g"]]), _varying(X[:, file["h"]])]
         return [Party("bank", sides[0], y, aligned=True), Party("shop", sides[1], aligned=True)]
     if not guest.exists():
-        raise DataError(f"{folder}: {name}.npz or {guest.name} was expected there; give --data the folder of tables")
+        raise DataError(
+            f"{folder} contains neither {name}.npz nor {guest.name}",
+            "pass the folder of the tables as --data",
+            code="SVFL-TABLE-UNREADABLE",
+        )
     head, local = _csv(guest)
     label = next(k for k, column in enumerate(head) if column in ("y", "motor_speed", "doctorco"))
     _, other = _csv(folder / f"{name}_hetero_host.csv.gz")

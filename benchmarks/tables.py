@@ -23,7 +23,7 @@ NAMES = ("bank", "shop")
 def read(path: Path) -> dict[str, list[str]]:
     """Read a CSV file (gz or not) by column. DataError if it is missing."""
     if not path.is_file():
-        raise DataError(f"{path}: a table was expected there; pass the folder that holds it")
+        raise DataError(f"{path} does not exist", "pass the folder of the tables", code="SVFL-TABLE-UNREADABLE")
     with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
         rows = csv.reader(file)
         head = next(rows)
@@ -102,7 +102,7 @@ def adult(data: Path) -> list[Party]:
 def archive(path: Path) -> dict[str, NDArray[Any]]:
     """Read the arrays of an npz file. DataError if it is missing."""
     if not path.is_file():
-        raise DataError(f"{path}: a table was expected there; pass the folder that holds it")
+        raise DataError(f"{path} does not exist", "pass the folder of the tables", code="SVFL-TABLE-UNREADABLE")
     with np.load(path, allow_pickle=False) as file:
         return dict(file)
 

@@ -271,7 +271,7 @@ def _first_that_stays(
             results.append(item)
         if len(results) == splits:
             return eta, results
-    raise DataError(f"{table.name}: a step at which training stays finite was expected, none of {list(steps)} is one")
+    raise DataError(f"{table.name}: the training diverges at each of the steps {list(steps)}")
 
 
 def _baselines(table: Table, setting: Setting, model: Kernel, plan: Plan, runs: Runs) -> Rows:

@@ -288,7 +288,7 @@ def _tables(data: Path | None, table: str, rows: int, split: int) -> list[Party]
     else:
         parties = READERS["default_credit"](data) if table == "fate" else paper_split(data)
     if len(parties[0]) < 2 * rows:
-        raise DataError(f"{2 * rows} shared rows were expected, {len(parties[0])} came; ask for fewer")
+        raise DataError(f"the tables share {len(parties[0])} rows, and the plan needs {2 * rows}", "choose fewer rows")
     chosen = np.random.default_rng(split).permutation(len(parties[0]))[: 2 * rows]
     return [party.take(chosen) for party in parties]
 

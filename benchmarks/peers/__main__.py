@@ -39,20 +39,22 @@ def main(words: Sequence[str] | None = None) -> None:
     """Run the command."""
     options = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     options.add_argument("--data", type=Path, help="the folder of the real tables; needed without --quick")
-    options.add_argument("--quick", action="store_true", help="everything small, on made-up tables; kept only by --out")
-    options.add_argument("--only", metavar="NAMES", help="parts or systems, parted by commas: see plans.py")
-    options.add_argument("--again", action="store_true", help="run what is there already too")
-    options.add_argument("--page", action="store_true", help="draw docs/peers.md and README's table alone")
-    options.add_argument("--out", type=Path, help="the folder of the rows; results/ of this package if left out")
+    options.add_argument(
+        "--quick", action="store_true", help="everything small, on generated tables; stored only with --out"
+    )
+    options.add_argument("--only", metavar="NAMES", help="parts or systems, separated by commas: see plans.py")
+    options.add_argument("--again", action="store_true", help="repeat finished runs as well")
+    options.add_argument("--page", action="store_true", help="draw docs/peers.md and README's table only")
+    options.add_argument("--out", type=Path, help="the folder of the rows; default: results/ of this package")
     options.add_argument("--environments", type=Path, default=CACHE, help="where peers are installed")
     arguments = options.parse_args(words)
     known = {*PARTS, GRADIENT, *(system.name for part in PARTS.values() for system in part)}
     only = set(arguments.only.split(",")) if arguments.only else known
     if unknown := sorted(only - known):
-        options.error(f"--only: some of {', '.join(sorted(known))} were expected, {', '.join(unknown)} came")
+        options.error(f"--only: unknown names {', '.join(unknown)}; choose from {', '.join(sorted(known))}")
     if not arguments.page:
         if not arguments.quick and arguments.data is None:
-            options.error("--data: the folder of the real tables was expected; name it, or add --quick")
+            options.error("pass the folder of the real tables as --data, or add --quick")
         with tempfile.TemporaryDirectory() as scratch:
             out = arguments.out or (Path(scratch) / "results" if arguments.quick else RESULTS)
             runs = Runs(
@@ -127,10 +129,10 @@ class Runs:
         folder = Path(tempfile.mkdtemp(dir=self._scratch))
         try:
             run = self._run(part, system, settings, LINES[line], folder)
-            row |= run.told | {
-                "cpu_s": run.taken.cpu_s,
-                "seconds": run.taken.seconds,
-                "memory_mb": run.taken.memory_mb,
+            row |= run.results | {
+                "cpu_s": run.costs.cpu_s,
+                "seconds": run.costs.seconds,
+                "memory_mb": run.costs.memory_mb,
                 "bytes": run.bytes,
             }
         except (PairFailed, Unavailable, SecureVFLError, OSError) as cause:
@@ -150,8 +152,8 @@ class Runs:
             common = tables.write_ids(settings["ids"], folder)
             local = system.environment is None
             run = ours.align(self._ours(), folder, network) if local else self._peer(system, settings, network, folder)
-            if run.told["common"] != common:
-                raise PairFailed(f"{common} common ids were expected, {run.told['common']} were found")
+            if run.results["common"] != common:
+                raise PairFailed(f"{run.results['common']} common ids were found instead of {common}")
             return run
         if system.job is not None:
             if part == "wide":
@@ -162,7 +164,7 @@ class Runs:
             return ours.train(self._ours(), system.job(settings), folder, network)
         self._rows().write(folder)
         run = self._peer(system, settings, network, folder)
-        run.told["auc"] = self._rows().auc(np.load(folder / "found-0.npy"))
+        run.results["auc"] = self._rows().auc(np.load(folder / "found-0.npy"))
         return run
 
     def _peer(self, system: System, settings: dict[str, Any], network: Network | None, folder: Path) -> Found:

@@ -56,7 +56,7 @@ def find(version: str) -> Path:
             return python
     uv = shutil.which("uv")
     if uv is None:
-        raise Unavailable(f"Python {version} was expected, none is here; install it, or uv, which brings it")
+        raise Unavailable(f"Python {version} is not installed; install it, or uv, which provides it")
     run_quietly([uv, "python", "install", version])
     completed = subprocess.run([uv, "python", "find", version], capture_output=True, text=True)  # noqa: S603
     return Path(completed.stdout.strip())

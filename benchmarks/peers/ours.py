@@ -29,9 +29,9 @@ MODULE = ["-m", "securevfl.cli.main"]
 class Found:
     """The figures of a pair, the bytes between the two (None over loopback), and the result."""
 
-    taken: Taken
+    costs: Taken
     bytes: int | None
-    told: dict[str, Any]
+    results: dict[str, Any]
 
 
 def installed(folder: Path | None) -> Path:
@@ -105,5 +105,5 @@ def _refused(folder: Path, join: Sequence[Sequence[str]]) -> tuple[Taken, list[s
     lines = [(folder / f"party-{k}.log").read_text(encoding="utf-8") for k in (0, 1)]
     results = [re.findall(r"--accept (\w+)", text) for text in lines]
     if not all(results):
-        raise PairFailed(f"the digest of a consent sheet was expected, {lines[not results[0]][-300:]!r} came")
+        raise PairFailed(f"no digest of a consent sheet in the output {lines[not results[0]][-300:]!r}")
     return elapsed, [item[-1] for item in results]

@@ -40,7 +40,7 @@ class Line:
 
 @contextmanager
 def between(network: Network | None, ports: int) -> Iterator[Line]:
-    """A line with so many ports a party: straight over loopback, or through relays that share its two directions."""
+    """Yield a link with a number of ports for each party: over loopback, or through relays."""
     selected = [free_port() for _ in range(ports)], [free_port() for _ in range(ports)]
     if network is None:
         yield Line(selected, (selected[1], selected[0]))

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from benchmarks import trees
 from benchmarks.__main__ import app
 from securevfl.errors import DataError
+from tests.builders import raises_code
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 
@@ -44,7 +45,7 @@ def test_trees_over_all_columns_learn_an_exclusive_or(monkeypatch: pytest.Monkey
 
 
 def test_a_missing_table_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"phishing\.npz"):
+    with raises_code(DataError, "SVFL-TABLE-UNREADABLE"):
         trees.table(tmp_path, "phishing", None, 0)
     text = CliRunner().invoke(app, ["trees", "--data", str(tmp_path), "--tables", "nothing"])
     assert text.exit_code == 2

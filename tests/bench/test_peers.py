@@ -38,7 +38,7 @@ def test_the_same_command_repeats_only_failed_runs(tmp_path: Path, monkeypatch: 
     from benchmarks.peers.environments import Environment, Unavailable
 
     def unavailable(*_: Any) -> Path:
-        raise Unavailable("Python 3.10 was expected, none is here")
+        raise Unavailable("Python 3.10 is not installed")
 
     monkeypatch.setattr(Environment, "interpreter", unavailable)
     words = ["--quick", "--out", str(tmp_path), "--only"]
@@ -51,9 +51,7 @@ def test_the_same_command_repeats_only_failed_runs(tmp_path: Path, monkeypatch: 
     assert [(row["line"], row["common"]) for row in ours] == [("loopback", 300), ("far", 300)]
     assert ours[1]["bytes"] > 400 * 20
     assert ours[1]["seconds"] > ours[0]["seconds"] / 10
-    assert [row["failed"] for row in psi["rows"] if row["system"] == "openmined"] == [
-        "Python 3.10 was expected, none is here"
-    ]
+    assert [row["failed"] for row in psi["rows"] if row["system"] == "openmined"] == ["Python 3.10 is not installed"]
     assert 0.5 < linear["bar"] < 1
     assert all(0.5 < row["auc"] < 1 and row["cpu_s"] > 0.1 and min(row["memory_mb"]) > 10 for row in linear["rows"])
 
@@ -141,5 +139,5 @@ def test_an_unavailable_environment_is_reported(tmp_path: Path, monkeypatch: pyt
     assert find(version) == Path(sys.executable)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
-    with pytest.raises(Unavailable, match=r"Python 3\.1 was expected"):
+    with pytest.raises(Unavailable, match=r"Python 3\.1 "):
         find("3.1")

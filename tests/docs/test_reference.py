@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(not (ROOT / "docs").exists(), reason="not beside
 
 @pytest.mark.long
 def test_generated_pages_are_complete_and_not_committed(tmp_path: Path) -> None:
-    """mkdocs generates them; here each can be generated, is in the menu, and is in no commit."""
+    """Each page that mkdocs generates can be generated here, is in the menu, and is in no commit."""
     made_pages.write(tmp_path)
     menu, ignored = ((ROOT / name).read_text(encoding="utf-8") for name in ("mkdocs.yml", ".gitignore"))
     for name in made_pages.MADE:
@@ -59,7 +59,7 @@ def test_a_key_without_a_meaning_is_named() -> None:
         """Told."""
         silent: float = Field(default=1.0, gt=0)
 
-    with pytest.raises(ConfigError, match=r"Mute\.silent: a docstring below the field was expected"):
+    with pytest.raises(ConfigError, match=r"Mute\.silent"):
         reference._keys(Mute)
 
 
