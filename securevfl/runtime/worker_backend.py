@@ -84,11 +84,11 @@ class RemotePart(MatrixPart):
         self._seconds: list[float] = []
 
     @property
-    def place(self) -> str:
+    def worker(self) -> str:
         return self._stretch.worker
 
     def run(self, work: Callable[Concatenate[RowChunk, P], T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        found: Future[T] = WorkerFuture(self.place)
+        found: Future[T] = WorkerFuture(self.worker)
 
         def came(inner: Future[tuple[T, float]]) -> None:
             try:

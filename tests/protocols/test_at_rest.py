@@ -147,7 +147,7 @@ def test_a_ledger_is_used_wherever_a_change_was_killed(
 ) -> None:
     ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
     ledger.tried({"bank"})
-    write = disclosure.write_whole
+    write = disclosure.write_atomic
 
     def killed(path: Path, data: bytes) -> None:
         if at == "behind":

@@ -179,7 +179,7 @@ def test_a_record_is_marked_spent_before_it_is_handed_out(tmp_path: Path, monkey
         raise OSError
 
     with monkeypatch.context() as patch:
-        patch.setattr("securevfl.protocols.shares.disk_store.write_whole", crash)
+        patch.setattr("securevfl.protocols.shares.disk_store.write_atomic", crash)
         with pytest.raises(OSError):
             store.take(0, 0)
     assert (tmp_path / "chunk-0.ready").exists()

@@ -203,7 +203,7 @@ def test_a_part_whose_weights_were_changed_predicts_nothing(part: ModelPart, tmp
     assert ModelPart.load(path).columns == part.columns
 
 
-WRITERS = re.compile(r"\b(write_whole|writing_whole|write_checked|write_checked_json|append_whole)\(")
+WRITERS = re.compile(r"\b(write_atomic|atomic_writer|write_checked|write_checked_json|append_atomic)\(")
 FOR_OTHERS = {  # what is written to be shown, or to be handed on: pages, tables, exports, kits
     *("cli/looks_commands", "cli/main", "cli/part_command", "cli/party_options", "cli/predictions"),
     *("organisations/kit", "training/comparison"),

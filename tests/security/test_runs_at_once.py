@@ -147,7 +147,7 @@ def test_a_ledger_that_cannot_be_written_lets_go_of_what_it_held(
     def no_room(path: Path, data: bytes) -> None:
         raise StorageError(path, OSError(28, "No space left on device"))
 
-    monkeypatch.setattr("securevfl.disclosure.ledger.write_whole", no_room)
+    monkeypatch.setattr("securevfl.disclosure.ledger.write_atomic", no_room)
     with pytest.raises(StorageError, match="make room"):
         run.settle([columns(2)])
     assert sum(entry.told.count for entry in ledger.before(REGISTER)) == 3
