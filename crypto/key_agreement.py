@@ -33,13 +33,13 @@ class KeyPair(Secret):
         self._private = X25519PrivateKey.generate()
         self.public = self._private.public_key().public_bytes_raw()
 
-    def agree(self, peer_public: bytes, *, session: str, own: str, peer: str, domain: str) -> bytes:
+    def agree(self, peer_public: bytes, *, session: str, party: str, peer: str, domain: str) -> bytes:
         """Derive the 32-byte key that two parties share in one session for one purpose.
 
         Args:
             peer_public: the public key of the peer.
             session: name of the session.
-            own: name of this party.
+            party: name of this party.
             peer: name of the peer.
             domain: purpose of the key.
 
@@ -49,12 +49,12 @@ class KeyPair(Secret):
         Raises:
             CryptoError: if the peer's key is malformed, of low order or equal to this key, or the names are equal.
         """
-        if own == peer or peer_public == self.public:
+        if party == peer or peer_public == self.public:
             raise CryptoError(
-                f"the key agreement of {own!r} with {peer!r} uses one name or one public key twice",
+                f"the key agreement of {party!r} with {peer!r} uses one name or one public key twice",
                 "give every party its name and its key",
                 code="SVFL-CRYPTO-KEY",
-                party=peer,
+                peer=peer,
             )
         try:
             shared = self._private.exchange(X25519PublicKey.from_public_bytes(peer_public))
@@ -63,8 +63,8 @@ class KeyPair(Secret):
                 f"the public key of {peer!r} ({len(peer_public)} bytes) is not an X25519 key of full order",
                 f"let {peer!r} send a new key of {PUBLIC_KEY_BYTES} bytes",
                 code="SVFL-CRYPTO-KEY",
-                party=peer,
+                peer=peer,
             ) from None
-        (first, first_key), (second, second_key) = sorted([(own, self.public), (peer, peer_public)])
+        (first, first_key), (second, second_key) = sorted([(party, self.public), (peer, peer_public)])
         info = encode_context("securevfl", "agreement", session, domain, first, first_key, second, second_key)
         return HKDF(SHA256(), SYMMETRIC_KEY_BYTES, salt=None, info=info).derive(shared)
