@@ -108,7 +108,8 @@ def test_an_error_names_the_extra(module: str, extra: str, code: str) -> None:
 
 
 def test_a_module_that_is_there_and_broken_is_not_called_missing() -> None:
-    done = run_without({"numpy"}, "from securevfl.base.extras import import_extra; import_extra('scipy.stats', 'sklearn', 'x')")
+    code = "from securevfl.base.extras import import_extra; import_extra('scipy.stats', 'sklearn', 'x')"
+    done = run_without({"numpy"}, code)
     assert "ModuleNotFoundError: No module named 'numpy" in done.stderr
 
 

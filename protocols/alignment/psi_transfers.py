@@ -188,7 +188,7 @@ def _take_vole(work: AlignmentWork, passive: str, slots: int, done: int) -> tupl
             work.journal.append(stream, work.channel.recv(passive, VoleTrees).sums)  # 2
         taken.append(taker.take(number, size, work.journal.chunk(stream, number)))
     if done <= len(pieces):
-        work.channel.send(passive, Said(b"".join(piece.said for piece in taken)))  # 3
+        work.channel.send(passive, Said(b"".join(piece.response for piece in taken)))  # 3
     if work.journal.count(stream) == len(pieces):
         work.journal.append(stream, work.channel.recv(passive, Confirmed).digests)  # 4
     confirmed = work.journal.chunk(stream, len(pieces))
