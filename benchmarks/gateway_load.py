@@ -138,7 +138,7 @@ def measure(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     )
     line.start()  # a process of its own, so that it waits for no application
     words = ["--http", f"127.0.0.1:{port}", "--http-token", str(folder / "bank" / "token")]
-    words += ["--conversations", str(given.conversations)]
+    words += ["--sessions", str(given.conversations)]
     parties = {"shop": started(folder, "shop", "serve"), "bank": started(folder, "bank", "score", *words)}
     url, found = f"http://127.0.0.1:{port}", dict[str, Any]()
     try:

@@ -104,7 +104,7 @@ def equation_leaks(
                 name,
                 f"the run was taken up so often that up to {p + ceil(share * sizes.residuals)} equations about the "
                 f"{sizes.residuals} residuals of a batch have been opened, for all the party with labels knows",
-                "keep states more often (--every), or write in its ledger that it trusts this party (--trust)",
+                "keep states more often (--checkpoint-every), or write in its ledger that it trusts this party (--trust)",
             )
         if sizes.singled_out.get(name):
             yield Leak(

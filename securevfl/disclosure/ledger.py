@@ -264,7 +264,7 @@ class DisclosureLedger:
                 f"party {self.party}: fewer than {MAX_EARLY_ABORTS} conversations with {', '.join(here)} that ended "
                 f"early were "
                 f"expected, there were {so_far}, and each may tell a bit of your table; see in the log why they did, "
-                f"and allow as many again: securevfl ledger --party {self.party} --forgive {here[0]}"
+                f"and allow as many again: securevfl ledger --party {self.party} --reset-aborts {here[0]}"
             )
 
     def record_early_abort(self, peers: Collection[str]) -> None:

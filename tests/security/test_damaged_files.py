@@ -207,7 +207,7 @@ def test_a_part_whose_weights_were_changed_predicts_nothing(part: ModelPart, tmp
 
 WRITERS = re.compile(r"\b(write_whole|writing_whole|write_checked|write_checked_json|append_whole)\(")
 FOR_OTHERS = {  # what is written to be shown, or to be handed on: pages, tables, exports, kits
-    *("cli/looks_commands", "cli/main", "cli/part_command", "cli/party_options", "cli/predictions"),
+    *("cli/fairness_command", "cli/main", "cli/model_commands", "cli/option_groups", "cli/prediction_output"),
     *("organisations/kit", "training/comparison"),
     *("training/onnx_export", "training/run", "training/run_page", "training/scorecard", "base/files"),
 }
