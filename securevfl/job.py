@@ -42,7 +42,7 @@ class Job(JobOptions):
 
     @model_validator(mode="after")
     def _check_target(self) -> Job:
-        known = metrics.names(self.model.loss)
+        known = metrics.metric_names(self.model.loss)
         for name, own in (("target", self.target), ("patience", self.patience)):
             if own is not None and own.metric not in known:
                 raise ValueError(f"{name}.metric must be one of {', '.join(known)} for this model; choose one of these")

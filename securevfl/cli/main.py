@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from securevfl.audit import noise_tables
 from securevfl.base.extensions import available_entry_points, load_entry_point
 from securevfl.base.files import check_writable, write_atomic
 from securevfl.base.machine import use_one_heap
@@ -406,7 +405,7 @@ def audit(
     A single party gives its table, and --size for every other party. Columns of noise, and labels that depend slightly
     on all columns, replace the other tables.
     """
-    from securevfl.audit import page, report
+    from securevfl.audit import noise_tables, page, report
     from securevfl.cli.show import console
 
     job, noise_parties = _load(job_file), list[str]()

@@ -102,7 +102,7 @@ def reasons(
     check_writable(out)
     code_of = None if codes is None else codes_in(codes)
     table = read_table(data, id_column=id_column, label_column="", chosen=part.columns, texts=part.preparation.texts)
-    reasons_by_row = explanations.reasons(part, table.held, most=top, codes=code_of)
+    reasons_by_row = explanations.reasons(part, table.columns, most=top, codes=code_of)
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(["id", *(f"reason {k}" for k in range(1, top + 1))])

@@ -147,7 +147,7 @@ def join(
     from securevfl.cli.live import live, step_of
     from securevfl.cli.show import figures, run_time_line
     from securevfl.consent.agreed_sheets import AgreedSheets
-    from securevfl.data.load import forget
+    from securevfl.data.load import delete_table_copy
     from securevfl.job import Job
     from securevfl.organisations.join import join as join_training
     from securevfl.training.checkpoint import FINISHED_ROUND, Checkpoints
@@ -200,7 +200,7 @@ def join(
         sheet = "".join(sheet.first_screen for sheet in sheets)
         write_report(html, part, alone=baseline_metrics(job, member), sheet=sheet)
     if data is not None:
-        forget(member, data)
+        delete_table_copy(member, data)
     if part.status is PartStatus.NEW:
         typer.echo(run_time_line(part.path))
     else:

@@ -19,7 +19,7 @@ from typing import Any
 from securevfl.models import MODELS
 from securevfl.models.base import Model
 from securevfl.models.linear import LinearModel
-from securevfl.models.row_weights import ROOM
+from securevfl.models.row_weights import DEFAULT_MAX_WEIGHT
 from securevfl.optim import OPTIMIZERS
 from securevfl.optim.adam import Adam
 from securevfl.optim.block_descent import BlockDescent
@@ -67,7 +67,7 @@ def filled(given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def longer(room: float) -> float:
     """Return how many times as many visits weights of so much room need: by momentum the root of what steps lose."""
-    return math.sqrt(max(1.0, room / ROOM))
+    return math.sqrt(max(1.0, room / DEFAULT_MAX_WEIGHT))
 
 
 def why_sealed(model: Model, optimizer: Training | None = None) -> str:
@@ -120,7 +120,9 @@ def _schedule(model: Model, protocol: Protocol, given: Mapping[str, Any]) -> dic
     if protocol.shares is not None:
         if model.loss.reports_standard_errors:  # levels would tell no gain that small
             steps = BlockDescent(lr=model.loss.step_factor)
-            more = (EXPOSED if given.get("exposure") else 1.0) * (math.sqrt(room or ROOM) if weights else 1.0)
+            more = (EXPOSED if given.get("exposure") else 1.0) * (
+                math.sqrt(room or DEFAULT_MAX_WEIGHT) if weights else 1.0
+            )
             own = {"optimizer": steps, "batch_size": "all", "epochs": math.ceil(more * FINE_VISITS)}
             return own | {"test_fraction": HELD_OUT}
         own = {"optimizer": BlockDescent(), "batch_size": "growing", "epochs": math.ceil(more * VISITS)}

@@ -154,7 +154,7 @@ def admit(
             party=part.name,
         )
     rows = [id_digest(part.name, row_id) for row_id in ids]
-    return ledger.admit_codes(part.run, rows, X, bits=policy.bits(part), most=max_bits)
+    return ledger.admit_codes(part.run, rows, X, bits=policy.bits(part), max_bits=max_bits)
 
 
 def coded(part: ModelPart, policy: ReasonCodePolicy, scaled: Floats) -> list[list[str]]:

@@ -13,7 +13,7 @@ from securevfl.base.arrays import Floats
 from securevfl.errors import ConfigError, TableError
 from securevfl.families.rounds.rounds_participant import INITIAL_WEIGHT_ROWS
 from securevfl.models.linear_block import Linear, starting_weights
-from securevfl.models.log_link_losses import CAP
+from securevfl.models.log_link_losses import MAX_LOG_MEAN
 from securevfl.models.loss import Loss
 from securevfl.models.losses import LOSSES
 from securevfl.optim.block_newton import CUT, FLAT, OVER, BlockMemory
@@ -45,7 +45,7 @@ def targets(loss: Loss, y: NDArray[np.generic]) -> Floats:
 
 
 # losses that no number bounds for all labels: theirs is for a label of the mean, and f so far from it
-AT_THE_MEAN = {"gamma": math.log(4), "tweedie": CAP}
+AT_THE_MEAN = {"gamma": math.log(4), "tweedie": MAX_LOG_MEAN}
 
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=list(LOSSES))

@@ -193,7 +193,7 @@ def pooled(parties: list[vfl.Party], job: vfl.Job, *, held_out: bool) -> float:
     assert y is not None
     table = np.hstack([party.X.astype(object) for party in parties])
     names = [column for party in parties for column in party.columns]
-    texts = [names.index(column) for party in parties for column in party.levels]
+    texts = [names.index(column) for party in parties for column in party.categories]
     numbers = [j for j in range(len(names)) if j not in texts]
     fill = make_pipeline(SimpleImputer(strategy="median", add_indicator=True), StandardScaler())
     prepared = make_column_transformer((fill, numbers), (OneHotEncoder(handle_unknown="ignore"), texts))

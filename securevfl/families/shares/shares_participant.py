@@ -319,7 +319,7 @@ class SharesParticipant(Participant):
                 "are made without keys; leave it out, or use open_table"
             )
         if data.apart:
-            data.at_workers(schedule.flow)
+            data.at_workers(schedule.batch_order)
         parts = schedule.partition(0)
         n = len(schedule.train)
         columns = {name: self._model.breadth(self._spread(d, n, name)) for name, d in context.columns.items()}
@@ -404,7 +404,7 @@ class SharesParticipant(Participant):
         optimizer, loss = self._job.optimizer, self._job.loss
         if not isinstance(optimizer, BlockDescent):
             return None
-        d, rows, clip = self._sizes["columns"][self._context.me], data.schedule.flow, self._options.clip
+        d, rows, clip = self._sizes["columns"][self._context.me], data.schedule.batch_order, self._options.clip
         roots = None if data.weights is None else np.sqrt(data.weights[rows])
         stretches: Iterable[Floats]
         if data.apart:
@@ -546,7 +546,7 @@ class SharesParticipant(Participant):
             if training is None:
                 self.ledger.record_model(model, state.visits, [])
             else:
-                data, rows = training.data, training.data.schedule.flow
+                data, rows = training.data, training.data.schedule.batch_order
                 X = data.at_workers(rows, raw=True) if data.apart else InputRows(TrainingData.raw, data, rows)
                 stretches = (rows[at : at + INPUT_BLOCK_ROWS] for at in range(0, len(rows), INPUT_BLOCK_ROWS))
                 ids = chain.from_iterable(map(data.ids, stretches))
