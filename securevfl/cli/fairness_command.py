@@ -129,6 +129,6 @@ def _texts(party: Party, column: str) -> list[str]:
             party=party.name,
             column=column,
         )
-    levels, values = party.levels.get(column), party.X[:, party.columns.index(column)].tolist()
+    levels, values = party.categories.get(column), party.X[:, party.columns.index(column)].tolist()
     text = "{:g}".format if levels is None else lambda value: levels[int(value)]
     return ["missing" if value != value else text(value) for value in values]
