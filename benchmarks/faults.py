@@ -52,7 +52,7 @@ from securevfl.families.shares import shares_participant
 from securevfl.families.state import State
 from securevfl.job import Job
 from securevfl.models.forest_inputs import ForestInputs
-from securevfl.optim.curvature import of_rows
+from securevfl.optim.curvature import preconditioner_of_rows
 from securevfl.organisations.join import join
 from securevfl.organisations.kit import init_certs, write_kit
 from securevfl.protocols.shares.shares_params import SharesParams
@@ -345,7 +345,11 @@ def trees_apart(parts: Mapping[str, ModelPart], setting: Setting) -> float:
     turns = []
     for X, item in zip(blocks, inputs, strict=True):
         ridge, constant = np.full((X.shape[1], 1), job.model.ridge_of(n)), item.constant(X.shape[1])
-        turns.append(of_rows([X], lambda rows: rows.T @ rows, job.model.loss, ridge, who="trees", constant=constant))
+        turns.append(
+            preconditioner_of_rows(
+                [X], lambda rows: rows.T @ rows, job.model.loss, ridge, who="trees", constant=constant
+            )
+        )
     at = [np.zeros((X.shape[1], 1)) for X in blocks]
     before = at
     for t in range(1, job.epochs + 1):
