@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from securevfl.base.roles import Roles
-from securevfl.families import METHODS
+from securevfl.families import FAMILIES
 from securevfl.families.fdml.stored_sums import STORED
 from securevfl.job import Job
 from securevfl.organisations import (
@@ -102,16 +102,16 @@ def _title(name: str, label: str) -> str:
 def _methods(known: set[type[Message]]) -> list[Section]:
     """Declare what each method sends beside the protocols that have a section of their own."""
     found = []
-    for name, kind in METHODS.items():
-        method = kind()
-        jobs = [Job(**example) for example in method.examples().values()]
-        roles = [method.assigned(job, _ROLES, {}) for job in jobs]
+    for name, kind in FAMILIES.items():
+        family = kind()
+        jobs = [Job(**example) for example in family.example_jobs().values()]
+        roles = [family.complete_roles(job, _ROLES, {}) for job in jobs]
         declared = dict.fromkeys(
-            item for job, cast in zip(jobs, roles, strict=True) for item in method.declares(job, cast)
+            item for job, cast in zip(jobs, roles, strict=True) for item in family.declarations(job, cast)
         )
         own = [item for item in declared if item.message not in known]
-        breaks = " ".join(method.pooling(jobs[0], roles[0]).split("\n"))
-        found.append(Section(f"Method: {name}, beside these", method.strength(jobs[0]), breaks, own))
+        breaks = " ".join(family.coalitions(jobs[0], roles[0]).split("\n"))
+        found.append(Section(f"Family: {name}, beside these", family.strength(jobs[0]), breaks, own))
     return found
 
 

@@ -18,15 +18,15 @@ from securevfl.base.extensions import Extension
 from securevfl.data.party import Party
 from securevfl.display import html
 from securevfl.errors import ConfigError, PartiesError
-from securevfl.families import EXTENSIONS, METHODS, leak_kinds
-from securevfl.families.family import Method
+from securevfl.families import EXTENSIONS, FAMILIES, leak_kinds
+from securevfl.families.family import Family
 from securevfl.models import MODELS, metrics
 from securevfl.models.log_link_losses import LogLinkLoss
 from securevfl.optim import OPTIMIZERS
-from securevfl.optim.defaults import why_sealed
+from securevfl.optim.defaults import why_not_on_shares
 from securevfl.options import JobOptions
 
-TABLES = "data"  # the key of a job file that is for the computer it lies on
+DATA_KEY = "data"  # the key of a job file that is for the computer it lies on
 
 
 class Job(JobOptions):
@@ -42,7 +42,7 @@ class Job(JobOptions):
 
     @model_validator(mode="after")
     def _check_target(self) -> Job:
-        known = metrics.names(self.model.loss)
+        known = metrics.metric_names(self.model.loss)
         for name, own in (("target", self.target), ("patience", self.patience)):
             if own is not None and own.metric not in known:
                 raise ValueError(f"{name}.metric must be one of {', '.join(known)} for this model; choose one of these")
@@ -50,38 +50,40 @@ class Job(JobOptions):
 
     @model_validator(mode="after")
     def _check_method(self) -> Job:
-        method = self.method
-        if not method.trains(type(self.model)):
-            own = [name for name, kind in MODELS.items() if method.trains(kind)]
-            if self.protocol.method is not None:
+        family = self.family
+        if not family.supports_model(type(self.model)):
+            own = [name for name, kind in MODELS.items() if family.supports_model(kind)]
+            if self.protocol.family is not None:
                 raise ValueError(
-                    f"protocol.{self.protocol.method} trains {', '.join(own)} models only: "
-                    f'{why_sealed(self.model) or "this is none"}; use protocol = "ckks"'
+                    f"protocol.{self.protocol.family} trains {', '.join(own)} models only: "
+                    f'{why_not_on_shares(self.model) or "this is none"}; use protocol = "ckks"'
                 )
-            fits = [name for name, kind in OPTIMIZERS.items() if METHODS[kind.method]().trains(type(self.model))]
+            fits = [
+                name for name, kind in OPTIMIZERS.items() if FAMILIES[kind.family]().supports_model(type(self.model))
+            ]
             raise ValueError(
                 f"optimizer {self.optimizer.name} trains {', '.join(own)} models only; "
                 f"use optimizer {' or '.join(fits)} for a {self.model.name} model"
             )
-        weighed = method.weighs and (self.model.by_column or self.model.method == method.name)
+        weighed = family.supports_row_weights and (self.model.by_column or self.model.family == family.name)
         if self.weights is not None and not weighed:
             raise ValueError(
-                f"weights: rows count the same in {method.name} of a {self.model.name} model; "
+                f"weights: rows count the same in {family.name} of a {self.model.name} model; "
                 "leave weights out, or train a linear model"
             )
         if self.exposure is not None and not (
-            isinstance(self.model.loss, LogLinkLoss) and method.weighs and self.model.by_column
+            isinstance(self.model.loss, LogLinkLoss) and family.supports_row_weights and self.model.by_column
         ):
             raise ValueError(
                 f"exposure: a linear model of counts or amounts was expected, {self.model.loss.name} loss in "
-                f"{method.name} is none; use poisson, gamma, tweedie or negative_binomial, or leave exposure out"
+                f"{family.name} is none; use poisson, gamma, tweedie or negative_binomial, or leave exposure out"
             )
         if self.positive is not None and not (self.model.loss.classifies and self.model.loss.single):
             raise ValueError(
                 f"positive: a loss of two classes was expected, {self.model.loss.name} is none; leave positive out"
             )
         self._check_reason_codes()
-        self._check_woe(method)
+        self._check_woe(family)
         if not self.model.scales and self.scale != "standard":
             raise ValueError(f"scale: a {self.model.name} model scales columns by itself; leave scale out")
         if self.prepare.texts == "codes" and not self.model.embeds:
@@ -89,15 +91,15 @@ class Job(JobOptions):
                 f'prepare.texts: "one_hot" was expected for a {self.model.name} model, codes name values and measure '
                 "nothing; codes are for neural parties that embed them"
             )
-        if self.protocol.precision == "single" and not method.single:
-            raise ValueError(f"protocol.precision: {method.name} sums up no outputs in single precision; leave it out")
+        if self.protocol.precision == "single" and not family.supports_single_precision:
+            raise ValueError(f"protocol.precision: {family.name} sums up no outputs in single precision; leave it out")
         if self.batch_size == "growing" and not self.optimizer.grows:
             raise ValueError(
                 f'batch_size: "growing" is for block_descent, whose steps go by all rows; {self.optimizer.name} takes '
                 'batches of so many rows, or "all"'
             )
-        method.check(self)
-        method.fits(self)
+        family.check_job(self)
+        family.check_types(self)
         return self
 
     def _check_reason_codes(self) -> None:
@@ -114,7 +116,7 @@ class Job(JobOptions):
                 "codes in protocol.shares.open_weights, or leave reason_codes out"
             )
 
-    def _check_woe(self, method: Method[Any]) -> None:
+    def _check_woe(self, family: Family[Any]) -> None:
         if self.prepare.woe is None:
             return
         if self.protocol.shares is not None:
@@ -122,9 +124,9 @@ class Job(JobOptions):
                 "prepare.woe: shares tell nobody how many rows of a bin are of the positive class, which weights of "
                 "evidence are made of; use prepare = { bins = 10 }, whose 0/1 columns get weights that rank as well"
             )
-        if not method.bins or self.protocol.residual is None:
+        if not family.supports_evidence or self.protocol.residual is None:
             raise ValueError(
-                f"prepare.woe: {method.name} of a {self.model.name} model tells nobody classes in bins; leave it out, "
+                f"prepare.woe: {family.name} of a {self.model.name} model tells nobody classes in bins; leave it out, "
                 "or train a linear model by rounds"
             )
         if not (self.model.loss.classifies and self.model.loss.single):
@@ -139,14 +141,14 @@ class Job(JobOptions):
             )
 
     @property
-    def method(self) -> Method[Any]:
+    def family(self) -> Family[Any]:
         """The family of training that this job is of. ConfigError if its optimizer names none that is registered."""
-        name = self.protocol.method or self.model.method or self.optimizer.method
-        if name not in METHODS:
+        name = self.protocol.family or self.model.family or self.optimizer.family
+        if name not in FAMILIES:
             raise ConfigError(
-                f"optimizer {self.optimizer.name} belongs to method {name}, which is not registered; add it to METHODS"
+                f"optimizer {self.optimizer.name} belongs to method {name}, which is not registered; add it to FAMILIES"
             )
-        return METHODS[name]()
+        return FAMILIES[name]()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the job as plain data: what a job file holds and what the digest covers."""
@@ -165,7 +167,7 @@ class Job(JobOptions):
     @property
     def extension(self) -> Extension | None:
         """The package that brings the family of this job; None if securevfl does."""
-        return EXTENSIONS.get(self.method.name)
+        return EXTENSIONS.get(self.family.name)
 
     @classmethod
     def from_dict(cls, keys: Mapping[str, Any]) -> Job:
@@ -176,7 +178,7 @@ class Job(JobOptions):
     def load(cls, path: str | Path) -> Job:
         """Load a job from a TOML file, leaving out its tables (`tables_of`). Raises ConfigError, with one line for each
         problem."""
-        return cls.from_dict({key: value for key, value in _read(path).items() if key != TABLES})
+        return cls.from_dict({key: value for key, value in _read(path).items() if key != DATA_KEY})
 
 
 def tables_of(path: str | Path) -> dict[str, Path]:
@@ -185,10 +187,10 @@ def tables_of(path: str | Path) -> dict[str, Path]:
 
     They are no part of the job: parties agree on what is done, and each knows where its own table is. ConfigError.
     """
-    found = _read(path).get(TABLES, {})
+    found = _read(path).get(DATA_KEY, {})
     if not isinstance(found, dict) or not all(isinstance(file, str) for file in found.values()):
         raise ConfigError(
-            f'{path}: {TABLES}: a file for each party was expected, as {{ bank = "bank.csv" }}; correct it'
+            f'{path}: {DATA_KEY}: a file for each party was expected, as {{ bank = "bank.csv" }}; correct it'
         )
     return {name: Path(path).parent / file for name, file in found.items()}
 
@@ -209,7 +211,7 @@ def _read(path: str | Path) -> dict[str, Any]:
 # even one into the job. So the others learn one number of TRIED, log2(TRIED) bits about all labels together, and no
 # row's.
 
-TRIED = 256
+TRIED_SPLITS = 256
 
 
 def stratified(job: Job, party: Party) -> Job:
@@ -234,4 +236,4 @@ def stratified(job: Job, party: Party) -> Job:
         even = total * (len(test) / len(place))
         return float((((np.bincount(place[test], minlength=len(total)) - even) ** 2) / even).sum())
 
-    return Job.from_dict(job.to_dict() | {"split": min(range(TRIED), key=uneven)})
+    return Job.from_dict(job.to_dict() | {"split": min(range(TRIED_SPLITS), key=uneven)})

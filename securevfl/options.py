@@ -19,7 +19,7 @@ from securevfl.models.log_link_losses import LogLinkLoss
 from securevfl.models.loss import Loss
 from securevfl.models.row_weights import WeightedLoss, Weights
 from securevfl.optim import OPTIMIZERS
-from securevfl.optim.defaults import filled
+from securevfl.optim.defaults import fill_defaults
 from securevfl.optim.optimizer import Training
 from securevfl.protocols.protocol_options import Protocol
 
@@ -45,7 +45,12 @@ class Patience(Config):
     """The least gain of the metric that counts."""
 
 
-TABLES: dict[str, type[Config]] = {"prepare": Preparation, "patience": Patience, "weights": Weights, "target": Target}
+NESTED_TABLES: dict[str, type[Config]] = {
+    "prepare": Preparation,
+    "patience": Patience,
+    "weights": Weights,
+    "target": Target,
+}
 
 
 class JobOptions(Config):
@@ -105,7 +110,7 @@ class JobOptions(Config):
     @classmethod
     def _fill(cls, given: Any) -> Any:
         """Fill in what is left out of the options, as the model chooses (`securevfl.optim.defaults`)."""
-        return filled(given) if isinstance(given, Mapping) else given
+        return fill_defaults(given) if isinstance(given, Mapping) else given
 
     @field_validator("batch_size", mode="plain")
     @classmethod
@@ -141,7 +146,7 @@ class JobOptions(Config):
     @field_validator("prepare", "patience", "weights", "target", mode="before")
     @classmethod
     def _read_table(cls, value: Any, info: ValidationInfo) -> Any:
-        return read_nested(TABLES[str(info.field_name)], value)
+        return read_nested(NESTED_TABLES[str(info.field_name)], value)
 
     def schedule(self, rows: int | Register) -> Schedule:
         """Which rows of a table are held out and which make a batch: of a table without ids, or by its register."""
@@ -175,7 +180,7 @@ class JobOptions(Config):
         return self.model.residual_bound * (1.0 if self.weights is None else self.weights.room)
 
     @property
-    def moves(self) -> bool:
+    def equations_change(self) -> bool:
         """Whether what a passive party opens are other equations in every local step: its Jacobian moves with the
         weights, or it weighs rows anew."""
         return not self.model.static_jacobian or self.optimizer.weighs_instances
@@ -187,7 +192,7 @@ class JobOptions(Config):
         A Jacobian that stays gives the same ones every epoch unless rows are reshuffled; one that moves with the
         weights, or whose rows are weighed anew, gives others in every local step that has an opening of its own.
         """
-        if self.moves:
+        if self.equations_change:
             return self.epochs * self.model.openings(self.optimizer.steps)
         return self.epochs if self.reshuffle else 1
 
@@ -202,7 +207,7 @@ class JobOptions(Config):
         return self.target is not None or self.patience is not None
 
     @property
-    def verdicts(self) -> int:
+    def decision_interval(self) -> int:
         """Rounds between evaluations after which the leading party tells the others how to go on; 0 where it does
         not."""
         return self.evaluation_interval if self.stops_early or self.optimizer.may_overshoot else 0

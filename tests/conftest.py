@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from securevfl.errors import TransportError
-from securevfl.families.batch_participant import BatchPlayer
+from securevfl.families.batch_participant import BatchParticipant
 from tests.small_keys import small
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -57,7 +57,7 @@ def _user_data(_all_user_data: Iterator[Path], monkeypatch: pytest.MonkeyPatch) 
 def _as_they_are() -> Iterator[None]:
     """H goes up as it is under sealed residuals, here and in processes that start from `Forked`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(BatchPlayer, "shown", lambda self, H, *_: H)
+        patch.setattr(BatchParticipant, "sendable_outputs", lambda self, H, *_: H)
         patch.setenv("EXACT_OUTPUTS", "1")
         yield
 

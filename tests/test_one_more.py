@@ -27,10 +27,10 @@ from docs import declarations_page as declarations
 from docs import job_file_page as reference
 from securevfl.audit.attacks import ATTACKS, Attack
 from securevfl.audit.page import text
-from securevfl.audit.report import run_audit, unlooked
+from securevfl.audit.report import run_audit, unchecked
 from securevfl.errors import ConfigError, LeakageError
-from securevfl.families import METHODS
-from securevfl.families.family import Method
+from securevfl.families import FAMILIES
+from securevfl.families.family import Family
 from securevfl.families.fdml.stored_sums import STORED
 from securevfl.models.losses import LOSSES
 from securevfl.optim import OPTIMIZERS
@@ -201,9 +201,9 @@ def test_a_loss(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_method_with_a_role_of_its_own(load: Load, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     module = load("relayed_method")
-    register(monkeypatch, METHODS, module.Relayed)
+    register(monkeypatch, FAMILIES, module.Relayed)
     table = declarations.table()
-    assert "## Method: relayed, beside these" in table
+    assert "## Family: relayed, beside these" in table
     assert "| Total | server | active | plain: the sum of the parts |" in table
     own: list[vfl.Party] = [*parties(), vfl.Helper("hub", "server")]
     options = {"model": "means", "optimizer": {"name": "relaying", "lr": 0.5}, "protocol": vfl.Protocol(), "epochs": 20}
@@ -212,7 +212,7 @@ def test_a_method_with_a_role_of_its_own(load: Load, monkeypatch: pytest.MonkeyP
     relayed = job(**options, accepts=["columns", "seen_by_server"])
     sheet = vfl.explain(relayed, own)
     assert "hub (server)" in sheet
-    assert "PairMasked from passive: output" in sheet.split("hub (server)")[1]
+    assert "MaskedSummand from passive: output" in sheet.split("hub (server)")[1]
     assert "Total from server: plain: the sum of the parts" in sheet.split("shop (passive)")[0]
     run = vfl.simulate(relayed, own)
     assert run.metrics["auc"] > 0.9
@@ -229,15 +229,15 @@ def test_a_method_with_a_role_of_its_own(load: Load, monkeypatch: pytest.MonkeyP
 
 def test_a_leak_that_nothing_looks_for_is_named(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     module = load("relayed_method")
-    register(monkeypatch, METHODS, module.Relayed)
+    register(monkeypatch, FAMILIES, module.Relayed)
     options = {"model": "means", "optimizer": {"name": "relaying", "lr": 0.5}, "protocol": vfl.Protocol()}
     relayed, own = job(**options), [*parties(), vfl.Helper("hub", "server")]
     other = replace(module.SEEN_BY_SERVER, attacks=("eavesdropping",))
     monkeypatch.setattr(module.Relayed, "leak_kinds", (other,))
-    monkeypatch.setattr(module.Relayed, "protocols", lambda self, job, roles: [])
-    assert unlooked(relayed, relayed.method.cast(own)) == [
-        "leak seen_by_server: attack eavesdropping was expected in ATTACKS, where it is not; add it",
-        "method relayed: no simulator knows it; name its protocols, or let it be replayed",
+    monkeypatch.setattr(module.Relayed, "message_protocols", lambda self, job, roles: [])
+    assert unchecked(relayed, relayed.family.assign_roles(own)) == [
+        "leak seen_by_server names the attack eavesdropping, which is not in ATTACKS; add it",
+        "no simulator covers family relayed; return its message protocols, or set reveals_only_outputs",
     ]
     with pytest.raises(ConfigError, match="leak seen_by_server is none of relayed; add it to its leak_kinds"):
         vfl.simulate(relayed, own)
@@ -275,7 +275,7 @@ def test_an_update_rule_that_says_too_little_is_named() -> None:
 
 def test_a_methods_examples_are_checked_whole(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     module = load("relayed_method")
-    register(monkeypatch, METHODS, module.Relayed)
+    register(monkeypatch, FAMILIES, module.Relayed)
     monkeypatch.setattr(checks, "small_parties", lambda: [*parties(4), vfl.Helper("hub", "server")])
     clean(checks.method_checks(), "job relayed")
 
@@ -285,8 +285,8 @@ def test_a_method_that_is_missing_is_named(load: Load, monkeypatch: pytest.Monke
     register(monkeypatch, OPTIMIZERS, module.Relaying)
     with pytest.raises(ConfigError, match="optimizer relaying belongs to method relayed, which is not registered"):
         job(model=module.Means(), optimizer={"name": "relaying", "lr": 0.5}, protocol=vfl.Protocol())
-    with pytest.raises(TypeError, match="player"):
-        type("Half", (Method,), {"name": "half", "__module__": __name__})()
+    with pytest.raises(TypeError, match="participant"):
+        type("Half", (Family,), {"name": "half", "__module__": __name__})()
 
 
 def test_an_attack(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,7 +136,7 @@ class VoleReceiver(Secret):
         coin: 32 public bytes for this session alone.
     """
 
-    __slots__ = ("_requests", "_chooser", "_public", "_rows")
+    __slots__ = ("_chooser", "_public", "_requests", "_rows")
 
     def __init__(self, pairs: list[tuple[bytes, bytes]], coin: bytes) -> None:
         self._public = VolePublic(coin)

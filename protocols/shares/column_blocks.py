@@ -47,7 +47,12 @@ def encode_columns(
     made = list[tuple[Integers, Integers]]()
     for start in range(block.start, block.stop, _STRETCH):
         X = rows[start : min(start + _STRETCH, block.stop)]
-        made.append((narrowest_integers(numbers.columns(X)), narrowest_integers(numbers.steps(X, rate, P, rows=n))))
+        made.append(
+            (
+                narrowest_integers(numbers.encode_columns(X)),
+                narrowest_integers(numbers.encode_steps(X, rate, P, rows=n)),
+            )
+        )
     X, W = (np.concatenate(each) for each in zip(*made, strict=True))
     return X, W
 

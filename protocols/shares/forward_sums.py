@@ -58,7 +58,7 @@ class ForwardSums:
         occasion, number: no two of a session are equal in both. rows: about how many a block has.
         """
         self._context, self._terms, self._products = products.context, terms, products
-        self._ring = ShareRing(terms.numbers.bits)
+        self._ring = ShareRing(terms.encoding.bits)
         context, ring = self._context, self._ring
         self._passives = tuple(name for name in context.passives if name != terms.partner)
         self._own = ring.reduce(terms.rule_of(context.me).theta(state.own, state.visits))
@@ -91,7 +91,9 @@ class ForwardSums:
             factors = [X.integers(piece)[0] for piece in pieces]
         else:
             stretches = (X[at : at + _READ] for at in range(0, len(X), _READ))
-            integers = np.concatenate([narrowest_integers(self._terms.numbers.columns(rows)) for rows in stretches])
+            integers = np.concatenate(
+                [narrowest_integers(self._terms.encoding.encode_columns(rows)) for rows in stretches]
+            )
             h = IntegerFactor(ring, integers).times(self._own)
             factors = [integers[piece.start : piece.stop] for piece in pieces]
         h = h + self._shares(number, factors, apart=isinstance(X, RemoteColumns))

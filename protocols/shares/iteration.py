@@ -124,8 +124,8 @@ class TrainingRole(ABC):
         state: SharedState | None = None,
     ) -> None:
         """state: where a training goes on; all weights zero if None."""
-        self._context, self._terms, self._numbers = context, terms, terms.numbers
-        self._ring = ShareRing(terms.numbers.bits)
+        self._context, self._terms, self._numbers = context, terms, terms.encoding
+        self._ring = ShareRing(terms.encoding.bits)
         self._columns, self._ahead = columns, ahead
         self._change: Words = np.zeros((0, 0), np.uint64)  # W^T g of the blocks of a visit so far
         self._left: Mapping[str, Words] = {}
@@ -137,13 +137,13 @@ class TrainingRole(ABC):
         }
         others = {name: r for name, r in zero.items() if holder and name != context.me}
         self.state = state or SharedState(0, zero[context.me], others)
-        ahead.go_on(self.state.visits, self.state.others)
+        ahead.set_state(self.state.visits, self.state.others)
 
-    def go_by(self, terms: SharesParams) -> None:
+    def set_params(self, terms: SharesParams) -> None:
         """Go on from here by another rule, as the work ahead does: what was made for later visits serves no more."""
         self._terms = terms
-        self._ahead.go_by(terms)
-        self._ahead.go_on(self.state.visits, self.state.others)
+        self._ahead.set_params(terms)
+        self._ahead.set_state(self.state.visits, self.state.others)
 
     @abstractmethod
     def train(self, chunk: int, visits: int) -> Iterator[SharedState]:
@@ -157,7 +157,7 @@ class TrainingRole(ABC):
                 f"shares: chunk {number} is for visit {chunk.first + chunk.next}, the training is at visit "
                 f"{self.state.visits}; make a new chunk"
             )
-        self._ahead.meet()
+        self._ahead.greet()
         return chunk.name.hex()
 
     def _same(self, name: str, own: str, theirs: str) -> None:
@@ -188,7 +188,7 @@ class TrainingRole(ABC):
         if not visit.piece.start:
             self._change, self._left = visit.step, visit.left
         change = self._columns.change(visit.piece, ring.reduce(g))
-        self._change = self._change + (change << np.uint64(terms.numbers.lift(terms.rows[batch])))
+        self._change = self._change + (change << np.uint64(terms.encoding.lift(terms.rows[batch])))
         if not self._is_last(visit):
             return self.state
         own = ring.reduce(terms.rule_of(self._context.me).step(self.state.own, self._change, done))

@@ -118,9 +118,9 @@ class OfflinePhase:
         this session's base transfers, which are made before work goes on beside other conversations."""
         self._context, self._terms, self._factors, self.store, self._apart = context, terms, factors, store, apart
         self._names = SpentChunks(context.resources.spent_chunks)
-        self._ring = ShareRing(terms.numbers.bits)
+        self._ring = ShareRing(terms.encoding.bits)
         own = replace(context, subchannel=f"{context.subchannel}/ahead")
-        self.met = SharesSession(own, terms.partner, scheme, terms.numbers, base)
+        self.session = SharesSession(own, terms.partner, scheme, terms.encoding, base)
         total = sum(terms.columns.values())
         self._width = -(
             -total * (len(context.parties) - 1) // len(context.parties)
@@ -128,31 +128,31 @@ class OfflinePhase:
         self._prg = Prg.fresh("masks of a training on shares")
         self._shelves = BatchCache(), BatchCache()
         self._visits = 0
-        self.holds = context.me in (context.active, terms.partner)
-        others = [name for name in context.parties if name != context.me and self.holds]
+        self.is_holder = context.me in (context.active, terms.partner)
+        others = [name for name in context.parties if name != context.me and self.is_holder]
         zero = {name: np.zeros((terms.columns[name], terms.outputs), np.uint64) for name in others}
         self._r = {name: terms.rule_of(name).start(theta) for name, theta in zero.items()}
 
-    def meet(self) -> PartyContext:
+    def greet(self) -> PartyContext:
         """Greet every party, and return this party's context at the work ahead, with a subchannel of its own."""
-        return self.met.products.context
+        return self.session.products.context
 
     @property
     def pair_keys(self) -> Mapping[str, bytes]:
         """The secret keys of this session that the party shares, 32 bytes with every other party."""
-        return self.met.products.pair_keys
+        return self.session.products.pair_keys
 
-    def go_by(self, terms: SharesParams) -> None:
+    def set_params(self, terms: SharesParams) -> None:
         """Set the rule of what is made from now on."""
         self._terms = terms
 
-    def go_on(self, visits: int, r: Mapping[str, Words]) -> None:
+    def set_state(self, visits: int, r: Mapping[str, Words]) -> None:
         """Set where the training is, and the states of the others' r there: what is made next goes on from that."""
         self._visits, self._r = visits, dict(r)
 
-    def make(self, chunk: int, visits: Sequence[int]) -> None:
+    def generate(self, chunk: int, visits: Sequence[int]) -> None:
         """Make chunk number `chunk`, for visits to these batches in this order, and store it."""
-        ring, terms, products = self._ring, self._terms, self.met.products
+        ring, terms, products = self._ring, self._terms, self.session.products
         first, base = self._visits, self._base()
         counts = {batch: visits.count(batch) for batch in dict.fromkeys(visits)}
         holders, evaluators = products.keys(chunk, ("steps", "sums"))  # 0
@@ -160,7 +160,7 @@ class OfflinePhase:
         places: dict[int, list[int]] = {batch: [] for batch in counts}
         for place, batch in enumerate(visits):
             places[batch].append(place)
-        sizes = ((terms.pieces[piece].rows, count) for piece, count in vectors.items())
+        sizes = ((terms.blocks[piece].rows, count) for piece, count in vectors.items())
         work = products.work(2 * sum(products.scheme.seconds(rows, count, self._width) for rows, count in sizes))
 
         def records() -> Iterator[tuple[int, int, bytes]]:
@@ -169,12 +169,12 @@ class OfflinePhase:
             before = {name: self._walk(name, visits, counts, values) for name, values in left.items()}  # 2
             for group in self._groups(vectors):
                 sums = self._sums(work, group, before, holders, evaluators[1])  # 3
-                made = [(piece, e) for piece in group for e in range(counts[terms.pieces[piece].batch])]
-                rows = [terms.pieces[piece].rows * terms.outputs for piece, _ in made]
-                ends = self.met.transfers
-                transfers = ends.made(rows) if ends is not None else (() for _ in made)  # 4
+                made = [(piece, e) for piece in group for e in range(counts[terms.blocks[piece].batch])]
+                rows = [terms.blocks[piece].rows * terms.outputs for piece, _ in made]
+                ends = self.session.transfers
+                transfers = ends.generate(rows) if ends is not None else (() for _ in made)  # 4
                 for (piece, e), transfer in zip(made, transfers, strict=True):
-                    batch, start, _ = terms.pieces[piece]
+                    batch, start, _ = terms.blocks[piece]
                     outputs, whole = self._outputs(e), start == 0
                     record = _Record(
                         piece,
@@ -186,19 +186,19 @@ class OfflinePhase:
                     yield places[batch][e], 2 * self._part(piece) + 1, msgspec.msgpack.encode(record)
 
         name = products.coin(self._context.active, chunk, "name")[:NAME_BYTES]
-        self.store.keep(chunk, name, first, len(visits), records(), base=base)
+        self.store.write(chunk, name, first, len(visits), records(), base=base)
         self._visits += len(visits)
 
     def _vectors(self, counts: Mapping[int, int]) -> dict[int, int]:
         """How many vectors the products of each block have."""
         terms = self._terms
-        return {piece: count * terms.outputs for batch, count in counts.items() for piece in terms.pieces_of(batch)}
+        return {piece: count * terms.outputs for batch, count in counts.items() for piece in terms.blocks_of(batch)}
 
     def _groups(self, vectors: Mapping[int, int]) -> Iterator[dict[int, int]]:
         """Divide blocks, with their numbers of vectors, into groups whose products are on their way at a time."""
         group, values = dict[int, int](), 0
         for piece, count in vectors.items():
-            size = self._terms.pieces[piece].rows * count
+            size = self._terms.blocks[piece].rows * count
             if group and values + size > _AT_ONCE:
                 yield group
                 group, values = {}, 0
@@ -206,16 +206,16 @@ class OfflinePhase:
         if group:
             yield group
 
-    def ready(self, number: int, visits: int) -> bytes:
+    def usable_chunk(self, number: int, visits: int) -> bytes:
         """Return the name of chunk `number` if it can be used now, else an empty one.
 
         It can if it is here, untouched, never begun under this name, for so many visits, and rests on this party's
         state.
         """
-        if number not in self.store.numbers:
+        if number not in self.store.chunk_numbers:
             return b""
         chunk = self.store.chunk(number)
-        if self._names.holds(chunk.name):
+        if self._names.contains(chunk.name):
             why = "this work ahead was gone through before, its folder was put back or copied; it is made anew"
             eventlog.warn(self._context.me, "spent", {"chunk": number, "reason": why})
             return b""
@@ -224,11 +224,11 @@ class OfflinePhase:
 
     def drop_from(self, first: int) -> None:
         """Forgets the chunks of this number and later ones."""
-        for number in self.store.numbers:
+        for number in self.store.chunk_numbers:
             if number >= first:
                 self.store.drop(number)
 
-    def pass_over(self, number: int) -> None:
+    def skip_chunk(self, number: int) -> None:
         """Goes on from behind a chunk that is ready and stays so: what is made next rests on it."""
         ring, terms = self._ring, self._terms
         for place in range(self.store.chunk(number).count):
@@ -238,10 +238,10 @@ class OfflinePhase:
                 self._r[name] = ring.reduce(terms.rule_of(name).step(self._r[name], v, self._visits))
             self._visits += 1
 
-    def fits(self, visits: int) -> bool:
+    def has_room(self, visits: int) -> bool:
         """Whether there is room for a chunk of so many visits beside what is kept."""
-        kept = [self.store.chunk(number) for number in self.store.numbers]
-        return visits * max((chunk.size / chunk.count for chunk in kept), default=0.0) <= self.store.room
+        kept = [self.store.chunk(number) for number in self.store.chunk_numbers]
+        return visits * max((chunk.size / chunk.count for chunk in kept), default=0.0) <= self.store.free_bytes
 
     def _base(self) -> bytes:
         """Return a digest of this party's states of the others' r, on which the next chunk rests, for its own file."""
@@ -260,7 +260,7 @@ class OfflinePhase:
             self._names.spend(self.store.chunk(chunk).name)
         own, terms, ring = self.store.take(chunk, place, 2 * part), self._terms, self._ring
         record = _stored(self.store.take(chunk, place, 2 * part + 1))
-        piece = terms.pieces[record.piece]
+        piece = terms.blocks[record.piece]
         n, c = piece.rows, terms.outputs
         return PreprocessedBlock(
             piece,
@@ -285,17 +285,17 @@ class OfflinePhase:
     ) -> Generator[tuple[int, int, bytes], None, tuple[ByBatch, dict[str, ByBatch]]]:
         """Compute this party's shares of W^T psi, added up (d x E c), and v by party where it is a holder; yield psi of
         each block and visit, to be kept."""
-        products, terms, ring, width = self.met.products, self._terms, self._ring, self._width
+        products, terms, ring, width = self.session.products, self._terms, self._ring, self._width
         own: ByBatch = {}
         left: dict[str, ByBatch] = {name: {} for name in products.asked}
         for group in self._groups(vectors):
             psi = {
-                piece: ring.uniform(self._prg, (terms.pieces[piece].rows, group[piece])) for piece in group if holders
+                piece: ring.uniform(self._prg, (terms.blocks[piece].rows, group[piece])) for piece in group if holders
             }
             if holders:
                 products.ask(work, products.asked, holders[0], psi, columns=lambda piece: width, uses=terms.chunks)
             for piece in group:
-                for e, place in enumerate(places[terms.pieces[piece].batch]):
+                for e, place in enumerate(places[terms.blocks[piece].batch]):
                     packed = ring.pack(psi[piece][:, self._outputs(e)]) if holders else b""
                     yield place, 2 * self._part(piece), packed
             self._add_up(own, self._answered(work, 0, evaluators, group))
@@ -306,17 +306,17 @@ class OfflinePhase:
 
     def _part(self, piece: int) -> int:
         """Return which block of its batch a block is."""
-        return self._terms.pieces[piece].start // self._terms.block
+        return self._terms.blocks[piece].start // self._terms.block
 
     def _add_up(self, total: ByBatch, shares: ByPiece) -> None:
         """Add shares of blocks to those of their batches."""
         for piece, share in shares.items():
-            batch = self._terms.pieces[piece].batch
+            batch = self._terms.blocks[piece].batch
             total[batch] = self._ring.reduce(total[batch] + share) if batch in total else share
 
     def _lifted(self, changes: ByBatch) -> ByBatch:
         """Multiply shares of W^T psi by what W is smaller by in smaller batches."""
-        lifts = {batch: np.uint64(self._terms.numbers.lift(self._terms.rows[batch])) for batch in changes}
+        lifts = {batch: np.uint64(self._terms.encoding.lift(self._terms.rows[batch])) for batch in changes}
         return {batch: self._ring.reduce(words << lifts[batch]) for batch, words in changes.items()}
 
     def _sums(
@@ -328,12 +328,12 @@ class OfflinePhase:
         evaluators: Evaluators,
     ) -> ByPiece:
         """Add up this party's shares of all X r that it takes part in (n x E c), by block of a group."""
-        products, terms = self.met.products, self._terms
+        products, terms = self.session.products, self._terms
         for name, values in before.items():
-            r = {piece: values[terms.pieces[piece].batch] for piece in group}
-            products.ask(work, [name], holders[1], r, columns=lambda piece: terms.pieces[piece].rows, uses=terms.chunks)
+            r = {piece: values[terms.blocks[piece].batch] for piece in group}
+            products.ask(work, [name], holders[1], r, columns=lambda piece: terms.blocks[piece].rows, uses=terms.chunks)
         total = self._answered(work, 1, evaluators, group)
-        shapes = {piece: (terms.pieces[piece].rows, count) for piece, count in group.items()}
+        shapes = {piece: (terms.blocks[piece].rows, count) for piece, count in group.items()}
         for name in before:
             for piece, share in products.opened(work, holders[1], name, shapes).items():
                 total[piece] = self._ring.reduce(total[piece] + share)
@@ -346,12 +346,12 @@ class OfflinePhase:
         of batches of several blocks."""
 
         def factor(piece: int) -> Integers | RemoteFactor:
-            X, W = self._factors(self._terms.pieces[piece])
+            X, W = self._factors(self._terms.blocks[piece])
             return X.T if purpose else W
 
         several = max(self._terms.rows) > self._terms.block
         shelf = self._shelves[purpose] if self._terms.chunks > 1 and not several else None
-        return self.met.products.answer(work, evaluators, vectors, factor, shelf=shelf, apart=self._apart)
+        return self.session.products.answer(work, evaluators, vectors, factor, shelf=shelf, apart=self._apart)
 
     def _walk(self, name: str, visits: Sequence[int], counts: Mapping[int, int], left: ByBatch) -> ByBatch:
         """r of a party before each visit (d x E c)."""

@@ -44,7 +44,7 @@ class LossTable(NamedTuple):
 
     values: Callable[[Floats, Floats], Floats]
     targets: Floats
-    least: Floats
+    minimizers: Floats
 
 
 class LossSum(DisclosingMessage, frozen=True):
@@ -68,7 +68,7 @@ class OpenedLoss:
     """Means over rows and outputs: the loss, and the part beyond half of the table's reach."""
 
     loss: float
-    far: float
+    far_share: float
 
 
 def open_loss(
@@ -87,7 +87,7 @@ def open_loss(
     transfers: at the two holders, those of the session. occasion, number: no two of a session are equal in both.
     table: at the active party. ProtocolError if a peer sends something of another size.
     """
-    context, numbers = products.context, terms.numbers
+    context, numbers = products.context, terms.encoding
     h = ForwardSums(products, terms, state, occasion, number, len(X)).block(0, X)  # 1
     if h is None or transfers is None:
         return None
@@ -106,7 +106,7 @@ def open_loss(
 
 def _entries(numbers: FixedPointEncoding, table: LossTable) -> Words:
     """Pack the loss of each entry (2^b x n c) and whether its sum is far out into one word each."""
-    centres = numbers.centres(table.least)
+    centres = numbers.table_centres(table.minimizers)
     distances = table_distances(numbers.knots, centres)
     f, of = (distances + centres).reshape(-1, 1), np.tile(table.targets, (numbers.entries, 1))
     most = 2.0 ** (_LOSS_BITS - _FRACTION) / MAX_LOSS_ROWS

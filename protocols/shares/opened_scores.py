@@ -173,7 +173,7 @@ class ScoringSession:
         self._to = asking.to or context.active
         self._rounds = context.active if self._to == terms.partner else terms.partner
         self._other = terms.partner if self._rounds == context.active else context.active
-        self._ring, self._coarse = ShareRing(terms.numbers.bits), ShareRing(asking.levels.bits)
+        self._ring, self._coarse = ShareRing(terms.encoding.bits), ShareRing(asking.levels.bits)
         rounds = context.me == self._rounds
         self._lost = np.zeros(0, np.bool_)  # of the scores of the last block that were told before
         self._told_levels = asking.rounded if rounds and asking.rounded is not None else asking.levels
@@ -193,7 +193,7 @@ class ScoringSession:
             self.agreed = RowDecisions(None, every, ~every)
             return self._told(self._made(number, X, None))
         self._lost = np.zeros(0, np.bool_)
-        with ledger.claiming() as claim:
+        with ledger.claim() as claim:
             self.agreed = agreed = self._agree(rows, ledger, claim)  # 0, 1
             if not agreed.scored.any():
                 return np.full((len(X), self._terms.outputs), np.nan) if self._context.me == self._to else None
@@ -213,8 +213,8 @@ class ScoringSession:
         n, judges = len(rows.ids), [name for name in context.parties if name != to]
         if context.me == to:
             commitments = ledger.commitments(rows.ids, rows.raw)
-            question = ledger.question(asking.model, SELF, rows.ids, commitments)
-            own = ledger.ask(question)
+            question = ledger.query(asking.model, SELF, rows.ids, commitments)
+            own = ledger.record_query(question)
             for name in products.others:
                 permit = context.channel.permit(DisclosureRecord(name, "digests", n, 8 * COMMITMENT_BYTES, about=(to,)))
                 products.send(name, RowCommitments(commitments, own.tobytes()), permit)  # 0
@@ -226,7 +226,7 @@ class ScoringSession:
                     f"{to}: {n} commitments were expected, {len(commitments)} bytes came; "
                     "do both ask for the same rows?"
                 )
-            question = ledger.question(asking.model, to, rows.ids, commitments)
+            question = ledger.query(asking.model, to, rows.ids, commitments)
         states = (
             {self._rounds: self._judged(question, rows, own != REFUSED, claim)} if context.me == self._rounds else {}
         )
@@ -246,7 +246,7 @@ class ScoringSession:
         if context.me != to:
             unused = (states[context.me] == NEW) & ~(scored & ~kept)
             if unused.any():
-                ledger.give_back(question.where(unused))
+                ledger.release(question.where(unused))
             asking.account(int((scored & ~kept).sum()), 0)
         return RowDecisions(question, scored & ~kept, kept)
 
@@ -263,7 +263,7 @@ class ScoringSession:
             question.where(open_rows),
             rows.raw[open_rows],
             bits=self._told_levels.bits * self._terms.outputs,
-            most=asking.most,
+            max_bits=asking.most,
             me=context.me,
             claim=claim,
         )
@@ -281,7 +281,7 @@ class ScoringSession:
             self._sums.block(number, X),
             self._context,
             self._told_levels,
-            self._terms.numbers,
+            self._terms.encoding,
         )  # 2
         if h is None:
             return None
@@ -290,11 +290,11 @@ class ScoringSession:
             below = self._dither.array(h.shape, np.uint64)
             h = h + (below >> np.uint64(64 - levels.shift(numbers)))
         finer = np.uint64(self._asking.levels.bits - levels.bits)
-        part = levels.cut(numbers, self._ring.reduce(h)) << finer
+        part = levels.truncate(numbers, self._ring.reduce(h)) << finer
         if self._asking.ledger is not None and question is not None:
             if context.me == self._rounds:
                 self._products.recv(self._other, ShareStored)  # 3
-            self._asking.ledger.keep(question, [row.tobytes() for row in part.astype("<u8")])
+            self._asking.ledger.store(question, [row.tobytes() for row in part.astype("<u8")])
             if context.me == self._other:
                 self._products.send(self._rounds, ShareStored())  # 3
         return part
@@ -304,8 +304,8 @@ class ScoringSession:
         transfers = None if self._tops is None else self._tops()
         if transfers is None:
             return h
-        levels, numbers = self._asking.levels, self._terms.numbers
-        ring, ends = ShareRing(levels.bits), levels.moves(numbers.top_knots)
+        levels, numbers = self._asking.levels, self._terms.encoding
+        ring, ends = ShareRing(levels.bits), levels.overflow_shifts(numbers.top_knots)
         index = numbers.top_index(h)
         moves = look_up_shares(self._products, transfers, self._terms.partner, index, numbers.top_bits, ends, ring)
         return self._ring.reduce(h + (moves << np.uint64(levels.shift(numbers))))
@@ -314,7 +314,7 @@ class ScoringSession:
         """Read this holder's part (n x c) of scores that were told before; 0 where it was lost."""
         ledger, c = self._asking.ledger, self._terms.outputs
         assert ledger is not None and question is not None, "it has been asked"  # noqa: PT018
-        parts = ledger.kept(question)
+        parts = ledger.stored(question)
         self._lost = np.array([each is None for each in parts], np.bool_)
         return np.frombuffer(b"".join(each or bytes(8 * c) for each in parts), "<u8").reshape(-1, c).astype(np.uint64)
 
@@ -329,7 +329,7 @@ class ScoringSession:
                 part = unpack_words(self._other, products.recv(self._other, ScoreShare).words, coarse, shape)  # 5
             scores = np.full((len(agreed.scored), shape[1]), np.nan)
             levels = self._asking.levels
-            scores[agreed.scored] = levels.told(levels.sums(part + rounded, rounded_down=1))
+            scores[agreed.scored] = levels.mark_overflow(levels.dequantize(part + rounded, rounded_down=1))
             scores[np.flatnonzero(agreed.kept)[np.flatnonzero(self._lost)]] = np.nan
             self._keep_scores(scores)
             return scores
@@ -357,7 +357,7 @@ class ScoringSession:
         known = np.asarray(np.isfinite(scores).all(axis=1))
         ledger, question = self._asking.ledger, self.agreed.question_of(known)
         if ledger is not None and question is not None:
-            ledger.keep(question, [row.tobytes() for row in scores[known].astype("<f8")], of="score")
+            ledger.store(question, [row.tobytes() for row in scores[known].astype("<f8")], of="score")
 
 
 def _states(name: str, states: bytes, rows: int) -> NDArray[np.uint8]:

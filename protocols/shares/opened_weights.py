@@ -111,11 +111,11 @@ def open_weights(
 
     Returns the state after it: a named party has its weights in its own share, and others have nothing of them.
     """
-    coarse, shift = ShareRing(levels.bits), np.uint64(levels.shift(terms.numbers))
+    coarse, shift = ShareRing(levels.bits), np.uint64(levels.shift(terms.encoding))
     kept = dict(state.others)
     for name in sorted(set(named) & set(state.others)):
         rule, of = terms.rule_of(name), state.others[name]
-        share = coarse.reduce(ShareRing(terms.numbers.bits).reduce(rule.theta(of, state.visits)) >> shift)
+        share = coarse.reduce(ShareRing(terms.encoding.bits).reduce(rule.theta(of, state.visits)) >> shift)
         context.channel.send(name, OpenedWeights(coarse.pack(share)), context.subchannel, permit=permit[name])  # 2
         kept[name] = _anew(of, np.zeros_like(share))
     if context.me not in named:
@@ -126,9 +126,9 @@ def open_weights(
         if holder != context.me:
             data = context.channel.recv(holder, OpenedWeights, context.subchannel).words  # 2
             total = total + (unpack_words(holder, data, coarse, total.shape) << shift) + half
-    bits = min(terms.numbers.bits, levels.bits + int(shift))
+    bits = min(terms.encoding.bits, levels.bits + int(shift))
     total = ShareRing(bits).signed(total).astype(np.int64).view(np.uint64)
-    return replace(state, own=_anew(state.own, ShareRing(terms.numbers.bits).reduce(total)), others=kept)
+    return replace(state, own=_anew(state.own, ShareRing(terms.encoding.bits).reduce(total)), others=kept)
 
 
 def _anew(of: Words, theta: Words) -> Words:

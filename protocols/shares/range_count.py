@@ -79,11 +79,11 @@ def count_out_of_range(
     of these rows (n c,), of which the active party's are used. allowed: whether the partner may tell one more count of
     these rows, which it notes. ProtocolError if a peer sends something of another size.
     """
-    context, numbers = products.context, terms.numbers
+    context, numbers = products.context, terms.encoding
     h = ForwardSums(products, terms, state, "range", number, len(X)).block(0, X)  # 1
     if h is None or transfers is None:
         return None
-    end = numbers.reach if numbers.roomy else numbers.reach / 2
+    end = numbers.reach if numbers.has_headroom else numbers.reach / 2
     far = (np.abs(table_distances(numbers.top_knots, centres)) > end).astype(np.uint64)
     index, bits = numbers.top_index(h), numbers.top_bits
     total = look_up_shares(products, transfers, terms.partner, index, bits, far, _RING).sum(dtype=np.uint64)  # 2 to 4

@@ -82,7 +82,7 @@ def open_pairs(
     sums beyond the levels are moved to their ends; none where they wrap. ProtocolError if a peer sends something of
     another size.
     """
-    context, numbers, ring = products.context, terms.numbers, ShareRing(terms.numbers.bits)
+    context, numbers, ring = products.context, terms.encoding, ShareRing(terms.encoding.bits)
     h = ForwardSums(products, terms, state, "measure", state.visits, len(X)).block(0, X)  # 1
     if h is None or shuffle is None:
         return None
@@ -97,11 +97,11 @@ def open_pairs(
             terms.partner,
             numbers.top_index(h),
             numbers.top_bits,
-            levels.ends(numbers.top_knots),
+            levels.clip_shifts(numbers.top_knots),
             ShareRing(levels.bits),
         )  # 1
         h = ring.reduce(h + (moves << np.uint64(levels.shift(numbers))))
-    own = levels.cut(numbers, h) << np.uint64(1)
+    own = levels.truncate(numbers, h) << np.uint64(1)
     if marked is not None:
         own |= marked.marks.astype(np.uint64)  # 2
     peer = terms.partner if context.me == context.active else context.active
@@ -109,4 +109,4 @@ def open_pairs(
     if words is None:
         return None
     found = words.reshape(h.shape[1], h.shape[0]).T
-    return ScoreLabelPairs(levels.sums(found >> np.uint64(1)), (found & np.uint64(1)).astype(bool))
+    return ScoreLabelPairs(levels.dequantize(found >> np.uint64(1)), (found & np.uint64(1)).astype(bool))

@@ -43,12 +43,12 @@ class SharesSession:
         return self._end("transfers", self._bits)
 
     @property
-    def tops(self) -> Transfers | None:
+    def top_transfers(self) -> Transfers | None:
         """The same for tables by the highest bits of sums."""
         return self.transfers if self._bits >= self._top_bits else self._end("tops", self._top_bits)
 
     @property
-    def switches(self) -> Transfers | None:
+    def switch_transfers(self) -> Transfers | None:
         """The same of two entries, for the switches of a shuffle."""
         return self._end("switches", 1)
 

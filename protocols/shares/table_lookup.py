@@ -51,7 +51,7 @@ def look_up_shares(
     sends something of another size.
     """
     context, places, entries = products.context, index.ravel(), 2**bits
-    (stored,) = transfers.made([places.size])  # 2
+    (stored,) = transfers.generate([places.size])  # 2
     if context.me == partner:
         chi, pad = table_transfers.chosen(stored, ring)
         products.send(context.active, TableOffsets(((places - chi) & np.uint8(entries - 1)).tobytes()))  # 3

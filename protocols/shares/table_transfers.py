@@ -76,7 +76,7 @@ class BaseTransfers(Secret):
         self._secret = b""
         self._seeds: list[tuple[bytes, ...]] = []
 
-    def meet(self) -> None:
+    def establish(self) -> None:
         """Make them, unless they are made: both holders at the same point. CryptoError if what comes is no point."""
         context, channel, peer = self._context, self._context.channel, self._peer
         if self._seeds:
@@ -101,7 +101,7 @@ class BaseTransfers(Secret):
 
         coin: 32 bytes that both ends have, of this conversation and purpose alone. bits: b.
         """
-        self.meet()
+        self.establish()
         seeds = [tuple(derived_seed(seed, context.subchannel, purpose) for seed in pair) for pair in self._seeds]
         if context.me == context.active:
             offerer = OtSender(self._secret, [seed for (seed,) in seeds], coin, bits)
@@ -121,7 +121,7 @@ class Transfers(ABC):
     """One end of a conversation's oblivious transfers, by which table entries are chosen."""
 
     @abstractmethod
-    def made(self, rows: Sequence[int]) -> Iterator[tuple[bytes, ...]]:
+    def generate(self, rows: Sequence[int]) -> Iterator[tuple[bytes, ...]]:
         """Yield what this end stores of the transfers of each visit, given how many rows each has."""
 
 
@@ -131,7 +131,7 @@ class ActiveTransfers(Transfers):
     def __init__(self, context: PartyContext, peer: str, offerer: OtSender) -> None:
         self._context, self._peer, self._offerer = context, peer, offerer
 
-    def made(self, rows: Sequence[int]) -> Iterator[tuple[bytes, ...]]:
+    def generate(self, rows: Sequence[int]) -> Iterator[tuple[bytes, ...]]:
         for part in _parted(rows):
             columns = self._context.channel.recv(self._peer, TransferCorrections, self._context.subchannel).columns  # 1
             offered = self._context.meter("transfer", partial(self._offerer.extend, sum(part), columns))
@@ -147,7 +147,7 @@ class PartnerTransfers(Transfers):
     def __init__(self, context: PartyContext, peer: str, chooser: OtReceiver) -> None:
         self._context, self._peer, self._chooser = context, peer, chooser
 
-    def made(self, rows: Sequence[int]) -> Iterator[tuple[bytes, ...]]:
+    def generate(self, rows: Sequence[int]) -> Iterator[tuple[bytes, ...]]:
         for part in _parted(rows):
             columns, made = self._context.meter("transfer", partial(self._chooser.extend, sum(part)))
             self._context.channel.send(self._peer, TransferCorrections(columns), self._context.subchannel)  # 1

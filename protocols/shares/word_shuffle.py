@@ -113,7 +113,7 @@ def prepare_shuffle(
     peer: the other holder. transfers: of two entries. bits: k, of a word, up to MOST_BITS.
     """
     ring, switched = ShareRing(bits), switch_network(rows, blocks)
-    (stored,) = transfers.made([switched.switches])  # 1
+    (stored,) = transfers.generate([switched.switches])  # 1
     if context.me == context.active:
         return _offered(context, peer, ring, switched, stored)
     chi, pad = np.frombuffer(stored[0], np.uint8), np.frombuffer(stored[1], "<u8").astype(np.uint64, copy=False)

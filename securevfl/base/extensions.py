@@ -2,7 +2,7 @@
 
 A package declares its contributions in one of three groups:
 
-    securevfl.families   a `families.family.ProtocolFamily`, with the models and optimizers that it provides
+    securevfl.families   a `families.family.Family`, with the models and optimizers that it provides
     securevfl.tools      a function that adds its commands to a `typer.Typer`
     securevfl.attacks    an `audit.attacks.base.Attack`
 

@@ -9,9 +9,9 @@ from itertools import islice
 from securevfl.base.arrays import Floats, RowSlices
 from securevfl.crypto.key_derivation import SYMMETRIC_KEY_BYTES
 from securevfl.data.schedule import Iteration, Rows
-from securevfl.families.divergence import Divergence
-from securevfl.families.output_rounding import RoundedOutputs, step_for
-from securevfl.families.participant import Player, Round
+from securevfl.families.divergence import DivergenceDetector
+from securevfl.families.output_rounding import RoundedOutputs, output_step
+from securevfl.families.participant import Participant, Round
 from securevfl.families.training_data import ScaledRows, TrainingData
 from securevfl.options import JobOptions
 from securevfl.protocols.observations import IterationStarted
@@ -19,7 +19,7 @@ from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.base import Batch
 
 
-class BatchPlayer(Player):
+class BatchParticipant(Participant):
     """A player that goes through the batches of the schedule; what its optimizer sees of the party."""
 
     def __init__(self, job: JobOptions, context: PartyContext) -> None:
@@ -32,7 +32,7 @@ class BatchPlayer(Player):
         self._seals = job.protocol.seals
         self._visit: Iteration | None = None
         self._booked: float | None = None
-        self._watch: Divergence | None = None
+        self._watch: DivergenceDetector | None = None
         self._round = 0  # the one that is being done, from 1
         self._secret = b""  # of the run
         self._sends = context.me in context.passives
@@ -47,31 +47,31 @@ class BatchPlayer(Player):
         """Start on the training data, at round `start`; this is called before anything else."""
         self._data = data
         self.start = start
-        self._watch = None if data.targets is None else Divergence(self.loss, len(data.schedule.train))
+        self._watch = None if data.targets is None else DivergenceDetector(self.loss, len(data.schedule.train))
 
-    def keep_secret(self, key: bytes | None) -> None:
+    def set_run_key(self, key: bytes | None) -> None:
         """Go by the secret of the run that a state has, or by a fresh one."""
         self._secret = key or os.urandom(SYMMETRIC_KEY_BYTES)
 
-    def shown(self, H: Floats, rows: Rows, table: int, trained: int) -> Floats:
+    def sendable_outputs(self, H: Floats, rows: Rows, table: int, trained: int) -> Floats:
         """H (n x c) of these rows of a table of so many, of which so many are trained on, as this party may send it:
         rounded, where it follows from weights that a key holder has a hand in."""
         if not (self._seals and self._sends and self._job.model.static_jacobian):
             return H
         if self._rounding is None:
-            self._rounding = RoundedOutputs(self._secret, table, H.shape[1], step_for(trained))
+            self._rounding = RoundedOutputs(self._secret, table, H.shape[1], output_step(trained))
         return self._rounding(H, rows)
 
-    def shown_batch(self, H: Floats, batch: Batch) -> Floats:
+    def sendable_batch_outputs(self, H: Floats, batch: Batch) -> Floats:
         """H (n x c) of a batch as this party may send it."""
         assert batch.rows is not None, "a batch of a table has its rows"
-        return self.shown(H, batch.rows, self._data.rows, len(self._data.schedule.train))
+        return self.sendable_outputs(H, batch.rows, self._data.rows, len(self._data.schedule.train))
 
-    def shown_of(self, rows: RowSlices) -> Callable[[Floats, slice], Floats]:
+    def output_filter(self, rows: RowSlices) -> Callable[[Floats, slice], Floats]:
         """Return how H of these rows may be sent: rounded, where they are of the table that is trained on."""
         if not isinstance(rows, ScaledRows):
             return lambda H, block: H
-        return lambda H, block: self.shown(H, rows.rows[block], rows.of.rows, len(rows.of.schedule.train))
+        return lambda H, block: self.sendable_outputs(H, rows.rows[block], rows.of.rows, len(rows.of.schedule.train))
 
     def batches(self) -> Iterator[Batch]:
         """Yield this party's side of every batch still to come, in the order that all parties share."""
@@ -81,11 +81,11 @@ class BatchPlayer(Player):
             self._channel.note(IterationStarted(visit.index))
             yield self.batch(visit)
 
-    def visited(self, number: int) -> Batch:
+    def batch_of_round(self, number: int) -> Batch:
         """Return this party's side of the batch of an earlier round, counted from 0."""
         return self.batch(next(islice(self._data.schedule.iterations(), number, None)))
 
-    def later(self, k: int) -> Batch | None:
+    def upcoming_batch(self, k: int) -> Batch | None:
         """Return this party's side of the batch k rounds after the one being done, or done last; None after the end."""
         visit = next(islice(self._data.schedule.iterations(), self._round - 1 + k, None), None)
         return None if visit is None else self.batch(visit)
@@ -102,13 +102,13 @@ class BatchPlayer(Player):
         y = batch.labels
         assert self._watch is not None, "it has begun"
         if self._booked is None:
-            self._booked = self._watch.see(self._round, f, y)
+            self._booked = self._watch.add_batch(self._round, f, y)
         g = self.loss.residual(f, y)
         if self._seals:
-            self._watch.check_sealable(self._round, g, y)
+            self._watch.check_residual_bound(self._round, g, y)
         return g
 
-    def book(self, loss: float) -> None:
+    def record_loss(self, loss: float) -> None:
         """Note the mean loss of a batch, the first time in a visit."""
         if self._booked is None:
             self._booked = loss

@@ -7,20 +7,20 @@ from typing import Any
 
 from securevfl.base.roles import Roles
 from securevfl.data.party import Party, check_parties
-from securevfl.families.family import Method
+from securevfl.families.family import Family
 from securevfl.options import JobOptions
 from securevfl.protocols import handshake
 from securevfl.protocols.declarations import MessageDeclaration
 
 
-def roles_of(method: Method[Any], job: JobOptions, parties: Sequence[Party]) -> Roles:
+def run_roles(family: Family[Any], job: JobOptions, parties: Sequence[Party]) -> Roles:
     """Return who plays which part in a job of these parties. PartiesError if they do not fit."""
     lead, others = check_parties(parties)
-    roles = method.cast([lead, *others])
-    return method.assigned(job, roles, {party.name: len(party.columns) for party in parties})
+    roles = family.assign_roles([lead, *others])
+    return family.complete_roles(job, roles, {party.name: len(party.columns) for party in parties})
 
 
-def declared_of(method: Method[Any], job: JobOptions, roles: Roles) -> list[MessageDeclaration]:
+def run_declarations(family: Family[Any], job: JobOptions, roles: Roles) -> list[MessageDeclaration]:
     """All declarations between roles that two different parties of the run have."""
-    every = [*handshake.declares(roles), *method.declares(job, roles)]
+    every = [*handshake.declares(roles), *family.declarations(job, roles)]
     return [item for item in every if roles.may_send(item.sender, item.receiver)]

@@ -1,6 +1,6 @@
 """What a family of training is: a method makes a player for each party, and a player trains, predicts and is kept.
 
-A `Method` knows everything that is special about its family: which models and roles fit, what its messages reveal, what
+A `Family` knows everything that is special about its family: which models and roles fit, what its messages reveal, what
 a whole run adds up to, what that means in words. A session (`securevfl.training.session`) drives any player in the same
 way:
 
@@ -8,7 +8,7 @@ way:
     for round in player.train(data, start):      evaluate, keep, report, stop in between
     keep player.outcome()
 
-so that nothing outside a method's own files, the registry `METHODS` and its tests names it.
+so that nothing outside a method's own files, the registry `FAMILIES` and its tests names it.
 """
 
 from __future__ import annotations
@@ -23,25 +23,14 @@ from securevfl.base.arrays import Floats
 from securevfl.base.config import NamedOption, mismatched_fields
 from securevfl.base.roles import ACTIVE, PASSIVE, Role, Roles
 from securevfl.data.party import Party
-from securevfl.disclosure.counts import Disclosure, Sizes
-from securevfl.disclosure.leaks import (
-    COLUMNS,
-    FRESH_EQUATIONS,
-    LABEL_AUC,
-    RANK,
-    SEQUENTIAL,
-    SINGLE_PASSIVE,
-    Leak,
-    LeakKind,
-    column_leaks,
-    equation_leaks,
-    label_auc_leaks,
-    sequential,
-    single_passive,
-)
+from securevfl.disclosure.column_leaks import COLUMNS, column_leaks
+from securevfl.disclosure.counts import Disclosure, RunShape
+from securevfl.disclosure.gradient_leaks import FRESH_EQUATIONS, LABEL_AUC, RANK, equation_leaks, label_auc_leaks
+from securevfl.disclosure.leaks import Leak, LeakKind
+from securevfl.disclosure.sum_leaks import SEQUENTIAL, SINGLE_PASSIVE, sequential, single_passive
 from securevfl.errors import PartiesError
-from securevfl.families.participant import Player
-from securevfl.families.run_facts import Known
+from securevfl.families.participant import Participant
+from securevfl.families.run_facts import RunFacts
 from securevfl.families.state import State
 from securevfl.models.base import Model
 from securevfl.models.rounding_error import SumRounding
@@ -53,12 +42,12 @@ from securevfl.protocols.residuals.base import ResidualProtocol
 from securevfl.protocols.sums.base import SumProtocol
 
 MessageProtocol = SumProtocol | ResidualProtocol
-Told = tuple[str, str]  # a word of the consent sheet, such as "learns", and a text of one line or more
+SheetStatement = tuple[str, str]  # a word of the consent sheet, such as "learns", and a text of one line or more
 J = TypeVar("J", bound=JobOptions)
 O = TypeVar("O", bound=JobOptions)  # of one method: those that it has checked to be of its kinds
 
 
-class Method(NamedOption, ABC, Generic[O]):
+class Family(NamedOption, ABC, Generic[O]):
     """A family of training: what parties exchange, what that tells, and how one of them plays.
 
     options: JobOptions with what its jobs hold in narrower types, which `fits` makes sure of.
@@ -77,50 +66,51 @@ class Method(NamedOption, ABC, Generic[O]):
     """
 
     options: ClassVar[type[JobOptions]] = JobOptions
-    most: ClassVar[int | None] = None
-    weighs: ClassVar[bool] = False
-    bins: ClassVar[bool] = False
-    stores: ClassVar[bool] = False
-    single: ClassVar[bool] = False
-    helpers: ClassVar[tuple[tuple[str, Role], ...]] = ()
-    brings: ClassVar[tuple[type[Model] | type[Training], ...]] = ()
-    replayed: ClassVar[bool] = False
-    repeats: ClassVar[bool] = False
-    accounts: ClassVar[bool] = False
+    max_parties: ClassVar[int | None] = None
+    supports_row_weights: ClassVar[bool] = False
+    supports_evidence: ClassVar[bool] = False
+    uses_stored_sums: ClassVar[bool] = False
+    supports_single_precision: ClassVar[bool] = False
+    example_helpers: ClassVar[tuple[tuple[str, Role], ...]] = ()
+    components: ClassVar[tuple[type[Model] | type[Training], ...]] = ()
+    reveals_only_outputs: ClassVar[bool] = False
+    repeatable_scores: ClassVar[bool] = False
+    admits_rows_itself: ClassVar[bool] = False
     leak_kinds: ClassVar[tuple[LeakKind, ...]] = (RANK, FRESH_EQUATIONS, SINGLE_PASSIVE, LABEL_AUC, COLUMNS, SEQUENTIAL)
 
-    def trains(self, model: type[Model]) -> bool:
+    def supports_model(self, model: type[Model]) -> bool:
         """Whether it can train this kind of model: here whether its `options` have room for it."""
         kind: Any = self.options.model_fields["model"].annotation
         return issubclass(model, kind)
 
     @abstractmethod
-    def check(self, job: JobOptions) -> None:
+    def check_job(self, job: JobOptions) -> None:
         """ValueError, with the remedy, if the options do not go together."""
 
-    def fits(self, job: JobOptions) -> None:
+    def check_types(self, job: JobOptions) -> None:
         """ValueError if the options hold something else than `options` says."""
         if found := list(mismatched_fields(job, self.options)):
             raise ValueError(f"{', '.join(found)}: {self.name} trains nothing of this kind; choose another")
 
-    def role(self, party: Party) -> Role:
+    def role_of(self, party: Party) -> Role:
         """Return this party's role in a run: the one it names itself, or else active if it has labels and passive if
         not."""
         return party.role or (ACTIVE if party.active else PASSIVE)
 
-    def admits(self, role: Role, *, leads: bool) -> bool:
+    def accepts_role(self, role: Role, *, leads: bool) -> bool:
         """Whether there is a place for a party of this role, first among all or not."""
         return role == (ACTIVE if leads else PASSIVE)
 
-    def cast(self, parties: Sequence[Party]) -> Roles:
+    def assign_roles(self, parties: Sequence[Party]) -> Roles:
         """Assign these parties their roles, the leading one first. Raises PartiesError if they make no run of this
         method."""
-        if self.most is not None and len(parties) > self.most:
+        if self.max_parties is not None and len(parties) > self.max_parties:
             raise PartiesError(
-                f"at most {self.most} parties were expected for {self.name}, {len(parties)} came; leave out others"
+                f"at most {self.max_parties} parties were expected for {self.name}, {len(parties)} came; "
+                "leave out others"
             )
-        roles = Roles.of((party.name, self.role(party)) for party in parties)
-        wrong = [name for k, (name, role) in enumerate(roles.cast) if not self.admits(role, leads=k == 0)]
+        roles = Roles.of((party.name, self.role_of(party)) for party in parties)
+        wrong = [name for k, (name, role) in enumerate(roles.cast) if not self.accepts_role(role, leads=k == 0)]
         if wrong:
             labelled = ", ".join(party.name for party in parties if party.active) or "none"
             if labelled != roles.lead:
@@ -131,50 +121,50 @@ class Method(NamedOption, ABC, Generic[O]):
             raise PartiesError(f"{self.name} has no place for {found}; leave them out")
         return roles
 
-    def assigned(self, job: O, roles: Roles, columns: Mapping[str, int]) -> Roles:
+    def complete_roles(self, job: O, roles: Roles, columns: Mapping[str, int]) -> Roles:
         """Complete the roles once it is known how many columns each party has (d_k; empty where that is not known).
 
         PartiesError if the job asks for parties that are not there.
         """
         return roles
 
-    def asker(self, job: O, lead: str) -> str:
+    def score_requester(self, job: O, lead: str) -> str:
         """Who is told f of new rows; `lead` is the party that leads."""
         return lead
 
-    def score_bits(self, job: O, sizes: Sizes | None = None) -> int:
+    def score_bits(self, job: O, sizes: RunShape | None = None) -> int:
         """How many bits each score of a new row has as it is told, as far as sizes are known; 0 where none is."""
         return 64
 
-    def clip(self, job: O) -> float | None:
+    def column_clip(self, job: O) -> float | None:
         """Return where scaled columns are cut off, and rounded, before weights meet them; None if they are not."""
         return None
 
-    def rounding(self, job: O, rows: int, parties: int) -> SumRounding | None:
+    def sum_rounding(self, job: O, rows: int, parties: int) -> SumRounding | None:
         """Return how a training on so many rows rounds the sums f at random; None if it does not, or if coefficients
         are not read with standard errors."""
         return None
 
     @abstractmethod
-    def examples(self) -> dict[str, dict[str, Any]]:
+    def example_jobs(self) -> dict[str, dict[str, Any]]:
         """Return the options of small jobs (model, optimizer, protocol), by name; checks run each of them to the end,
         and the docs refer to them."""
 
     @abstractmethod
-    def declares(self, job: O, roles: Roles) -> list[MessageDeclaration]:
+    def declarations(self, job: O, roles: Roles) -> list[MessageDeclaration]:
         """Declare what every message of a run reveals, apart from those of the handshake."""
 
     @abstractmethod
-    def counts(self, job: O, sizes: Sizes) -> list[Disclosure]:
+    def disclosures(self, job: O, sizes: RunShape) -> list[Disclosure]:
         """Count what all the messages of a whole run disclose together."""
 
-    def leaks(self, job: O, sizes: Sizes, before: Sequence[Disclosure] = ()) -> list[Leak]:
+    def leaks(self, job: O, sizes: RunShape, before: Sequence[Disclosure] = ()) -> list[Leak]:
         """List what a job gives away beyond the declaration of its messages, each of one of `leak_kinds`: here what
         follows from its counts and its sum, to which a method adds its own.
 
         `before` is what earlier jobs have disclosed about the same tables.
         """
-        counts = self.counts(job, sizes)
+        counts = self.disclosures(job, sizes)
         return [
             *single_passive(job, sizes),
             *equation_leaks(job, counts, sizes, before),
@@ -184,14 +174,14 @@ class Method(NamedOption, ABC, Generic[O]):
         ]
 
     @abstractmethod
-    def protocols(self, job: O, roles: Roles) -> list[MessageProtocol]:
+    def message_protocols(self, job: O, roles: Roles) -> list[MessageProtocol]:
         """List the message protocols that a run is made of; each can be audited alone."""
 
     @abstractmethod
     def title(self, job: O, roles: Roles) -> str:
         """How parties exchange, in a few words."""
 
-    def label(self, job: O, contributors: int) -> str:
+    def cost_label(self, job: O, contributors: int) -> str:
         """Name the protocols of a job, for a cost table, with this many contributors."""
         return job.protocol.label(contributors)
 
@@ -199,42 +189,42 @@ class Method(NamedOption, ABC, Generic[O]):
     def strength(self, job: O) -> str:
         """Assumption and key strength of what is encrypted, one line for people."""
 
-    def openings(self, job: O, sizes: Sizes) -> str:
+    def opened_values(self, job: O, sizes: RunShape) -> str:
         """Describe in one line what is opened in a run beside what it should tell; empty where nothing is."""
         return ""
 
-    def needs(self, job: O, known: Known) -> list[str]:
+    def resource_estimates(self, job: O, known: RunFacts) -> list[str]:
         """Describe in lines what a run takes of its parties, or why it would be refused; empty where nobody can
         say."""
         return []
 
     @abstractmethod
-    def tells(self, job: O, roles: Roles, party: str, known: Known | None) -> list[Told]:
+    def statements(self, job: O, roles: Roles, party: str, known: RunFacts | None) -> list[SheetStatement]:
         """Describe in words what a party `learns` from what it receives and what it `keeps`; formulas stand in for
         numbers without `known`."""
 
     @abstractmethod
-    def pooling(self, job: O, roles: Roles) -> str:
+    def coalitions(self, job: O, roles: Roles) -> str:
         """Who must pool what they hold to learn more than is declared."""
 
     @abstractmethod
-    def player(self, job: O, context: PartyContext, columns: int, state: State | None) -> Player:
+    def participant(self, job: O, context: PartyContext, columns: int, state: State | None) -> Participant:
         """One party at its context, with so many columns (d); going on from a state, or to predict with a model.
 
         All parties make theirs at the same point: protocols may exchange keys.
         """
 
-    def drawn(self, state: State) -> State | None:
+    def drawn_secrets(self, state: State) -> State | None:
         """Return, from the state that a player keeps, what it had drawn at random for itself by the time it began; None
         if it draws nothing."""
         return None
 
-    def weights(self, job: O, state: State, parties: int) -> Floats:
+    def final_weights(self, job: O, state: State, parties: int) -> Floats:
         """Return what a party of a run of `parties` parties has of its own weights (d x c) at the end; an array (0 x 1)
         without any."""
         return state.get("theta", np.zeros((0, 1)))
 
     @abstractmethod
-    def ideal(self, job: J) -> J:
+    def ideal_job(self, job: J) -> J:
         """Return a job for the same training with nothing hidden or encrypted, from which the declared outputs are
         computed."""

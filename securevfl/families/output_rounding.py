@@ -27,14 +27,14 @@ from securevfl.crypto.prg import Prg
 from securevfl.crypto.secret import Secret
 from securevfl.data.schedule import Rows
 
-COARSEST = 0.125
+MAX_OUTPUT_STEP = 0.125
 
-AT_ONE = 1.26  # what s would be at one row
+STEP_FOR_ONE_ROW = 1.26  # what s would be at one row
 
 
-def step_for(rows: int) -> float:
+def output_step(rows: int) -> float:
     """Return s for a training of so many rows."""
-    return float(2.0 ** math.floor(math.log2(min(COARSEST, AT_ONE * rows**-0.25))))
+    return float(2.0 ** math.floor(math.log2(min(MAX_OUTPUT_STEP, STEP_FOR_ONE_ROW * rows**-0.25))))
 
 
 class RoundedOutputs(Secret):

@@ -1,19 +1,26 @@
-"""What a party knows of new rows before and after it requests scores for them."""
+"""The results of scoring and of measuring a model."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
+from securevfl.data.baseline import Baseline
 
 
 @dataclass(frozen=True)
-class KnownRows:
-    """What whoever asks knows of new rows (m,) before it asks: those that the model was `trained` on, those that it has
-    asked about with other columns (`changed`), and scores that it has been told (m x c), nan elsewhere."""
+class RowHistory:
+    """Facts that a requesting party knows about new rows (m,) before it requests their scores.
+
+    Attributes:
+        trained: whether the model was trained on the row.
+        changed: whether the party has already requested a score of the row with different columns.
+        scores: scores (m, c) that the party has received earlier; nan for all other rows.
+    """
 
     trained: NDArray[np.bool_]
     changed: NDArray[np.bool_]
@@ -21,8 +28,37 @@ class KnownRows:
 
 
 @dataclass(frozen=True)
-class AnsweredRows:
-    """Which rows of a block (m,) were scored, and for which of these the score was made, not told again."""
+class ScoreResult:
+    """The outcome of one request for scores of m rows.
 
+    Attributes:
+        outputs: model outputs f (m, c), nan for rows without a score; None at a party that receives no scores.
+        scored: whether the row received a score (m,).
+        fresh: whether that score was computed now, not repeated from an earlier request (m,).
+    """
+
+    outputs: Floats | None
     scored: NDArray[np.bool_]
     fresh: NDArray[np.bool_]
+
+    @classmethod
+    def of_all(cls, rows: int, outputs: Floats | None) -> ScoreResult:
+        """Return the result of a request in which all rows were scored."""
+        return cls(outputs, np.ones(rows, np.bool_), np.ones(rows, np.bool_))
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The metrics of one evaluation. All fields are empty at a party that receives no metrics.
+
+    Attributes:
+        metrics: values by name.
+        calibration: points of the reliability curve (`securevfl.models.metrics.calibration`).
+        standard_errors: standard errors of the metrics by name.
+        score_baseline: distribution of the scores, if this party receives scores.
+    """
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    calibration: Sequence[list[float]] = ()
+    standard_errors: Mapping[str, float] = field(default_factory=dict)
+    score_baseline: Baseline | None = None

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from securevfl.data.party import Party
 from securevfl.data.preparation import FittedPreparation
 from securevfl.data.schedule import Rows
-from securevfl.data.woe import BinIndicators, Woe, weighed
+from securevfl.data.woe import BinIndicators, Woe, apply_class_counts
 from securevfl.errors import ProtocolError
 from securevfl.families.run_shape import positive_rows
 from securevfl.options import JobOptions
@@ -23,7 +23,7 @@ from securevfl.protocols.bin_classes import EVIDENCE_SUBCHANNEL
 from securevfl.protocols.party_context import PartyContext
 
 
-def weigh(job: JobOptions, party: Party, train: Rows, context: PartyContext) -> Party:
+def encode_evidence(job: JobOptions, party: Party, train: Rows, context: PartyContext) -> Party:
     """Replace the numbers of the party's bins by weights of evidence, found on these training rows, which all parties
     name in the same order. The party is returned as it is where the job asks for none.
 
@@ -37,10 +37,10 @@ def weigh(job: JobOptions, party: Party, train: Rows, context: PartyContext) -> 
     own = replace(context, subchannel=EVIDENCE_SUBCHANNEL, outputs=1, residual_bound=1.0, parameters=widths)
     if party.y is not None:
         positive = positive_rows(job, party.name, party.y, train)
-        bin_classes.tell(own, residual, positive)
+        bin_classes.send_classes(own, residual, positive)
         return _weighed(party, bins, bins.positives(positive), options)
-    asked = bins.asked
-    found = asked.every(bin_classes.ask(own, residual, asked, asked.rows))
+    asked = bins.requested
+    found = asked.expand(bin_classes.receive_counts(own, residual, asked, asked.rows))
     if (found < 0).any() or (found > bins.rows).any():
         raise ProtocolError(
             f"{party.name}: counts that add up to one number in every column were expected of {context.active}, others "
@@ -49,9 +49,9 @@ def weigh(job: JobOptions, party: Party, train: Rows, context: PartyContext) -> 
     return _weighed(party, bins, found, options)
 
 
-def weigh_pooled(job: JobOptions, parties: Sequence[Party], train: Rows) -> list[Party]:
-    """Replace bins by weights of evidence as `weigh` does, for parties that sit in one process, the leading one first,
-    straight from its labels."""
+def encode_evidence_pooled(job: JobOptions, parties: Sequence[Party], train: Rows) -> list[Party]:
+    """Replace bins by weights of evidence as `encode_evidence` does, for parties that sit in one process, the leading
+    one first, straight from its labels."""
     options = job.prepare.woe
     if options is None:
         return list(parties)
@@ -69,5 +69,7 @@ def _bins(party: Party, train: Rows, options: Woe) -> BinIndicators:
 
 def _weighed(party: Party, bins: BinIndicators, positives: NDArray[np.intp], options: Woe) -> Party:
     assert party.preparation is not None, "bins come of a preparation"
-    found = FittedPreparation(party.preparation.columns, weighed(party.preparation.steps, bins, positives, options))
-    return party.weighed(found)
+    found = FittedPreparation(
+        party.preparation.columns, apply_class_counts(party.preparation.steps, bins, positives, options)
+    )
+    return party.with_woe_weights(found)

@@ -23,7 +23,7 @@ class Model(NamedOption, ABC):
     (`securevfl.protocols.differentiable`): all parties know it from the job.
     """
 
-    method: ClassVar[str | None] = None
+    family: ClassVar[str | None] = None
     by_column: ClassVar[bool] = False
     embeds: ClassVar[bool] = False
     scales: ClassVar[bool] = True

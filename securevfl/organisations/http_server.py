@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import signal
+import socket
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,19 +15,25 @@ from securevfl.errors import ConfigError
 from securevfl.organisations.gateway import Gateway
 from securevfl.organisations.http_api import application
 from securevfl.organisations.http_limits import limit_http_connections
+from securevfl.transport.listener import listen_on
 from securevfl.transport.peers import split_address
 
-REQUEST_SECONDS = 20.0  # seconds for a request to come whole
-
-MAX_CONNECTIONS = 512  # at once; a process has 1,024 files as a rule
+REQUEST_SECONDS = 20.0  # seconds for a request to arrive completely
+MAX_CONNECTIONS = 512  # a process usually has 1,024 file descriptors
 
 
 @dataclass(frozen=True)
 class HttpAddress:
-    """The address at which applications ask, with its token and certificate.
+    """The address for clients, with its token and certificate.
 
-    ConfigError unless it is this machine alone, or it has a certificate and key for TLS.
-    token: what applications send as `Authorization: Bearer`.
+    Attributes:
+        address: host:port.
+        token: the token that clients send as `Authorization: Bearer`.
+        certificate: file of the certificate for TLS.
+        key: file of its key.
+
+    Raises:
+        ConfigError: the address is not on this machine and has no certificate, or the token is too short.
     """
 
     address: str
@@ -42,50 +49,91 @@ class HttpAddress:
             local = False
         if not local and (self.certificate is None or self.key is None):
             raise ConfigError(
-                f"--http {self.address}: TLS was expected beyond this machine, no certificate came; give "
-                "--http-cert and --http-key, or listen on 127.0.0.1"
+                f"--http {self.address} needs TLS, because other machines can reach it",
+                "give --http-cert and --http-key, or listen on 127.0.0.1",
+                code="SVFL-ADDRESS",
             )
         if len(self.token) < 16:
-            raise ConfigError("--http-token: a file with 16 characters or more was expected, fewer are in it")
+            raise ConfigError("the file of --http-token has fewer than 16 characters", code="SVFL-HTTP-TOKEN")
 
     @property
     def host_port(self) -> tuple[str, int]:
-        """The host and the port of the address, apart."""
+        """The host and the port."""
         try:
             return split_address("--http", self.address)
         except ValueError:
-            raise ConfigError(f"--http: host:port was expected, {self.address} came; as in 127.0.0.1:8080") from None
+            raise ConfigError(
+                f"--http {self.address} is not of the form host:port",
+                "write it as in 127.0.0.1:8080",
+                code="SVFL-ADDRESS",
+            ) from None
 
 
-def serve_http(gateway: Gateway, place: HttpAddress) -> None:
-    """Serve a gateway until SIGTERM or SIGINT, which let requests that wait end first. ConfigError if uvicorn is not
-    installed."""
-    server = http_server(application(gateway, place.token), place)
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))  # raised again by uvicorn once it has ended
+class HttpServer:
+    """A uvicorn server of an ASGI application behind a listener.
+
+    Args:
+        app: the ASGI application.
+        address: the address, and the certificate if there is one.
+
+    Raises:
+        ConfigError: uvicorn is not installed, or the address cannot be used.
+    """
+
+    def __init__(self, app: Any, address: HttpAddress) -> None:
+        uvicorn = import_extra("uvicorn", "serve", "--http")
+        from uvicorn.protocols.http.h11_impl import H11Protocol
+
+        config = uvicorn.Config(
+            app,
+            ssl_certfile=None if address.certificate is None else str(address.certificate),
+            ssl_keyfile=None if address.key is None else str(address.key),
+            access_log=False,
+            log_level="warning",
+            timeout_graceful_shutdown=30,
+            lifespan="off",
+            http=limit_http_connections(H11Protocol, seconds=REQUEST_SECONDS, connections=MAX_CONNECTIONS),
+            ws="none",
+        )
+        self._server = uvicorn.Server(config)
+        self._listener = listen_on("--http", *address.host_port, tls=address.certificate is not None)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.bind(str(self._listener.server_path))
+
+    @property
+    def started(self) -> bool:
+        """Whether requests are answered."""
+        return bool(self._server.started)
+
+    def run(self) -> None:
+        """Serve until `stop` is called, or until SIGTERM or SIGINT if this is the main thread."""
+        self._socket.listen(2048)
+        self._listener.start()
+        try:
+            self._server.run(sockets=[self._socket])
+        finally:
+            self._listener.stop()
+            self._socket.close()
+
+    def stop(self) -> None:
+        """Let running requests finish, then end `run`."""
+        self._server.should_exit = True
+
+
+def serve_http(gateway: Gateway, address: HttpAddress) -> None:
+    """Serve a gateway until SIGTERM or SIGINT; requests that wait are answered first.
+
+    Args:
+        gateway: the gateway.
+        address: the address, and the certificate if there is one.
+
+    Raises:
+        ConfigError: uvicorn is not installed, or the address cannot be used.
+    """
+    server = HttpServer(application(gateway, address.token), address)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))  # uvicorn raises it again once it has ended
     gateway.start()
     try:
         server.run()
     finally:
         gateway.stop()
-
-
-def http_server(asked: Any, place: HttpAddress) -> Any:
-    """Return uvicorn's server of an ASGI application. ConfigError if uvicorn is not installed."""
-    uvicorn = import_extra("uvicorn", "serve", "--http")
-    from uvicorn.protocols.http.h11_impl import H11Protocol
-
-    host, port = place.host_port
-    config = uvicorn.Config(
-        asked,
-        host=host,
-        port=port,
-        ssl_certfile=None if place.certificate is None else str(place.certificate),
-        ssl_keyfile=None if place.key is None else str(place.key),
-        access_log=False,
-        log_level="warning",
-        timeout_graceful_shutdown=30,
-        lifespan="off",
-        http=limit_http_connections(H11Protocol, seconds=REQUEST_SECONDS, connections=MAX_CONNECTIONS),
-        ws="none",
-    )
-    return uvicorn.Server(config)

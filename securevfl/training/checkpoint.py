@@ -29,12 +29,12 @@ from securevfl.families.state import State
 from securevfl.training.model_part import ModelPart
 
 SCHEMA = "securevfl.checkpoint/7"
-KEPT = 4  # parties are at most this many checkpoints apart
-FINISHED = 1 << 62  # the round of a party whose part is on disk
+MAX_CHECKPOINTS = 4  # parties are at most this many checkpoints apart
+FINISHED_ROUND = 1 << 62  # the round of a party whose part is on disk
 
 
 @dataclass(frozen=True)
-class Saved:
+class Checkpoint:
     """One party after `round` rounds: what its player keeps, and what it has noted. identities as `Channel.keys`.
 
     run: as in `ModelPart`. constant: the newest state of this party serves for all rounds before it, as it is the same
@@ -76,17 +76,17 @@ class Checkpoints:
         rounds = self._states(job)
         if rounds and self.load(job, rounds[-1]).constant:
             rounds = list(range(0, rounds[-1] + 1, self.every))
-        return (*rounds, *([FINISHED] if self._is_over(job) else ()))
+        return (*rounds, *([FINISHED_ROUND] if self._is_over(job) else ()))
 
-    def save(self, job: bytes, saved: Saved) -> None:
+    def save(self, job: bytes, saved: Checkpoint) -> None:
         """Write a state, whole or not at all and readable by its owner alone, and drop the oldest."""
         best = None if saved.best is None else saved.best.plain()
         kept = {"schema": SCHEMA} | vars(saved) | {"state": saved.state.plain(), "best": best}
         write_checked_json(self.folder / self._name(job, saved.round), kept)
-        for old in self._states(job)[:-KEPT]:
+        for old in self._states(job)[:-MAX_CHECKPOINTS]:
             (self.folder / self._name(job, old)).unlink(missing_ok=True)
 
-    def load(self, job: bytes, rounds: int) -> Saved:
+    def load(self, job: bytes, rounds: int) -> Checkpoint:
         """Load the state after `rounds` rounds: the newest if it serves for that, else the first after it. Raises
         DataError if its file is missing or none of ours."""
         later = [each for each in self._states(job) if each >= rounds] or [rounds]
@@ -94,7 +94,7 @@ class Checkpoints:
         found = newest if newest.constant else self._read(job, later[0])
         return replace(found, round=rounds, over=found.over and found.round == rounds)
 
-    def _read(self, job: bytes, there: int) -> Saved:
+    def _read(self, job: bytes, there: int) -> Checkpoint:
         path = self.folder / self._name(job, there)
         try:
             kept, checked = read_checked_json(path)
@@ -105,7 +105,7 @@ class Checkpoints:
                 )
             if kept["round"] != there or not checked:
                 raise KeyError
-            return msgspec.convert(kept, Saved, dec_hook=lambda kind, value: kind.read(value))
+            return msgspec.convert(kept, Checkpoint, dec_hook=lambda kind, value: kind.read(value))
         except OSError as cause:
             raise DataError(f"{path}: a checkpoint was expected there ({cause.strerror})") from None
         except (AttributeError, KeyError, TypeError, ValueError):
@@ -136,27 +136,27 @@ class Checkpoints:
 
     def finish(self, job: bytes, part: ModelPart) -> None:
         """Save the outcome, until `clear` or `reopen`."""
-        part.save(self.folder / self._name(job, FINISHED))
+        part.save(self.folder / self._name(job, FINISHED_ROUND))
 
     def final(self, job: bytes) -> ModelPart | None:
         """Load the outcome if the job has ended for this party, without its books; None if it has not. Raises DataError
         if its file is spoilt."""
-        path = self.folder / self._name(job, FINISHED)
+        path = self.folder / self._name(job, FINISHED_ROUND)
         return ModelPart.load(path) if path.exists() else self._over.get(job)
 
-    def note_over(self, job: bytes, part: ModelPart) -> None:
+    def set_outcome(self, job: bytes, part: ModelPart) -> None:
         """Take this as the outcome, until `clear` or `reopen`: it is kept in a file of its own."""
         self._over[job] = part
 
     def _is_over(self, job: bytes) -> bool:
-        return job in self._over or (self.folder / self._name(job, FINISHED)).exists()
+        return job in self._over or (self.folder / self._name(job, FINISHED_ROUND)).exists()
 
     def reopen(self, job: bytes) -> None:
         """Forgets the outcome, as not everyone has one: the parts of one run must fit together."""
         self._over.pop(job, None)
-        (self.folder / self._name(job, FINISHED)).unlink(missing_ok=True)
+        (self.folder / self._name(job, FINISHED_ROUND)).unlink(missing_ok=True)
 
-    def forget_after(self, job: bytes, rounds: int) -> None:
+    def remove_after(self, job: bytes, rounds: int) -> None:
         """Remove the states later than this one, from which the run goes on: where masks are drawn anew, what follows
         is not what it was, and states of two tries do not go together."""
         for later in self._states(job):
@@ -180,7 +180,7 @@ class Checkpoints:
         return sorted(map(int, found))
 
     def _name(self, job: bytes, rounds: int | str) -> str:
-        last = {FINISHED: "final", "begun": "begun"}.get(rounds, f"round-{rounds}")
+        last = {FINISHED_ROUND: "final", "begun": "begun"}.get(rounds, f"round-{rounds}")
         return f"{self._party}.{job.hex()[:16]}.{last}.json"
 
 

@@ -24,7 +24,7 @@ from securevfl.errors import ConfigError, DataError, TableError
 from securevfl.families.state import State
 from securevfl.job import Job
 from securevfl.models import pair_metrics
-from securevfl.models.class_labels import positive_of
+from securevfl.models.class_labels import positive_class
 from securevfl.models.forest_inputs import ForestInputs
 from securevfl.models.shapley import ShapleyValues, shapley_values
 from securevfl.models.tree_views import TreeViews, tree_views_of
@@ -39,12 +39,12 @@ READ: dict[str, dict[str, Any]] = {  # earlier schemas, and what their files lac
 }
 
 AS_THEY_ARE = (  # fields that a file holds as they are
-    *("name", "role", "job", "parties", "outputs", "metrics", "spread", "history", "rounds", "run", "data"),
+    *("name", "role", "job", "parties", "outputs", "metrics", "metric_std_errors", "history", "rounds", "run", "data"),
     *("trained", "held_out"),
 )
 
 
-class Standing(StrEnum):
+class PartStatus(StrEnum):
     """What a part that `join` returns is: of this training, or of an earlier one of the same job on the same table.
 
     KEPT is of one that was cut off at its very end, when its outcome was on disk and not yet where it belongs.
@@ -64,7 +64,8 @@ class ModelPart:
     drawn from; its file holds them too. `preparation` makes of the party's columns those that the model is of, and
     `scaling` of these what its weights meet. `run` is the same in all parts of one training, and in no others. `data`
     is the digest of the table it was trained on (`Party.digest`), in hex. `baseline` is what its training rows were,
-    column by column, and the scores that it was told of the rows that metrics were taken on. `spread` is the standard
+    column by column, and the scores that it was told of the rows that metrics were taken on. `metric_std_errors` is
+    the standard
     error of metrics, by which they would differ on other rows of the same kind.
     trained, held_out: how many rows it was trained on, and how many were held out.
     model: the module that the party has brought as an object (`Party.model`); no file holds it, so a part that is read
@@ -82,7 +83,7 @@ class ModelPart:
     classes: NDArray[Any] | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     calibration: Sequence[list[float]] = ()
-    spread: dict[str, float] = field(default_factory=dict)
+    metric_std_errors: dict[str, float] = field(default_factory=dict)
     history: list[dict[str, float]] = field(default_factory=list)
     rounds: int = 0
     counters: CostCounters = field(default_factory=CostCounters, repr=False)
@@ -92,7 +93,7 @@ class ModelPart:
     baseline: Sequence[Baseline] = field(default=(), repr=False)
     trained: int = 0
     held_out: int = 0
-    standing: Standing = field(default=Standing.NEW, repr=False)
+    status: PartStatus = field(default=PartStatus.NEW, repr=False)
     model: object = field(default=None, repr=False)
 
     def __repr__(self) -> str:
@@ -111,7 +112,7 @@ class ModelPart:
     @property
     def information(self) -> dict[str, float]:
         """The information value of each of its columns, where they became weights of evidence; else empty."""
-        return self.preparation.information
+        return self.preparation.information_values
 
     @property
     def leads(self) -> bool:
@@ -122,7 +123,7 @@ class ModelPart:
     def asker(self) -> str:
         """Who is told the scores of new rows."""
         job = Job.from_dict(self.job)
-        return job.method.asker(job, self.parties[0])
+        return job.family.score_requester(job, self.parties[0])
 
     @property
     def label_classes(self) -> NDArray[Any]:
@@ -134,7 +135,7 @@ class ModelPart:
     @property
     def positive(self) -> str | None:
         """Which class, of two, its metrics and probabilities are of; None at parties without labels."""
-        return positive_of(Job.from_dict(self.job).model.loss, self.classes)
+        return positive_class(Job.from_dict(self.job).model.loss, self.classes)
 
     @property
     def evaluated_on(self) -> str:
@@ -143,7 +144,7 @@ class ModelPart:
         rows = "held-out rows" if job.test_fraction else "training rows"
         if job.weights is None or job.weights.column is None:
             return rows
-        alike = job.protocol.shares is not None and pair_metrics.fits(job.model.loss)
+        alike = job.protocol.shares is not None and pair_metrics.supports_pairs(job.model.loss)
         return f"{rows}, each counted once" if alike else f"{rows}, counted by {job.weights.column}"
 
     @property
@@ -291,7 +292,7 @@ class ModelPart:
             return cls(
                 **state,
                 preparation=preparation,
-                scaling=Scaling(mean, deviation, job.method.clip(job)),
+                scaling=Scaling(mean, deviation, job.family.column_clip(job)),
                 state=own,
                 classes=None if classes is None else np.array(classes),
                 baseline=baseline,

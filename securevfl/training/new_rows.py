@@ -21,13 +21,13 @@ from securevfl.data.columns import Columns
 from securevfl.data.id_keys import id_keys, order_digest
 from securevfl.data.load import read_order
 from securevfl.data.parquet_source import ParquetSource
-from securevfl.data.readers import named, read_table
+from securevfl.data.readers import errors_name, read_table
 from securevfl.data.store import OnProgress, copy_to_temporary_table
 from securevfl.errors import IdError, TableError
 from securevfl.training.model_part import ModelPart
 
-BLOCK = 16_384  # rows
-NONE = -1  # in place of a number of rows, of a party without a table
+ROWS_PER_BLOCK = 16_384  # rows
+NO_TABLE = -1  # in place of a number of rows, of a party without a table
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class NewRows:
 
 
 @dataclass(frozen=True)
-class HeldRows:
+class IndexedRows:
     """A party's rows in memory, to be picked by their ids: ids of any type, numbers (m x d), checked but not scaled."""
 
     name: str
@@ -51,7 +51,7 @@ class HeldRows:
     X: NDArray[Any]
 
     @classmethod
-    def of(cls, name: str, rows: NewRows) -> HeldRows:
+    def of(cls, name: str, rows: NewRows) -> IndexedRows:
         """All rows at once. IdError if there are none or they have no ids."""
         blocks = list(rows.blocks())
         ids = [each for own, _ in blocks if own is not None for each in own]
@@ -65,9 +65,9 @@ class HeldRows:
         return NewRows(len(X), order_digest(id_keys(self.name, [ids])), lambda: _zipped(_slices(X), ids))
 
 
-def no_rows(count: int = NONE) -> NewRows:
+def no_rows(count: int = NO_TABLE) -> NewRows:
     """Return the rows of a party without a table: as many as the others have, once that is known."""
-    sizes = (min(BLOCK, count - start) for start in range(0, count, BLOCK))
+    sizes = (min(ROWS_PER_BLOCK, count - start) for start in range(0, count, ROWS_PER_BLOCK))
     return NewRows(count, b"", lambda: ((None, np.empty((size, 0))) for size in sizes))
 
 
@@ -96,11 +96,11 @@ def rows_of_file(
     table = read_table(path, id_column=id_column, label_column="", chosen=part.columns, texts=part.preparation.texts)
     if table.ids is None:
         raise IdError(f"{path}: ids were expected, none came; add an array ids")
-    order = read_order(path, len(table.held.X)) if ordered else None
-    with named(path):
+    order = read_order(path, len(table.columns.X)) if ordered else None
+    with errors_name(path):
         if order is None:
-            return rows_of_array(part, table.held, table.ids)
-        return rows_of_array(part, replace(table.held, X=table.held.X[order]), table.ids[order])
+            return rows_of_array(part, table.columns, table.ids)
+        return rows_of_array(part, replace(table.columns, X=table.columns.X[order]), table.ids[order])
 
 
 def _parquet(part: ModelPart, path: Path, id_column: str, on_progress: OnProgress | None, *, ordered: bool) -> NewRows:
@@ -119,7 +119,7 @@ def _parquet(part: ModelPart, path: Path, id_column: str, on_progress: OnProgres
         if on_progress is not None:
             on_progress(read, source.rows)
     ids = source.ids()
-    return NewRows(source.rows, digest, lambda: _zipped(_even(source.numbers(BLOCK)), ids))
+    return NewRows(source.rows, digest, lambda: _zipped(_even(source.numbers(ROWS_PER_BLOCK)), ids))
 
 
 def _zipped(blocks: Iterable[NDArray[Any]], ids: Any) -> Iterator[tuple[list[Any] | None, NDArray[Any]]]:
@@ -132,7 +132,7 @@ def _zipped(blocks: Iterable[NDArray[Any]], ids: Any) -> Iterator[tuple[list[Any
 
 
 def _slices(X: Floats) -> Iterator[Floats]:
-    return (X[start : start + BLOCK] for start in range(0, len(X), BLOCK))
+    return (X[start : start + ROWS_PER_BLOCK] for start in range(0, len(X), ROWS_PER_BLOCK))
 
 
 def _even(batches: Iterable[NDArray[Any]]) -> Iterator[NDArray[Any]]:
@@ -140,10 +140,10 @@ def _even(batches: Iterable[NDArray[Any]]) -> Iterator[NDArray[Any]]:
     held: list[NDArray[Any]] = []
     count = 0
     for batch in batches:
-        for piece in np.split(batch, range(BLOCK - count, len(batch), BLOCK)):
+        for piece in np.split(batch, range(ROWS_PER_BLOCK - count, len(batch), ROWS_PER_BLOCK)):
             held.append(piece)
             count += len(piece)
-            if count == BLOCK:
+            if count == ROWS_PER_BLOCK:
                 yield np.concatenate(held)
                 held, count = [], 0
     if count:

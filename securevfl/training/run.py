@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,16 +12,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.base.extras import import_extra
 from securevfl.base.files import write_atomic, write_json
 from securevfl.base.roles import Roles
 from securevfl.base.version import __version__
 from securevfl.data.validation import check_labels
-from securevfl.display.svg import COLOURS
 from securevfl.errors import DivergenceError, LabelError, PartiesError, RangeError, TableError
 from securevfl.job import Job
 from securevfl.models import metrics
-from securevfl.models.group_metrics import by_group
+from securevfl.models.group_metrics import metrics_by_group
 from securevfl.models.shapley import ShapleyValues
 from securevfl.protocols.party_context import LocalResources, PartyContext
 from securevfl.runtime.channel import Channel
@@ -31,58 +28,14 @@ from securevfl.runtime.costs import Stage, Tally
 from securevfl.runtime.meter import Meter
 from securevfl.runtime.network import Network
 from securevfl.runtime.party_threads import run_threads
+from securevfl.training.costs import Costs
 from securevfl.training.model_part import ModelPart
-from securevfl.training.run_page import AXES, LOSSES, Costs, cell, curve, metric_names, page
+from securevfl.training.run_page import cell, page
 from securevfl.training.scorecard import Scorecard, ScorecardScale, scorecard
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-# A run as a picture of matplotlib: convergence by round and by second, and where the time went.
-
-
-def plot(history: list[dict[str, float]], costs: Costs) -> Figure:
-    """Three axes side by side: loss by round, loss by second, seconds by kind of work. Metrics that were taken while
-    training are on a second scale of the first two. Belongs to no window: a notebook shows it, `savefig` writes it.
-
-    ConfigError if matplotlib is not installed.
-    """
-    figure = _shown(import_extra("matplotlib.figure", "plot", "plot").Figure)(figsize=(13, 4), layout="constrained")
-    by_round, by_second, split = figure.subplots(1, 3, width_ratios=(3, 3, 2))
-    rest = [name for name in metric_names(history) if name != "loss"]
-    for axes, over in ((by_round, "round"), (by_second, "seconds")):
-        for name, words in LOSSES.items():
-            points = curve(history, over, name)
-            if points:
-                axes.plot(*zip(*points, strict=True), label=f"loss {words}", linewidth=1.2)
-        axes.set(xlabel=AXES[over], ylabel="loss")
-        other = axes.twinx() if rest else axes
-        for number, name in enumerate(rest, 2):  # the losses have the first two colours
-            other.plot(*zip(*curve(history, over, name), strict=True), "--.", color=f"C{number}", label=name)
-        handles = list(dict.fromkeys([*axes.get_lines(), *other.get_lines()]))
-        if handles:
-            axes.legend(handles=handles, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, frameon=False)
-    seconds = costs.parts
-    bars = split.bar(list(seconds), list(seconds.values()), color=COLOURS[: len(seconds)])
-    split.bar_label(bars, fmt="%.3g", fontsize="small")
-    split.set(ylabel="seconds from start to end")
-    split.tick_params(axis="x", labelsize="small", labelrotation=20)
-    return figure
-
-
-def _shown(kind: type[Figure]) -> type[Figure]:
-    """Figures that a notebook shows without pyplot, which would keep each of them open."""
-
-    class Picture(kind):  # type: ignore[valid-type,misc]
-        """A figure that a notebook shows as PNG."""
-
-        def _repr_png_(self) -> bytes:
-            written = BytesIO()
-            self.savefig(written, format="png", dpi=110)
-            return written.getvalue()
-
-    return Picture
+from securevfl.training.run_plot import plot
 
 
 @dataclass(frozen=True)
@@ -115,9 +68,9 @@ class Run:
         return self.active.evaluated_on
 
     @property
-    def spread(self) -> dict[str, float]:
+    def metric_std_errors(self) -> dict[str, float]:
         """The standard error of each metric: how far it would be off on other rows of the same kind."""
-        return self.active.spread
+        return self.active.metric_std_errors
 
     @property
     def positive(self) -> str | None:
@@ -194,7 +147,7 @@ class Run:
         own = np.asarray(groups)
         if own.shape != (len(f),):
             raise TableError(f"one group for each of {len(f)} rows was expected, shape {own.shape} came; correct them")
-        return by_group(self.job.model.loss, f, labels, classes, own)
+        return metrics_by_group(self.job.model.loss, f, labels, classes, own)
 
     def _score_tables(self, tables: Mapping[str, ArrayLike], y: ArrayLike) -> tuple[Floats, NDArray[Any], NDArray[Any]]:
         """f (m x c) of other rows, their labels (m,), and the classes."""
@@ -255,7 +208,7 @@ class Run:
         part = self.parts[name]
         meter, resources = Meter(channel.clock, channel.counters), LocalResources(simulated=True)
         context = PartyContext(channel, self.roles, meter, outputs=part.outputs, resources=resources, model=part.model)
-        return self.job.method.player(self.job, context, X.shape[1], part.state).decision(X)
+        return self.job.family.participant(self.job, context, X.shape[1], part.state).model_outputs(X)
 
     def scorecard(self, points: float = 600, odds: float = 50, double: float = 20) -> Scorecard:
         """Points for each bin of each party's columns (`securevfl.training.scorecard`): `points` where the odds against
@@ -293,7 +246,7 @@ class Run:
             "evaluated_on": self.evaluated_on,
             "positive": self.positive,
             "metrics": self.metrics,
-            "spread": self.spread,
+            "metric_std_errors": self.metric_std_errors,
             "costs": self.costs.row(),
             "history": self.history,
         }

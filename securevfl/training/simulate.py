@@ -8,7 +8,7 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 from functools import partial
 
-from securevfl.consent.consent_sheet import settled
+from securevfl.consent.settle_job import settle_job
 from securevfl.data.party import Party, check_parties
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.display.progress import watched
@@ -50,8 +50,8 @@ def simulate(
     Raises ConfigError, DataError or LeakageError before anything runs.
     """
     lead, others = check_parties(parties)
-    cast = job.method.cast([lead, *others])
-    job = settled(job, parties)
+    cast = job.family.assign_roles([lead, *others])
+    job = settle_job(job, parties)
     if network is not None and not isinstance(network, Network):
         raise ConfigError(
             f"network: a Network was expected, {type(network).__name__} came; pass vfl.Network(mbps=300, rtt_ms=20)"
@@ -63,7 +63,7 @@ def simulate(
             f"slowed: parties of this run with factors above 0 or vfl.Pauses were expected, {strange[0]} came"
         )
     clocks = {name: VirtualClock(lines, slowed=slow.get(name, 1.0)) for name in cast.parties}
-    label = f"{job.optimizer.label}, {job.method.label(job, len(others))}"
+    label = f"{job.optimizer.label}, {job.family.cost_label(job, len(others))}"
     with pool_for(job, executor, workers) as (pool, size), watched(label, progress, on_round) as told:
         roles = {
             party.name: partial(

@@ -17,18 +17,20 @@ import securevfl as vfl
 from securevfl.audit.noise_tables import with_noise_parties
 from securevfl.cli.consent_prompt import agree, check_agreed, check_digest
 from securevfl.cli.main import app
-from securevfl.consent.consent_sheet import AgreedSheets, Sheet
+from securevfl.consent.agreed_sheets import AgreedSheets
+from securevfl.consent.consent_sheet import ConsentSheet
 from securevfl.data.load import read_aligned
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, ConsentError
-from securevfl.families import METHODS
-from securevfl.families.declarations import declared_of
-from securevfl.families.table_preparation import prepare
+from securevfl.families import FAMILIES
+from securevfl.families.declarations import run_declarations
+from securevfl.families.table_preparation import prepare_party
 from securevfl.protocols.handshake import RunHello
 from securevfl.runtime.clock import VirtualClock
 from securevfl.runtime.network import Network
 from securevfl.runtime.party_threads import run_threads
 from securevfl.training.session import take_part
+from tests.builders import raises_code
 from tests.forked import Forked
 
 KIT = ["--party", "bank=localhost:7301", "--party", "shop=localhost:7302", "--party", "telco=localhost:7303"]
@@ -71,11 +73,11 @@ def test_a_party_alone_sees_the_sheet_that_the_run_shows_it(kits: Path, name: st
     done = run("explain", kits / name / "job.toml", data, *sizes(*others))
     assert done.exit_code == 0, done.output
     job = vfl.Job.load(kits / name / "job.toml")
-    seen: dict[str, Sheet] = {}
+    seen: dict[str, ConsentSheet] = {}
     all_here = threading.Barrier(3)
 
     def play(party: vfl.Party) -> Any:
-        def look(sheet: Sheet) -> None:
+        def look(sheet: ConsentSheet) -> None:
             seen[party.name] = sheet
             all_here.wait(120)
             raise ConsentError("no")
@@ -85,7 +87,7 @@ def test_a_party_alone_sees_the_sheet_that_the_run_shows_it(kits: Path, name: st
     with pytest.raises(ConsentError):
         run_threads({each.name: play(each) for each in vfl.datasets.breast_cancer(3)}, lambda: VirtualClock(Network()))
     assert f"digest: {seen[name].digest} " in done.stdout
-    assert seen[name].first in done.stdout
+    assert seen[name].first_screen in done.stdout
     assert "sends" not in done.stdout
     whole = run("explain", kits / name / "job.toml", data, *sizes(*others), "--details")
     assert str(seen[name]) in whole.stdout
@@ -93,33 +95,37 @@ def test_a_party_alone_sees_the_sheet_that_the_run_shows_it(kits: Path, name: st
     assert "telco" in done.stdout
 
 
-EXAMPLES = [(method, name) for method in METHODS.values() for name in method().examples() if "neural" not in name]
+EXAMPLES = [(family, name) for family in FAMILIES.values() for name in family().example_jobs() if "neural" not in name]
 
 
-@pytest.mark.parametrize(("method", "name"), EXAMPLES, ids=lambda each: getattr(each, "name", each))
-def test_the_first_screen_has_all_that_is_learned_and_refused_and_no_message(method: Any, name: str) -> None:
+@pytest.mark.parametrize(("family", "name"), EXAMPLES, ids=lambda each: getattr(each, "name", each))
+def test_the_first_screen_has_all_that_is_learned_and_refused_and_no_message(family: Any, name: str) -> None:
     """Of every family: what is learned, pooled and refused stands on it as on the whole sheet, names of messages do
     not; whoever agrees to it agrees to the details as well."""
-    job = vfl.Job(**({"batch_size": 64, "epochs": 1} | method().examples()[name]))
-    own = [*vfl.datasets.breast_cancer(2), *(vfl.Helper(*each) for each in method.helpers)]
+    job = vfl.Job(**({"batch_size": 64, "epochs": 1} | family().example_jobs()[name]))
+    own = [*vfl.datasets.breast_cancer(2), *(vfl.Helper(*each) for each in family.example_helpers)]
     sheet = vfl.explain(job, own)
-    first, whole = sheet.first.splitlines(), sheet.splitlines()
+    first, whole = sheet.first_screen.splitlines(), sheet.splitlines()
     learned = [line for line in whole if line.startswith(("  learns", "  opens", "  keeps", "  scores", "  pooling"))]
     refused = [line for line in whole if line.startswith(("would be refused", "accepted"))]
     assert learned
     assert set(learned) | set(refused) <= set(first)
-    words = set(re.findall(r"[A-Z]\w+", sheet.first))
-    roles = job.method.assigned(job, job.method.cast(own), {each.name: len(each.columns) for each in own})
-    assert not words & {each.message.__name__ for each in declared_of(job.method, job, roles)}
+    words = set(re.findall(r"[A-Z]\w+", sheet.first_screen))
+    roles = job.family.complete_roles(job, job.family.assign_roles(own), {each.name: len(each.columns) for each in own})
+    assert not words & {each.message.__name__ for each in run_declarations(job.family, job, roles)}
     assert len(first) < len(whole)
-    assert Sheet(str(sheet) + " ", sheet.first).digest != sheet.digest != Sheet(str(sheet), sheet.first + " ").digest
+    assert (
+        ConsentSheet(str(sheet) + " ", sheet.first_screen).digest
+        != sheet.digest
+        != ConsentSheet(str(sheet), sheet.first_screen + " ").digest
+    )
 
 
 def test_nothing_but_the_meeting_is_told_before_consent() -> None:
     told: list[str] = []
     job = a_job()
 
-    def refuse(sheet: Sheet) -> None:
+    def refuse(sheet: ConsentSheet) -> None:
         raise ConsentError(f"{sheet}")
 
     parties = vfl.datasets.breast_cancer(2)
@@ -162,7 +168,7 @@ def test_the_digest_is_of_what_the_sheet_says_whatever_the_order_of_others() -> 
 
 def test_without_a_terminal_a_digest_is_required_and_the_error_has_all_that_is_needed(tmp_path: Path) -> None:
     agreed = AgreedSheets(DisclosureLedger(tmp_path / "shop.ledger", "shop"))
-    sheet = Sheet("what is told")
+    sheet = ConsentSheet("what is told")
     for accept in (None, "0" * 16):
         with pytest.raises(ConsentError) as caught:
             agree(agreed, accept, "securevfl join job.toml", sheet)
@@ -170,16 +176,16 @@ def test_without_a_terminal_a_digest_is_required_and_the_error_has_all_that_is_n
         assert f"securevfl join job.toml ... --accept {sheet.digest}" in str(caught.value)
     agree(agreed, sheet.digest, "securevfl join job.toml", sheet)
     agree(agreed, None, "securevfl join job.toml", sheet)  # not asked again
-    with pytest.raises(ConsentError, match="of another sheet"):  # and yet what is given must be right
+    with raises_code(ConsentError, "SVFL-CONSENT-REFUSED"):  # and yet what is given must be right
         agree(agreed, "0" * 16, "securevfl join job.toml", sheet)
     check_agreed(agreed, sheet.digest)
-    with pytest.raises(ConsentError, match="it is of none"):
+    with raises_code(ConsentError, "SVFL-CONSENT-DIGEST"):
         check_agreed(agreed, "0" * 16)
     for typed in ("zzz", "0" * 15, ""):
-        with pytest.raises(ConfigError, match="16 digits 0 to f"):
+        with raises_code(ConfigError, "SVFL-CONSENT-DIGEST"):
             check_digest(typed)
-    with pytest.raises(ConsentError, match="of another sheet"):
-        agree(agreed, sheet.digest, "securevfl join job.toml", Sheet("something else is told"))
+    with raises_code(ConsentError, "SVFL-CONSENT-REFUSED"):
+        agree(agreed, sheet.digest, "securevfl join job.toml", ConsentSheet("something else is told"))
     assert (tmp_path / "shop.ledger.agreed").stat().st_mode & 0o777 == 0o600
 
 
@@ -251,7 +257,7 @@ def test_a_party_audits_its_own_columns_alone(kits: Path, monkeypatch: pytest.Mo
 
 def prepared(job: vfl.Job, path: Path) -> vfl.Party:
     own = read_aligned("shop", path, job, id_column="id", label_column="y")
-    return prepare(job, own, own.register)
+    return prepare_party(job, own, own.register)
 
 
 def test_explain_says_which_columns_a_size_counts(tmp_path: Path) -> None:

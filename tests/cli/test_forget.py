@@ -25,8 +25,8 @@ from securevfl.organisations.align import FolderJournal
 from securevfl.protocols.shares.disk_store import DiskStore
 from securevfl.protocols.shares.spent_chunks import SpentChunks
 from securevfl.runtime import eventlog
-from securevfl.training.checkpoint import Checkpoints, Saved
-from securevfl.training.session import run_key
+from securevfl.training.checkpoint import Checkpoint, Checkpoints
+from securevfl.training.run_setup import run_key
 
 KEPT = {".ledger", ".chunks", ".scores", ".lock"}
 
@@ -51,15 +51,15 @@ class Place:
         eventlog.emit("shop", "finished", {"rounds": 1})
         eventlog.LOGGER.removeHandler(handler)
         self.ledger = DisclosureLedger(default_ledger("shop"), "shop")
-        self.ledger.answer(part.run, "1", Disclosure("scores", "bank", ("shop",), 3, 0))
-        SpentChunks(self.ledger.chunks).spend(bytes(16))
-        self.ledger.scores.write_bytes(b"scores")
+        self.ledger.record_answer(part.run, "1", Disclosure("scores", "bank", ("shop",), 3, 0))
+        SpentChunks(self.ledger.chunks_path).spend(bytes(16))
+        self.ledger.scores_path.write_bytes(b"scores")
 
     def leave(self, key: bytes) -> None:
         """States and work ahead of one training."""
         states = Checkpoints(f"{self.table}.states", "shop")
         states.begin(key, "1")
-        states.save(key, Saved(1, "1", [], {}, State()))
+        states.save(key, Checkpoint(1, "1", [], {}, State()))
         store = DiskStore(Path(f"{self.table}.ahead") / f"shop.{key.hex()[:16]}")
         store.put(0, b"n" * 16, 0, [b"masks"])
         store.close()
@@ -152,7 +152,7 @@ def test_faults_of_forgetting_are_seen(place: Place, monkeypatch: pytest.MonkeyP
     before, delete = place.counted(), forget._delete
 
     def greedy(left: Any, key: str, every: bool, ledger: DisclosureLedger) -> Any:
-        ledger.chunks.unlink()
+        ledger.chunks_path.unlink()
         return delete(left, key, every, ledger)
 
     monkeypatch.setattr(forget, "_delete", greedy)

@@ -126,7 +126,7 @@ def test_explain_with_and_without_tables(tmp_path: Path, tables: list[str]) -> N
     path = job(tmp_path, "ckks")
     sheet = vfl.explain(vfl.Job.load(path))
     assert run("explain", path, "--details").stdout.strip() == sheet
-    assert run("explain", path).stdout.startswith(sheet.first)
+    assert run("explain", path).stdout.startswith(sheet.first_screen)
     sheet = run("explain", path, *tables).stdout
     assert "shop (passive)" in sheet
     assert "p = 15 equations" in sheet
@@ -205,11 +205,11 @@ def test_a_report_is_strict_json() -> None:
         "history": [{"loss": None}],
     }
     ledger = CostCounters()
-    ledger.sent(Stage.TRAIN, "Part", 10)
-    ledger.sent(Stage.TRAIN, "Part", 5)
-    ledger.sent(Stage.SETUP, "Hello", 1)
+    ledger.add_message(Stage.TRAIN, "Summand", 10)
+    ledger.add_message(Stage.TRAIN, "Summand", 5)
+    ledger.add_message(Stage.SETUP, "Hello", 1)
     assert _by_stage(ledger.traffic, lambda tally: {"bytes": tally.amount}) == {
-        "train": {"Part": {"bytes": 15, "count": 2}},
+        "train": {"Summand": {"bytes": 15, "count": 2}},
         "setup": {"Hello": {"bytes": 1, "count": 1}},
     }
 
@@ -327,7 +327,7 @@ def test_long_work_says_where_it_stands_outside_a_terminal(monkeypatch: pytest.M
     monkeypatch.setattr(sys, "stderr", err)
     now = iter([0.0, 1.0, 40.0, 41.0])
     monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: next(now)))
-    lines = progress_module._Lines("training")
+    lines = progress_module.ProgressLines("training")
     for done in (1, 500, 501):
         lines.step(done, 1000)
     assert err.getvalue() == "training: 500 of 1,000, 40 s\n"

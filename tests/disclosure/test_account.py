@@ -11,25 +11,25 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.consent import booking
+from securevfl.consent import ledger_session
 from securevfl.data.party import Helper, register_of
-from securevfl.disclosure.ledger import DisclosureLedger, told_to
+from securevfl.disclosure.ledger import DisclosureLedger, total_to
 from securevfl.disclosure.limits import Limit
 from securevfl.errors import ConfigError, LeakageError
-from securevfl.families import METHODS, leak_kinds
-from securevfl.families.evaluations import verdicts
-from securevfl.families.fdml.label_sharing import Labels
-from securevfl.families.run_facts import known_run
+from securevfl.families import FAMILIES, leak_kinds
+from securevfl.families.evaluations import stop_decision_disclosures
+from securevfl.families.fdml.label_sharing import TrainingLabels
+from securevfl.families.run_facts import pooled_run_facts
 from securevfl.protocols.residuals.exchanges import Exchanges
 from securevfl.protocols.residuals.open_residual import Residual
 from securevfl.protocols.residuals.sealed_residual import OpenedProduct
-from securevfl.protocols.sums.direct_sum import Part
+from securevfl.protocols.sums.direct_sum import Summand
 from securevfl.runtime.observer import Event
 from securevfl.training.checkpoint import Checkpoints
 from tests.disclosure.door_watch import watched
 from tests.small_keys import SMALL
 
-EXAMPLES = {name: options for kind in METHODS.values() for name, options in kind().examples().items()}
+EXAMPLES = {name: options for kind in FAMILIES.values() for name, options in kind().example_jobs().items()}
 ROWS = 120
 WIDEST = 16  # bits that a level and its label have at most, in these jobs
 
@@ -53,8 +53,8 @@ def tables(names: int = 3, classes: int = 2, rows: int = ROWS) -> list[vfl.Party
 def example(name: str, **keys: Any) -> tuple[vfl.Job, list[vfl.Party | Helper]]:
     own = {"batch_size": 40, "epochs": 2, "test_fraction": 0.25} | EXAMPLES[name] | {"accepts": [*leak_kinds()]} | keys
     job = vfl.Job(**own)
-    helpers = [Helper(each, role) for each, role in job.method.helpers]
-    return job, [*tables()[: job.method.most or 3], *helpers]
+    helpers = [Helper(each, role) for each, role in job.family.example_helpers]
+    return job, [*tables()[: job.family.max_parties or 3], *helpers]
 
 
 def kept(folder: Path, parties: list[Any]) -> dict[str, DisclosureLedger]:
@@ -65,7 +65,7 @@ def entered(ledger: DisclosureLedger) -> Counter[Any]:
     """Numbers by kind, learner, whose data and rows."""
     found: Counter[Any] = Counter()
     for entry in ledger.read().entries:
-        found[entry.told.like] += entry.told.numbers
+        found[entry.disclosure.key] += entry.disclosure.numbers
     return found
 
 
@@ -80,11 +80,11 @@ class Transcript:
         if event.direction != "send":
             return
         match event.message:
-            case Part(values):
+            case Summand(values):
                 self.numbers[event.me, event.peer, "columns"] += values.size
             case Residual(_, g):
                 self.numbers[event.me, event.peer, "labels"] += g.size
-            case Labels(targets):
+            case TrainingLabels(targets):
                 self.numbers[event.me, event.peer, "labels"] += targets.size
             case OpenedProduct():
                 self.numbers[event.me, event.peer, "labels"] += self._parameters[event.peer]
@@ -96,7 +96,10 @@ def of_classes(name: str) -> tuple[vfl.Job, list[vfl.Party | Helper]] | None:
         job, parties = example(name, model=vfl.Softmax())
     except ConfigError:
         return None
-    return job, [*tables(classes=3)[: job.method.most or 3], *(each for each in parties if isinstance(each, Helper))]
+    return job, [
+        *tables(classes=3)[: job.family.max_parties or 3],
+        *(each for each in parties if isinstance(each, Helper)),
+    ]
 
 
 WHOLE = [*((name, 1) for name in sorted(EXAMPLES)), *((name, 3) for name in sorted(EXAMPLES) if of_classes(name))]
@@ -113,15 +116,15 @@ def test_what_is_foreseen_is_debited_by_a_run_to_its_planned_end(
     own = kept(tmp_path, parties)
     vfl.simulate(job, parties, ledgers=own)
     assert not [each for each in left if each.short]
-    foreseen = job.method.counts(job, known_run(job, parties).sizes)
+    foreseen = job.family.disclosures(job, pooled_run_facts(job, parties).sizes)
     for party, ledger in own.items():
         plan: Counter[Any] = Counter()
         counts: Counter[Any] = Counter()
         for item in foreseen:
             if party in item.about:
-                plan[item.like] += item.of_party(party).numbers
-                counts[item.like] += item.count
-        made = {entry.told.like: entry.told.count for entry in ledger.read().entries}
+                plan[item.key] += item.sent_by(party).numbers
+                counts[item.key] += item.count
+        made = {entry.disclosure.key: entry.disclosure.count for entry in ledger.read().entries}
         if name == "curvature":  # the party with labels ends it when its loss no longer falls
             assert all(each <= plan[like] for like, each in entered(ledger).items())
             continue
@@ -150,7 +153,7 @@ def test_numbers_in_the_transcript_are_those_in_the_ledgers(residual: str, outpu
         debited = sum(n for like, n in entered(own[giver]).items() if like[:2] == (kind, learner))
         assert debited == numbers, (giver, learner, kind)
     assert {kind for _, _, kind in transcript.numbers} == {"columns", "labels"}
-    told = told_to(own["bank"].read().entries, "labels", "shop")
+    told = total_to(own["bank"].read().entries, "labels", "shop")
     assert told.count == (30 * outputs if residual == "open" else 3 * outputs)
 
 
@@ -158,8 +161,8 @@ def test_numbers_in_the_transcript_are_those_in_the_ledgers(residual: str, outpu
 def barely_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """No more is entered ahead than a visit, however fast visits are: sessions as short as a test's come to the end of
     what was entered when they began, and must enter more."""
-    monkeypatch.setattr(booking, "LEASE", 1)
-    monkeypatch.setattr(booking.Booking, "_pace", lambda own, visit: 0)
+    monkeypatch.setattr(ledger_session, "LEASED_ITERATIONS", 1)
+    monkeypatch.setattr(ledger_session.LedgerSession, "_pace", lambda own, visit: 0)
 
 
 @pytest.mark.usefixtures("barely_ahead")
@@ -231,7 +234,7 @@ def test_a_party_that_comes_back_after_each_opening_is_refused_in_time(tmp_path:
     else:
         pytest.fail("it may come back for ever")
     assert sum(opened) < 90  # of the 90 residuals of the batch
-    assert told_to(own["bank"].read().entries, "labels", "shop").count >= sum(opened)
+    assert total_to(own["bank"].read().entries, "labels", "shop").count >= sum(opened)
 
 
 def test_the_same_job_counts_each_time_unless_the_peer_is_trusted(tmp_path: Path) -> None:
@@ -243,14 +246,14 @@ def test_the_same_job_counts_each_time_unless_the_peer_is_trusted(tmp_path: Path
     vfl.simulate(both, parties, ledgers=own)
     with pytest.raises(LeakageError, match="lets shop be told 25%"):
         vfl.simulate(both, parties, ledgers=own)
-    assert told_to(own["bank"].read().entries, "labels", "shop").count == 2 * 3
+    assert total_to(own["bank"].read().entries, "labels", "shop").count == 2 * 3
 
     others = kept(tmp_path / "trusting", parties)
     others["bank"].set_limit("labels", Limit(0.25, share=True))
     others["bank"].trust("shop")
     for _ in range(4):
         vfl.simulate(sealed(), parties, ledgers=others)
-    assert told_to(others["bank"].read().entries, "labels", "shop").count == 3
+    assert total_to(others["bank"].read().entries, "labels", "shop").count == 3
     assert "trusts    shop" in str(vfl.explain(sealed(), parties, ledgers=others))
     others["bank"].trust("shop", trusted=False)
     with pytest.raises(LeakageError, match="earlier jobs"):
@@ -289,7 +292,7 @@ def test_kept_exchanges_are_taken_up_with_what_is_left_of_them(tmp_path: Path, m
     opened = transcript.numbers["bank", "shop", "labels"]
     assert sum(n for like, n in entered(own["bank"]).items() if like[0] == "labels") == opened
     assert opened <= 3 * 4 * 18  # p R visits: a cut after a saved round grants no opening anew
-    assert told_to(own["bank"].read().entries, "labels", "shop").count >= opened / 3
+    assert total_to(own["bank"].read().entries, "labels", "shop").count >= opened / 3
 
 
 @pytest.mark.parametrize("mode", ["open", "ckks", "shares"])
@@ -320,13 +323,13 @@ def test_a_run_that_patience_ends_has_debited_what_it_told(mode: str, tmp_path: 
             with suppress(Cut):
                 vfl.simulate(job, parties, ledgers=own, checkpoints=states, on_round=on_round, observe=transcript)
         assert rounds < len(job.schedule(register_of(parties)))  # it did end early
-        sizes = known_run(job, parties).sizes
-        foreseen = [*job.method.counts(job, sizes), *verdicts(job, sizes)]
+        sizes = pooled_run_facts(job, parties).sizes
+        foreseen = [*job.family.disclosures(job, sizes), *stop_decision_disclosures(job, sizes)]
         for party, ledger in own.items():
             plan: Counter[Any] = Counter()
             for item in foreseen:
                 if party in item.about:
-                    plan[item.like] += item.of_party(party).numbers
+                    plan[item.key] += item.sent_by(party).numbers
             debited = entered(ledger)
             sessions = len(cuts)
             assert all(numbers <= sessions * plan[like] for like, numbers in debited.items())
@@ -335,5 +338,5 @@ def test_a_run_that_patience_ends_has_debited_what_it_told(mode: str, tmp_path: 
                     assert numbers <= sum(n for like, n in debited.items() if like[:2] == (kind, learner))
         if name == "whole" and mode != "shares":
             assert sum(n for each in own.values() for n in entered(each).values()) < sum(
-                item.of_party(party).numbers for item in foreseen for party in item.about
+                item.sent_by(party).numbers for item in foreseen for party in item.about
             )

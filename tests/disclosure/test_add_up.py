@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 
 import securevfl as vfl
-from securevfl.consent import booking
-from securevfl.consent.booking import Booking, check_together
-from securevfl.disclosure.counts import Disclosure, earlier
-from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry
-from securevfl.disclosure.limits import Limit, total
+from securevfl.consent import forecast
+from securevfl.consent.forecast import check_together
+from securevfl.consent.ledger_session import LedgerSession
+from securevfl.disclosure.counts import Disclosure, earlier_share
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.disclosure.ledger_contents import LedgerEntry
+from securevfl.disclosure.limits import Limit, sum_disclosures
 from securevfl.errors import LeakageError
-from securevfl.families.run_facts import known_run
+from securevfl.families.run_facts import pooled_run_facts
 from securevfl.runtime.disclosure_gate import DisclosureGate, DisclosureRecord
 from tests.disclosure.test_account import EXAMPLES, example
 
@@ -37,8 +39,8 @@ def told(*about: str, count: int = 5, **keys: Any) -> Disclosure:
 def test_numbers_about_any_party_that_both_are_about_add_up(
     own: tuple[str, ...], before: tuple[str, ...], adds: bool
 ) -> None:
-    assert earlier(told(*own), [told(*before)]) == (0.25 if adds else 0.0)
-    assert earlier(told(*own), [told(*before)] * 3) == (0.75 if adds else 0.0)
+    assert earlier_share(told(*own), [told(*before)]) == (0.25 if adds else 0.0)
+    assert earlier_share(told(*own), [told(*before)] * 3) == (0.75 if adds else 0.0)
 
 
 def labels(count: int, **keys: Any) -> Disclosure:
@@ -48,19 +50,19 @@ def labels(count: int, **keys: Any) -> Disclosure:
 def test_counts_in_bins_add_to_the_equations_of_their_run() -> None:
     """Groups of rows do not: no row is in both. Bins are of all rows."""
     both = [("run", labels(30, group="bins")), ("run", labels(20))]
-    assert (total(both).count, total(both).runs) == (50, 1)
+    assert (sum_disclosures(both).count, sum_disclosures(both).runs) == (50, 1)
     groups = [("run", labels(30)), ("run", labels(20, group="held out"))]
-    assert total(groups).count == 30
-    assert total([*both, ("another", labels(7))]).count == 57
+    assert sum_disclosures(groups).count == 30
+    assert sum_disclosures([*both, ("another", labels(7))]).count == 57
 
 
 @pytest.mark.parametrize(("start", "counted"), [(0, 7), (2, 7), (3, 4), (4, 4), (5, 0)])
 def test_equations_of_visits_to_come_count_when_a_run_is_taken_up(start: int, counted: int) -> None:
     """Those of a visit that is begun again too: up to 3 and up to 5 visits were opened before."""
-    booking = Booking.__new__(Booking)
-    booking._sitting, booking._start, booking._weights = ("run", "now"), start, "weights"
+    ledger_session = LedgerSession.__new__(LedgerSession)
+    ledger_session._session, ledger_session._start, ledger_session._weights_basis = ("run", "now"), start, "weights"
     entries = [LedgerEntry("t", "run", "", labels(count, visits=(0, end)), "before") for count, end in ((3, 3), (4, 5))]
-    assert sum(item.count for item in booking._before(entries)) == counted
+    assert sum(item.count for item in ledger_session._before(entries)) == counted
 
 
 def test_sessions_of_one_run_come_to_its_limit_together(tmp_path: Path) -> None:
@@ -74,10 +76,10 @@ def test_sessions_of_one_run_come_to_its_limit_together(tmp_path: Path) -> None:
     seen = list[int]()
     for session in ("one", "two"):
         for _ in range(2):
-            ledger.book(register, ("run", session), [scores], lambda before: seen.append(len(before)))
+            ledger.record(register, ("run", session), [scores], lambda before: seen.append(len(before)))
     assert seen == [0, 0, 1, 1]
     with pytest.raises(LeakageError, match="20 scores were told before, with this run it would be 30"):
-        ledger.book(register, ("run", "three"), [scores])
+        ledger.record(register, ("run", "three"), [scores])
 
 
 def test_threads_tell_of_rows_of_their_own() -> None:
@@ -111,7 +113,7 @@ def test_threads_tell_of_rows_of_their_own() -> None:
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
 def test_each_of_several_jobs_is_checked_beside_all_before_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     job, parties = example(name)
-    sizes, beside = known_run(job, parties).sizes, list[list[Disclosure]]()
-    monkeypatch.setattr(booking, "leaks", lambda job, sizes, before: beside.append([*before]) or [])
+    sizes, beside = pooled_run_facts(job, parties).sizes, list[list[Disclosure]]()
+    monkeypatch.setattr(forecast, "leaks", lambda job, sizes, before: beside.append([*before]) or [])
     check_together([(job, sizes)] * 4, [], {})
-    assert beside == [job.method.counts(job, sizes) * earlier_jobs for earlier_jobs in range(4)]
+    assert beside == [job.family.disclosures(job, sizes) * earlier_jobs for earlier_jobs in range(4)]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.consent.consent_sheet import Sheet
+from securevfl.consent.consent_sheet import ConsentSheet
 from securevfl.disclosure.counts import Kind
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.limits import Limit
@@ -23,7 +23,7 @@ from securevfl.runtime.party_threads import run_threads
 from securevfl.training.session import take_part
 from tests.organisations.test_joint_statistics import tables
 
-Asked = dict[str, list[Sheet]]
+Asked = dict[str, list[ConsentSheet]]
 
 
 def run(roles: Mapping[str, Callable[[Channel], object]], asked: Asked) -> None:
@@ -89,11 +89,11 @@ def columns(ledgers: dict[str, DisclosureLedger], asked: Asked) -> None:
 
 
 def groups(ledgers: dict[str, DisclosureLedger], asked: Asked) -> None:
-    (bank, shop), give = tables(400), fairness_by_group._give
+    (bank, shop), give = tables(400), fairness_by_group._provide
     names, marks = fairness_by_group._groups(shop, np.arange(400) % 3)
     said = fairness_by_group._outcomes(bank, bank.y, None)  # type: ignore[arg-type]
     roles: dict[str, Callable[[Channel], Any]] = {
-        "bank": partial(fairness_by_group._ask, bank, said, peer="shop"),
+        "bank": partial(fairness_by_group._request, bank, said, peer="shop"),
         "shop": partial(give, shop, names, marks, ledgers["shop"], asked["shop"].append, peer="bank"),
     }
     run(roles, asked)
@@ -119,7 +119,7 @@ def test_what_is_refused_is_not_asked_about(what: str, tmp_path: Path) -> None:
     ledgers = {name: DisclosureLedger(tmp_path / name, name) for name in ("bank", "shop")}
     for kind, most in limits.items():
         ledgers["shop"].set_limit(kind, Limit(most))
-    agreed: list[Sheet] = []
+    agreed: list[ConsentSheet] = []
 
     def plays() -> None:
         for _ in range(before + 1):

@@ -14,9 +14,9 @@ import pytest
 
 import securevfl as vfl
 from securevfl.audit.recording.party_view import fields
-from securevfl.consent import booking
-from securevfl.disclosure.ledger import DisclosureLedger, told_to
-from securevfl.disclosure.limits import KINDS
+from securevfl.consent import ledger_session
+from securevfl.disclosure.ledger import DisclosureLedger, total_to
+from securevfl.disclosure.limits import DISCLOSURE_KINDS
 from securevfl.protocols.shares.opened_scores import RoundedScores
 from securevfl.protocols.shares.word_shuffle import ShuffledWords
 from securevfl.runtime.codec import Message
@@ -31,8 +31,8 @@ from tests.forked import run_forked
 def barely_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """No more is entered ahead than a visit, however fast visits are: sessions as short as a test's come to the end of
     what was entered when they began, and must enter more."""
-    monkeypatch.setattr(booking, "LEASE", 1)
-    monkeypatch.setattr(booking.Booking, "_pace", lambda own, visit: 0)
+    monkeypatch.setattr(ledger_session, "LEASED_ITERATIONS", 1)
+    monkeypatch.setattr(ledger_session.LedgerSession, "_pace", lambda own, visit: 0)
 
 
 class Plain(Observer):
@@ -59,7 +59,7 @@ class Plain(Observer):
     def note(self, me: str, fact: object) -> None:
         if isinstance(fact, DisclosureRecord):
             self.entered[me, fact.to] += fact.numbers
-            if fact.kind in KINDS and me in fact.about:
+            if fact.kind in DISCLOSURE_KINDS and me in fact.about:
                 like = fact.kind, fact.to, fact.about, fact.group
                 self._through[me][like] += fact.numbers
                 if (let := self._through[me][like]) > (debited := entered(self._ledgers[me])[like]):
@@ -138,7 +138,7 @@ def test_a_process_that_is_killed_has_told_no_more_than_its_ledger_has(tmp_path:
             break
     assert ends[:2] == [-signal.SIGKILL] * 2
     assert ends[-1] == 1  # refused before residuals of a batch of 60 were opened to 60 equations
-    assert told_to(bank.read().entries, "labels", "shop").count < 60 + p
+    assert total_to(bank.read().entries, "labels", "shop").count < 60 + p
 
 
 def test_ledgers_of_the_schema_before_are_read(tmp_path: Path) -> None:
@@ -148,4 +148,4 @@ def test_ledgers_of_the_schema_before_are_read(tmp_path: Path) -> None:
     path = own["bank"].path
     head, _, body = path.read_bytes().partition(b"\n")
     path.write_bytes(head.replace(b"ledger/2", b"ledger/1") + b"\n" + body)
-    assert told_to(own["bank"].read().entries, "labels", "shop").count == 3
+    assert total_to(own["bank"].read().entries, "labels", "shop").count == 3

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.consent.booking import Booking, Sitting
+from securevfl.consent.ledger_session import LedgerSession, SessionId
 from securevfl.data.id_keys import id_keys
 from securevfl.data.register import Register
-from securevfl.disclosure.counts import Disclosure, Sizes
-from securevfl.disclosure.ledger import DisclosureLedger, told_to
-from securevfl.disclosure.limits import Limit, ToldTotal
+from securevfl.disclosure.counts import Disclosure, RunShape
+from securevfl.disclosure.ledger import DisclosureLedger, total_to
+from securevfl.disclosure.limits import DisclosureTotal, Limit
 from securevfl.errors import ConsentError, LeakageError
 from securevfl.runtime.disclosure_gate import DisclosureGate
 from securevfl.runtime.observer import Event
@@ -33,8 +33,8 @@ def ledgers(folder: Path, parties: Sequence[vfl.Party]) -> dict[str, DisclosureL
     return {party.name: DisclosureLedger(folder / f"{party.name}.ledger", party.name) for party in parties}
 
 
-def told(ledger: DisclosureLedger, kind: str, learner: str) -> ToldTotal:
-    return told_to(ledger.read().entries, kind, learner)  # type: ignore[arg-type]
+def told(ledger: DisclosureLedger, kind: str, learner: str) -> DisclosureTotal:
+    return total_to(ledger.read().entries, kind, learner)  # type: ignore[arg-type]
 
 
 def columns(count: int, of: int = 10, *, learner: str = "bank", basis: str = "") -> Disclosure:
@@ -45,13 +45,15 @@ def test_each_party_enters_what_it_tells_and_nothing_else(tmp_path: Path) -> Non
     parties = vfl.datasets.breast_cancer(parties=3)
     own = ledgers(tmp_path, parties)
     vfl.simulate(job(), parties, ledgers=own)
-    assert told(own["bank"], "labels", "shop") == told(own["bank"], "labels", "telco") == ToldTotal(10, 10 / 106, 1)
-    assert told(own["shop"], "columns", "bank") == ToldTotal(EPOCHS, EPOCHS / 20, 1)
+    assert (
+        told(own["bank"], "labels", "shop") == told(own["bank"], "labels", "telco") == DisclosureTotal(10, 10 / 106, 1)
+    )
+    assert told(own["shop"], "columns", "bank") == DisclosureTotal(EPOCHS, EPOCHS / 20, 1)
     assert told(own["telco"], "scores", "bank").count == 142
     for name, each in own.items():
-        assert all(name in entry.told.about for entry in each.read().entries)
+        assert all(name in entry.disclosure.about for entry in each.read().entries)
         assert stat.S_IMODE(each.path.stat().st_mode) == 0o600
-    assert {entry.told.kind for entry in own["bank"].read().entries} == {"labels"}
+    assert {entry.disclosure.kind for entry in own["bank"].read().entries} == {"labels"}
     assert len({entry.run for each in own.values() for entry in each.read().entries}) == 1
 
 
@@ -61,7 +63,7 @@ def test_other_seeds_tell_the_same_of_labels_and_more_of_columns(tmp_path: Path)
     own["bank"].trust("shop")
     for seed in range(3):
         vfl.simulate(job(seed=seed), parties, ledgers=own)
-    assert told(own["bank"], "labels", "shop") == ToldTotal(15, 15 / 106, 3)
+    assert told(own["bank"], "labels", "shop") == DisclosureTotal(15, 15 / 106, 3)
     assert told(own["shop"], "columns", "bank").count == 3 * EPOCHS
 
 
@@ -207,11 +209,13 @@ def test_a_run_that_is_refused_elsewhere_leaves_nothing_with_those_that_told_not
 
 def test_a_second_try_never_takes_back_what_the_first_has_told(tmp_path: Path) -> None:
     ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
-    sizes = Sizes("bank", 400, 0, 4, 100, EPOCHS, 1, {"shop": 10}, {"bank": 5, "shop": 10}, enough={"shop": 99.0})
+    sizes = RunShape(
+        "bank", 400, 0, 4, 100, EPOCHS, 1, {"shop": 10}, {"bank": 5, "shop": 10}, recovery_thresholds={"shop": 99.0}
+    )
 
     def attempt(session: str, rounds: int, *, silent: bool = False) -> int:
         gate = DisclosureGate("shop")
-        booking = Booking(ledger, "shop", REGISTER, job(), sizes, gate, Sitting("run", session))
+        booking = LedgerSession(ledger, "shop", REGISTER, job(), sizes, gate, SessionId("run", session))
         gate.begin_iteration(rounds)
         booking.settle(silent=silent)
         return told(ledger, "columns", "bank").count
@@ -227,13 +231,15 @@ def test_a_second_try_never_takes_back_what_the_first_has_told(tmp_path: Path) -
 def test_scores_count_on_the_table_of_a_training_whose_first_try_was_refused(tmp_path: Path) -> None:
     """Such a training is counted under the first try's name, and its model has that of the session that trained it."""
     ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
-    sizes = Sizes("bank", 400, 0, 4, 100, EPOCHS, 1, {"shop": 10}, {"bank": 5, "shop": 10}, enough={"shop": 99.0})
+    sizes = RunShape(
+        "bank", 400, 0, 4, 100, EPOCHS, 1, {"shop": 10}, {"bank": 5, "shop": 10}, recovery_thresholds={"shop": 99.0}
+    )
     states = Checkpoints(tmp_path / "shop.states", "shop")
 
     def attempt(session: str, consent: Callable[[], None]) -> None:
         account = states.begin(b"job", session)
-        booking = Booking(
-            ledger, "shop", REGISTER, job(), sizes, DisclosureGate("shop"), Sitting(account, session), consent
+        booking = LedgerSession(
+            ledger, "shop", REGISTER, job(), sizes, DisclosureGate("shop"), SessionId(account, session), consent
         )
         booking.settle(silent=False)
 
@@ -243,7 +249,7 @@ def test_scores_count_on_the_table_of_a_training_whose_first_try_was_refused(tmp
     with pytest.raises(ConsentError):
         attempt("first", refused)
     attempt("second", lambda: None)
-    ledger.answer("second", "asked", Disclosure("scores", "bank", ("shop",), 3, 0))
+    ledger.record_answer("second", "asked", Disclosure("scores", "bank", ("shop",), 3, 0))
     assert {entry.table for entry in ledger.read().entries} == {REGISTER.name}
 
 

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from securevfl.disclosure import ledger as ledger_module
 from securevfl.disclosure.counts import Disclosure
-from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry, default_ledger, told_to
-from securevfl.disclosure.limits import Limit, ToldTotal, total
+from securevfl.disclosure.ledger import DisclosureLedger, default_ledger, total_to
+from securevfl.disclosure.ledger_contents import LedgerEntry
+from securevfl.disclosure.limits import DisclosureTotal, Limit, sum_disclosures
 from securevfl.errors import ConfigError, DataError, LeakageError, StorageError
 from tests.disclosure.test_ledger import REGISTER, columns, told
 from tests.forked import Forked, run_forked
@@ -54,7 +55,7 @@ print(flush=True)
 sys.stdin.readline()
 for k in range(times):
     told = Disclosure("columns", "bank", ("shop",), 1, 10)
-    DisclosureLedger(path, "shop").book(Register.of_numbers(100), (f"{name} {k}", ""), [told])
+    DisclosureLedger(path, "shop").record(Register.of_numbers(100), (f"{name} {k}", ""), [told])
 """
 
 
@@ -71,7 +72,7 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
         assert each.stdin is not None
         print("go", file=each.stdin, flush=True)
     assert [each.wait(120) for each in running] == [0, 0]
-    assert told(DisclosureLedger(path, "shop"), "columns", "bank") == ToldTotal(
+    assert told(DisclosureLedger(path, "shop"), "columns", "bank") == DisclosureTotal(
         2 * times, pytest.approx(5.0), 2 * times
     )
     assert {each.name for each in path.parent.iterdir()} == {"shop.ledger", "shop.ledger.lock"}
@@ -86,7 +87,7 @@ def test_of_jobs_at_once_that_fit_the_limit_only_alone_one_goes(tmp_path: Path) 
         def run(name: int, path: Path = path, together: threading.Barrier = together, went: list[int] = went) -> None:
             together.wait()
             with suppress(LeakageError):
-                DisclosureLedger(path, "shop").book(REGISTER, (str(name), ""), [columns(5)])
+                DisclosureLedger(path, "shop").record(REGISTER, (str(name), ""), [columns(5)])
                 went.append(name)
 
         threads = [threading.Thread(target=run, args=(name,)) for name in range(4)]
@@ -102,7 +103,7 @@ def test_of_jobs_at_once_that_fit_the_limit_only_alone_one_goes(tmp_path: Path) 
 def full(tmp_path: Path) -> DisclosureLedger:
     ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
     for run in range(5):
-        ledger.book(REGISTER, (f"run {run}", ""), [columns(3), columns(2, learner="telco")])
+        ledger.record(REGISTER, (f"run {run}", ""), [columns(3), columns(2, learner="telco")])
     return ledger
 
 
@@ -118,7 +119,7 @@ def test_a_damaged_file_is_refused_wherever_the_damage_is(full: DisclosureLedger
         spoilt[at] ^= 1
         full.path.write_bytes(bytes(spoilt))
         with pytest.raises(DataError, match="a whole ledger was expected"):
-            full.book(REGISTER, ("another", ""), [columns(1)])
+            full.record(REGISTER, ("another", ""), [columns(1)])
         assert full.path.read_bytes() == bytes(spoilt)
     full.path.write_bytes(whole)
     assert told(full, "columns", "bank").count == 15
@@ -135,7 +136,7 @@ def test_files_of_others_and_of_other_versions_are_told_apart(full: DisclosureLe
         DisclosureLedger.find(tmp_path / "none.ledger")
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match="a place to keep the ledger was expected"):
-        DisclosureLedger(tmp_path / "file" / "shop.ledger", "shop").book(REGISTER, ("run", ""), [columns(1)])
+        DisclosureLedger(tmp_path / "file" / "shop.ledger", "shop").record(REGISTER, ("run", ""), [columns(1)])
 
 
 def test_a_write_that_fails_leaves_the_file_as_it_was(full: DisclosureLedger, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,42 +147,42 @@ def test_a_write_that_fails_leaves_the_file_as_it_was(full: DisclosureLedger, mo
 
     with monkeypatch.context() as patched:
         patched.setattr(ledger_module, "write_atomic", no_room)
-        with pytest.raises(StorageError, match="make room"):
-            full.book(REGISTER, ("another", ""), [columns(1)])
+        with pytest.raises(StorageError, match="Free space"):
+            full.record(REGISTER, ("another", ""), [columns(1)])
     assert full.path.read_bytes() == whole
-    full.book(REGISTER, ("another", ""), [columns(1)])
+    full.record(REGISTER, ("another", ""), [columns(1)])
 
 
 def test_what_a_check_raises_goes_through_and_enters_nothing(full: DisclosureLedger) -> None:
     whole = full.path.read_bytes()
 
     def check(before: Sequence[LedgerEntry]) -> None:
-        assert sum(item.told.count for item in before) == 20  # of four runs, as the fifth is this one
+        assert sum(item.disclosure.count for item in before) == 20  # of four runs, as the fifth is this one
         raise LeakageError("no")
 
     with pytest.raises(LeakageError, match="no"):
-        full.book(REGISTER, ("run 4", ""), [columns(1)], check)
+        full.record(REGISTER, ("run 4", ""), [columns(1)], check)
     assert full.path.read_bytes() == whole
 
 
 def test_scores_of_a_model_count_with_the_table_it_was_trained_on(full: DisclosureLedger) -> None:
     scores = Disclosure("scores", "bank", ("shop",), 700, 0)
-    full.answer("run 2", "session a", scores)
-    full.answer("another training", "session b", scores)
+    full.record_answer("run 2", "session a", scores)
+    full.record_answer("another training", "session b", scores)
     entries = full.read().entries
     assert [entry.table for entry in entries[-2:]] == [REGISTER.name, "model another training"]
-    assert told_to(full.foresee(REGISTER, [])[0], "scores", "bank") == ToldTotal(700, 0.0, 1)
+    assert total_to(full.forecast(REGISTER, [])[0], "scores", "bank") == DisclosureTotal(700, 0.0, 1)
     full.set_limit("scores", Limit(1000))
     with pytest.raises(LeakageError, match=r"lets bank be told 1,000 scores at most.*evaluate or predict less"):
-        full.answer("run 2", "session c", scores)
+        full.record_answer("run 2", "session c", scores)
 
 
 def test_secrets_and_marks_stay_with_the_ledger(full: DisclosureLedger) -> None:
     book = full.read()
     assert repr(book.salt) not in repr(book)
     other = DisclosureLedger(full.path.with_name("other.ledger"), "shop")
-    other.book(REGISTER, ("run", ""), [columns(1)])
-    files = [each.rows / REGISTER.name for each in (full, other)]
+    other.record(REGISTER, ("run", ""), [columns(1)])
+    files = [each.rows_path / REGISTER.name for each in (full, other)]
     mine, theirs = (set(np.fromfile(path, "<u8").tolist()) for path in files)
     assert len(mine) == len(theirs) == 500
     assert not mine & theirs  # two ledgers cannot be compared
@@ -200,7 +201,7 @@ def test_the_default_place_is_among_the_user_s_data(monkeypatch: pytest.MonkeyPa
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["", "a", "b"]), st.integers(1, 9))))
 def test_totals_take_each_basis_once_and_add_up_the_sessions_of_a_run(told: list[tuple[int, str, int]]) -> None:
-    found = total((f"run {run}", columns(count, basis=basis)) for run, basis, count in told)
+    found = sum_disclosures((f"run {run}", columns(count, basis=basis)) for run, basis, count in told)
     bases = {basis or run: 0 for run, basis, _ in told}
     for run, basis, count in told:
         bases[basis or run] = max(bases[basis], count) if basis else bases[run] + count
@@ -216,13 +217,13 @@ def test_limits_that_make_no_sense_are_refused(text: str) -> None:
 
 
 def test_limits_as_they_are_written() -> None:
-    so_far = ToldTotal(30, 0.301, 2)
+    so_far = DisclosureTotal(30, 0.301, 2)
     assert Limit.parse("labels", "25%") == ("labels", Limit(0.25, share=True))
     assert Limit.parse("scores", "none") == ("scores", None)
     assert not Limit(0.25, share=True).allows(so_far)
     assert Limit.parse("labels", Limit(0.25, share=True).needed(so_far))[1].allows(so_far)  # type: ignore[union-attr]
     assert Limit.parse("labels", Limit(3).needed(so_far))[1].allows(so_far)  # type: ignore[union-attr]
     assert (Limit(40).left(so_far), Limit(20).left(so_far), Limit(0.5, share=True).left(so_far)) == ("10", "0", "20%")
-    for less, more in pairwise([ToldTotal(1, 0.1, 1), ToldTotal(1, 0.2, 1), ToldTotal(2, 0.2, 9)]):
+    for less, more in pairwise([DisclosureTotal(1, 0.1, 1), DisclosureTotal(1, 0.2, 1), DisclosureTotal(2, 0.2, 9)]):
         assert more.exceeds(less)
         assert not less.exceeds(more)

@@ -15,7 +15,7 @@ from securevfl.data.register import Register
 from securevfl.disclosure import row_sets as module
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.disclosure.row_sets import Members, RowSet, RowSets
+from securevfl.disclosure.row_sets import RowSet, RowSets, TableRows
 from securevfl.errors import DataError
 
 SALT = bytes(range(32))
@@ -32,7 +32,7 @@ def drawn(seed: int, tables: int = 12, rows: int = 700) -> list[np.ndarray]:
     return [*found, found[1][::-1], 5000 + np.arange(9)]
 
 
-def entered(sets: RowSets, tables: Sequence[np.ndarray]) -> tuple[dict[str, RowSet], list[Members]]:
+def entered(sets: RowSets, tables: Sequence[np.ndarray]) -> tuple[dict[str, RowSet], list[TableRows]]:
     known = dict[str, RowSet]()
     for k, rows in enumerate(tables):
         own = sets.members(register(rows), known)
@@ -41,13 +41,13 @@ def entered(sets: RowSets, tables: Sequence[np.ndarray]) -> tuple[dict[str, RowS
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize(("block", "piece"), [(1 << 10, 256), (module.BLOCK, module.READ)])
+@pytest.mark.parametrize(("block", "piece"), [(1 << 10, 256), (module.MAX_BLOCK_BYTES, module.READ_BYTES)])
 def test_shared_rows_and_the_worst_row_are_those_of_plain_sets(
     seed: int, block: int, piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "BLOCK", block)
-    monkeypatch.setattr(module, "READ", piece)  # marks, and bits behind them, in several pieces
-    monkeypatch.setattr(module, "WEIGHED", 16)
+    monkeypatch.setattr(module, "MAX_BLOCK_BYTES", block)
+    monkeypatch.setattr(module, "READ_BYTES", piece)  # marks, and bits behind them, in several pieces
+    monkeypatch.setattr(module, "WEIGHED_BYTES", 16)
     sets, tables = RowSets(tmp_path, SALT), drawn(seed)
     known, members = entered(sets, tables)
     weights = np.random.default_rng(seed).integers(0, 9, (3, len(tables))).astype(float)
@@ -85,39 +85,39 @@ def told(count: int) -> list[Disclosure]:
 def full(tmp_path: Path) -> DisclosureLedger:
     ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
     for k, rows in enumerate((range(300), range(200, 600), range(100, 900))):
-        ledger.book(register(rows), (f"run {k}", ""), told(3))
+        ledger.record(register(rows), (f"run {k}", ""), told(3))
     return ledger
 
 
 def test_any_damage_to_the_rows_of_a_table_is_refused_by_name(full: DisclosureLedger) -> None:
     """A bit, a cut, a longer file, another table's, none: by a table that is new, one that is known, and one shown."""
     new, known = register(range(40)), register(range(300))
-    for path in sorted(full.rows.iterdir()):
+    for path in sorted(full.rows_path.iterdir()):
         whole = path.read_bytes()
-        other = next(each.read_bytes() for each in full.rows.iterdir() if each != path)
+        other = next(each.read_bytes() for each in full.rows_path.iterdir() if each != path)
         flips = [whole[:at] + bytes([whole[at] ^ 16]) + whole[at + 1 :] for at in (0, len(whole) // 2, len(whole) - 1)]
         for spoilt in (*flips, whole[:-1], whole + b"\0", other, b"", None):
             path.write_bytes(spoilt) if spoilt is not None else path.unlink()
             why = f"{path.name}: the rows of a table as its ledger has noted them were expected.*put a copy"
             with pytest.raises(DataError, match=why):
-                full.book(new, ("another", ""), told(1))
+                full.record(new, ("another", ""), told(1))
             with pytest.raises(DataError, match=why):
-                full.before(known)
+                full.counted_for(known)
             with pytest.raises(DataError, match=why):
-                full.about(known.name)
+                full.table_disclosures(known.name)
         path.write_bytes(whole)
-    full.book(new, ("another", ""), told(1))
+    full.record(new, ("another", ""), told(1))
 
 
 def test_a_table_that_was_written_and_not_entered_is_written_again(full: DisclosureLedger) -> None:
     """As by a process that was killed between the two: others have taken the places since."""
-    sets = RowSets(full.rows, full.read().salt)
+    sets = RowSets(full.rows_path, full.read().salt)
     left, other = register(range(5000, 5100)), register(range(7000, 7050))
     sets.write(left.name, sets.members(left, full.read().sets))
-    full.book(other, ("other", ""), told(1))
-    full.book(left, ("left", ""), told(1))
-    assert full.about(left.name)[1] == {}
-    assert full.about(other.name)[1] == {}
+    full.record(other, ("other", ""), told(1))
+    full.record(left, ("left", ""), told(1))
+    assert full.table_disclosures(left.name)[1] == {}
+    assert full.table_disclosures(other.name)[1] == {}
 
 
 LARGE = """
@@ -126,8 +126,9 @@ from pathlib import Path
 import numpy as np
 from securevfl.data.register import PIECE, Register
 from securevfl.disclosure.counts import Disclosure
-from securevfl.disclosure.ledger import Book, DisclosureLedger, KnownTable, LedgerEntry
-from securevfl.disclosure.row_sets import Members, RowSets
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.disclosure.ledger_contents import KnownTable, LedgerContents, LedgerEntry
+from securevfl.disclosure.row_sets import RowSets, TableRows
 N, TABLES = 10_000_000, 100
 ledger = DisclosureLedger(Path(sys.argv[1]) / "shop.ledger", "shop")
 told = [Disclosure("columns", peer, ("shop",), 3, 1000) for peer in ("bank", "telco")]
@@ -139,18 +140,18 @@ start = time.process_time()
 for _ in digests():
     pass
 reading = time.process_time() - start
-ledger.book(register, ("run", ""), told)
+ledger.record(register, ("run", ""), told)
 book = ledger.read()
 for k in range(1, TABLES):  # any half of the rows each, and none by itself
     bits = np.frombuffer(os.urandom(N // 8), np.uint8)
-    members = RowSets(ledger.rows, book.salt).write(str(k), Members(bits, np.empty(0, np.uint64)))
+    members = RowSets(ledger.rows_path, book.salt).write(str(k), TableRows(bits, np.empty(0, np.uint64)))
     book.tables[str(k)] = KnownTable(N // 2, "", members)
 entries = tuple(LedgerEntry(name, name, "", each) for name in book.tables for each in told)
 with ledger._changing() as change:
-    change.book = Book("shop", book.salt, {}, book.tables, entries)
+    change.contents = LedgerContents("shop", book.salt, {}, book.tables, entries)
 new = Register(N - 1000, bytes(31) + b"1", None, lambda: (each[:-6] for each in digests()))
 start = time.process_time()
-ledger.book(Register(sum(map(len, new.ids())), new.key, None, new.ids), ("new", ""), told)
+ledger.record(Register(sum(map(len, new.ids())), new.key, None, new.ids), ("new", ""), told)
 print(time.process_time() - start - 2 * reading)
 print(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
 """

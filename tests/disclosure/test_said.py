@@ -24,7 +24,7 @@ def tables(rows: int, columns: int) -> list[vfl.Party]:
     return [vfl.Party("bank", own, y, ids=np.arange(rows)), vfl.Party("shop", noise, ids=np.arange(rows))]
 
 
-def on_shares(**keys: Any) -> vfl.Job:
+def trains_on_shares(**keys: Any) -> vfl.Job:
     shares = vfl.Shares(**{"chunk": 1, "open_weights": ("shop",)} | keys)
     return vfl.Job(
         model=vfl.Logistic(),
@@ -39,25 +39,25 @@ def on_shares(**keys: Any) -> vfl.Job:
 @pytest.mark.parametrize(("rows", "refused"), [(160, True), (200, True), (201, False), (400, False)])
 def test_opened_weights_as_many_as_labels_are_refused(rows: int, refused: bool) -> None:
     """As a sealed gradient of so many columns on one batch of all rows would be."""
-    sheet = str(vfl.explain(on_shares(), tables(rows, 200)))
+    sheet = str(vfl.explain(trains_on_shares(), tables(rows, 200)))
     assert ("would be refused: shop: its weights, which are opened to it, are 200 numbers" in sheet) == refused
     if refused:
         with pytest.raises(LeakageError, match="leave it out of"):
-            vfl.simulate(on_shares(), tables(rows, 200))
-    assert "which are opened to it, are" not in str(vfl.explain(on_shares(open_weights=()), tables(rows, 200)))
+            vfl.simulate(trains_on_shares(), tables(rows, 200))
+    assert "which are opened to it, are" not in str(vfl.explain(trains_on_shares(open_weights=()), tables(rows, 200)))
 
 
 def test_a_sheet_says_what_scores_are_to_who_knows_its_weights() -> None:
     both = tables(120, 4)
     said = "what it takes its own part off is the sum of the"
-    assert said in str(vfl.explain(on_shares(open_weights=("shop",), scores_to="shop"), both))
-    assert said in str(vfl.explain(on_shares(open_weights=("bank",)), both))
-    assert said not in str(vfl.explain(on_shares(open_weights=("shop",)), both))
+    assert said in str(vfl.explain(trains_on_shares(open_weights=("shop",), scores_to="shop"), both))
+    assert said in str(vfl.explain(trains_on_shares(open_weights=("bank",)), both))
+    assert said not in str(vfl.explain(trains_on_shares(open_weights=("shop",)), both))
 
 
 def test_a_sheet_says_what_reason_codes_tell_and_who_may_give_them() -> None:
     both = tables(1200, 30)
-    without = on_shares(score_bits=3)
+    without = trains_on_shares(score_bits=3)
     job = without.model_copy(update={"reason_codes": 2})
     bank, shop = str(vfl.explain(job, both)).split("\nshop (")
     assert "shop: at most 9.8 bits of a row, beside its score" in bank  # log2(30 * 29)
@@ -71,7 +71,7 @@ def test_a_sheet_says_what_reason_codes_tell_and_who_may_give_them() -> None:
 def test_codes_and_scores_are_weighed_together_before_a_run() -> None:
     """Ten normal columns hold some 50 bits, a fourth of which is twelve: levels of three fit, five codes do not."""
     both = tables(1200, 10)
-    few, many = (on_shares(score_bits=3).model_copy(update={"reason_codes": k}) for k in (1, 5))
+    few, many = (trains_on_shares(score_bits=3).model_copy(update={"reason_codes": k}) for k in (1, 5))
     assert "would be refused" not in str(vfl.explain(few, both)).split("reason codes", 1)[1]
     assert "tell up to 3 bits and 5 reason codes 14.9 more" in str(vfl.explain(many, both))
 
@@ -92,11 +92,11 @@ def test_reason_codes_that_nobody_could_give_are_refused(keys: dict[str, Any], s
 
 def test_a_sheet_says_that_a_verdict_follows_from_labels() -> None:
     both = tables(120, 4)
-    early = on_shares(open_weights=()).model_copy(
+    early = trains_on_shares(open_weights=()).model_copy(
         update={"target": vfl.Target(metric="loss", value=0.3), "evaluate_every": 1}
     )
     assert "follows from labels" in str(vfl.explain(early, both))
-    assert "follows from labels" not in str(vfl.explain(on_shares(open_weights=()), both))
+    assert "follows from labels" not in str(vfl.explain(trains_on_shares(open_weights=()), both))
 
 
 def test_the_party_with_labels_is_told_of_rows_that_stand_alone() -> None:
@@ -171,7 +171,7 @@ def test_the_sheet_that_counts_a_ledger_has_its_own_digest(tmp_path: Path) -> No
 
 def test_what_bins_tell_is_seen_by_who_observes() -> None:
     """Counts of classes in bins go through the same place as gradients, whoever asks for them."""
-    kinds = vfl.families.METHODS["rounds"]().examples()["evidence"]
+    kinds = vfl.families.FAMILIES["rounds"]().example_jobs()["evidence"]
     job = vfl.Job(**{"batch_size": 40, "epochs": 1} | kinds | {"accepts": ["columns"]})
     _, tape = record_parties(job, tables(120, 3))
     (opened,) = tape["shop"].bin_counts

@@ -9,10 +9,10 @@ import pytest
 
 import securevfl as vfl
 from securevfl.data.party import Helper
-from securevfl.disclosure.exposure import Holds
-from securevfl.families import METHODS, leak_kinds
+from securevfl.disclosure.information_content import InformationContent
+from securevfl.families import FAMILIES, leak_kinds
 
-EXAMPLES = {name: options for kind in METHODS.values() for name, options in kind().examples().items()}
+EXAMPLES = {name: options for kind in FAMILIES.values() for name, options in kind().example_jobs().items()}
 
 
 def tables(names: int = 3, classes: int = 2) -> list[vfl.Party]:
@@ -26,8 +26,8 @@ def tables(names: int = 3, classes: int = 2) -> list[vfl.Party]:
 
 def sheet(options: dict[str, Any], classes: int = 2) -> str:
     job = vfl.Job(**{"batch_size": 60, "epochs": 2} | options | {"accepts": [*leak_kinds()]})
-    helpers = [Helper(name, role) for name, role in job.method.helpers]
-    return str(vfl.explain(job, [*tables(job.method.most or 3, classes), *helpers]))
+    helpers = [Helper(name, role) for name, role in job.family.example_helpers]
+    return str(vfl.explain(job, [*tables(job.family.max_parties or 3, classes), *helpers]))
 
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
@@ -80,10 +80,11 @@ def test_where_no_score_is_told_none_is_weighed() -> None:
 
 def test_what_is_told_is_a_part_of_what_a_row_holds_or_all_of_it() -> None:
     assert (
-        Holds(19.0, 0.2).in_words(6, 1) == "one number of 6 bits; its row holds 19 bits, of which it tells 32% at most"
+        InformationContent(19.0, 0.2).in_words(6, 1)
+        == "one number of 6 bits; its row holds 19 bits, of which it tells 32% at most"
     )
-    assert Holds(8.0, 0.2).in_words(6, 2).endswith("its row holds 8 bits, so all of it may follow")
-    assert Holds(0.0, 0.0).in_words(6, 1).endswith("so all of it may follow")
+    assert InformationContent(8.0, 0.2).in_words(6, 2).endswith("its row holds 8 bits, so all of it may follow")
+    assert InformationContent(0.0, 0.0).in_words(6, 1).endswith("so all of it may follow")
 
 
 @pytest.mark.parametrize(("rows", "named"), [(1508, "(test_fraction = 0.27)"), (600, "(test_fraction)")])

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.disclosure.ledger import DisclosureLedger, told_to
-from securevfl.protocols.sums.direct_sum import Part
+from securevfl.disclosure.ledger import DisclosureLedger, total_to
+from securevfl.protocols.sums.direct_sum import Summand
 from securevfl.runtime.observer import Event
 from securevfl.training.checkpoint import Checkpoints
 
@@ -37,7 +37,7 @@ def test_what_a_training_tells_anew_each_time_it_is_taken_up_counts(tmp_path: Pa
     sent: list[int] = []
 
     def watch(event: Event) -> None:
-        if event.direction == "send" and isinstance(event.message, Part):
+        if event.direction == "send" and isinstance(event.message, Summand):
             if visits[len(sent)] == 1:
                 sums.append(np.frombuffer(event.message.values, "<f8"))
             sent.append(1)
@@ -54,5 +54,5 @@ def test_what_a_training_tells_anew_each_time_it_is_taken_up_counts(tmp_path: Pa
     size = np.linalg.svd(np.array(sums), compute_uv=False)
     assert len(batch) == len(sums[0])
     new = int((size > 1e-12 * size[0]).sum())
-    told = told_to(own["shop"].read().entries, "columns", "bank").count
+    told = total_to(own["shop"].read().entries, "columns", "bank").count
     assert 4 <= new <= told  # two visits tell two numbers, if all comes out the same

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import securevfl as vfl
-from securevfl.disclosure.ledger import told_to
+from securevfl.disclosure.ledger import total_to
 from tests.disclosure.test_account import kept, sealed, tables
 
 
@@ -22,5 +22,5 @@ def test_equations_count_once_to_those_who_are_trusted_alone(trusted: tuple[str,
     for _ in range(2):
         vfl.simulate(job, parties, ledgers=own)
     entries = own["bank"].read().entries
-    counts = {peer: told_to(entries, "labels", peer).count for peer in ("shop", "telco")}
+    counts = {peer: total_to(entries, "labels", peer).count for peer in ("shop", "telco")}
     assert counts == {peer: 3 if peer in trusted else 6 for peer in counts}

@@ -9,7 +9,7 @@ import pytest
 
 import securevfl as vfl
 from securevfl.errors import ConfigError, PartiesError
-from securevfl.families.fdml.pull_server import PullAnswered
+from securevfl.families.fdml.pull_server import PullObservation
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.observer import Event, Observer
@@ -39,13 +39,13 @@ def weights(run: vfl.Run) -> np.ndarray:
 
 class Watch(Observer):
     def __init__(self) -> None:
-        self.pulls: list[PullAnswered] = []
+        self.pulls: list[PullObservation] = []
 
     def __call__(self, event: Event) -> None:
         """Messages are not kept."""
 
     def note(self, me: str, fact: object) -> None:
-        if isinstance(fact, PullAnswered):
+        if isinstance(fact, PullObservation):
             self.pulls.append(fact)
 
 

@@ -6,7 +6,7 @@ import pytest
 import securevfl as vfl
 from securevfl.disclosure.counts import Disclosure
 from securevfl.errors import ConfigError, LeakageError
-from securevfl.families.run_facts import known_run
+from securevfl.families.run_facts import pooled_run_facts
 from securevfl.protocols.observations import OthersSumLearned
 from securevfl.runtime.observer import Event, Observer
 
@@ -32,7 +32,7 @@ def job(
 
 def columns(own: vfl.Job, given: list[vfl.Party]) -> dict[tuple[str, tuple[str, ...]], int]:
     """Numbers a training row, by learner and by whom they are about."""
-    told: list[Disclosure] = own.method.counts(own, known_run(own, given).sizes)
+    told: list[Disclosure] = own.family.disclosures(own, pooled_run_facts(own, given).sizes)
     return {
         (each.learner, each.about): each.count for each in told if (each.kind, each.group) == ("columns", "training")
     }
@@ -73,7 +73,7 @@ def test_without_a_server_every_worker_is_told_every_part() -> None:
 
 def test_labels_that_are_shown_count_as_all_labels() -> None:
     own = job()
-    told = own.method.counts(own, known_run(own, parties()).sizes)
+    told = own.family.disclosures(own, pooled_run_facts(own, parties()).sizes)
     assert {each.learner: each.share for each in told if each.kind == "labels"} == {"shop": 1.0, "telco": 1.0}
 
 

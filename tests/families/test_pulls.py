@@ -13,9 +13,9 @@ import securevfl as vfl
 from securevfl.base.roles import Roles
 from securevfl.errors import ProtocolError, TransportError
 from securevfl.families.fdml.open_store import StoredOpen
-from securevfl.families.fdml.peer_pulls import PeerPulls
-from securevfl.families.fdml.pull_server import Latest, PullAnswered, PullServer
-from securevfl.families.fdml.pulls import Position, Pulled, Pulls, Push, Restored, ServerPulls
+from securevfl.families.fdml.peer_pulls import PeerPullClient
+from securevfl.families.fdml.pull_server import PayloadTable, PullObservation, PullServer
+from securevfl.families.fdml.pulls import PullClient, PullReply, Push, RestoredOutputs, ServerPullClient, StartIteration
 from securevfl.families.fdml.worker_pace import WorkerPace
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.permits import permit_sizes
@@ -37,14 +37,14 @@ class Watch(Observer):
     """Every pull that was answered."""
 
     def __init__(self) -> None:
-        self.pulls: list[PullAnswered] = []
+        self.pulls: list[PullObservation] = []
         self.furthest = 0  # iterations that one was ahead of the slowest
 
     def __call__(self, event: Event) -> None:
         """Messages are not kept."""
 
     def note(self, me: str, fact: object) -> None:
-        if isinstance(fact, PullAnswered):
+        if isinstance(fact, PullObservation):
             self.pulls.append(fact)
             self.furthest = max(self.furthest, fact.iteration - fact.slowest)
 
@@ -66,7 +66,7 @@ def seat_of(channel: Channel, lead: str) -> PartyContext:
     return PartyContext(channel, Roles.sum(lead, WORKERS), Meter(channel.clock, channel.counters), subchannel="stored")
 
 
-def work(pulls: Pulls, pace: WorkerPace, idle: Callable[[int], None], start: int = 0) -> int:
+def work(pulls: PullClient, pace: WorkerPace, idle: Callable[[int], None], start: int = 0) -> int:
     """A worker whose H says its iteration; how far behind its pushes the answers came at most."""
     opened, most = 0, 0
     pulls.begin(start, ())
@@ -94,7 +94,7 @@ def at_server(pace: WorkerPace, idle: Idle, clock: Any = WallClock) -> Watch:
 
     def take(channel: Channel) -> int:
         context = seat_of(channel, "server")
-        pulls = ServerPulls(context, pace, StoredOpen().worker(context, WORKERS), told=WORKERS)
+        pulls = ServerPullClient(context, pace, StoredOpen().worker(context, WORKERS), told=WORKERS)
         return work(pulls, pace, lambda t: idle(channel.me, t, watch))
 
     run_threads({"server": serve, **dict.fromkeys(WORKERS, take)}, clock, timeout=60, observe=watch)
@@ -105,7 +105,9 @@ def at_peers(pace: WorkerPace, idle: Idle, clock: Any = WallClock) -> Watch:
     watch = Watch()
 
     def take(channel: Channel) -> int:
-        return work(PeerPulls(seat_of(channel, "bank"), pace, lead="bank"), pace, lambda t: idle(channel.me, t, watch))
+        return work(
+            PeerPullClient(seat_of(channel, "bank"), pace, lead="bank"), pace, lambda t: idle(channel.me, t, watch)
+        )
 
     run_threads(dict.fromkeys(WORKERS, take), clock, timeout=60, observe=watch)
     return watch
@@ -204,7 +206,7 @@ def test_parts_that_are_missing_are_waited_for_where_sums_are_of_all() -> None:
 
         def take(channel: Channel) -> int:
             context = seat_of(channel, "server")
-            pulls = ServerPulls(context, made, StoredOpen().worker(context, WORKERS), told=WORKERS)
+            pulls = ServerPullClient(context, made, StoredOpen().worker(context, WORKERS), told=WORKERS)
             return work(pulls, made, lambda t: late(channel.me, t, whole, watch))
 
         run_threads({"server": serve, **dict.fromkeys(WORKERS, take)}, WallClock, timeout=60, observe=watch)
@@ -244,11 +246,11 @@ def test_latency_is_hidden_as_far_as_staleness_is_allowed() -> None:
 
 
 BEGUN: list[list[Any]] = [
-    [Position(-1)],
-    [Position(21)],
-    [Restored(7, 0, bytes(8)), Position(1)],
-    [Restored(0, 20, bytes(8)), Position(20)],
-    [Restored(0, -1, bytes(8)), Position(1)],
+    [StartIteration(-1)],
+    [StartIteration(21)],
+    [RestoredOutputs(7, 0, bytes(8)), StartIteration(1)],
+    [RestoredOutputs(0, 20, bytes(8)), StartIteration(20)],
+    [RestoredOutputs(0, -1, bytes(8)), StartIteration(1)],
 ]
 
 
@@ -257,7 +259,7 @@ def test_nobody_begins_where_the_schedule_does_not_go(crafted: list[Any]) -> Non
     made = pace(20, 2)
 
     def serve(channel: Channel) -> None:
-        Latest(channel, "stored/pulls", made, ("shop",)).begin("shop")
+        PayloadTable(channel, "stored/pulls", made, ("shop",)).begin("shop")
 
     def shop(channel: Channel) -> None:
         for message in crafted:
@@ -290,19 +292,19 @@ def test_a_server_refuses_what_no_worker_pushes(crafted: Callable[[WorkerPace], 
         list(server.serve())
 
     def shop(channel: Channel) -> None:
-        channel.send("server", Position(0), "stored/pulls", permit=permit_sizes(channel, "server"))
+        channel.send("server", StartIteration(0), "stored/pulls", permit=permit_sizes(channel, "server"))
         for push in crafted(made):
             channel.send("server", push, "stored/pulls", permit=permit_sizes(channel, "server"))
-        channel.recv("server", Pulled, "stored/pulls")
-        channel.recv("server", Pulled, "stored/pulls")
+        channel.recv("server", PullReply, "stored/pulls")
+        channel.recv("server", PullReply, "stored/pulls")
 
     def bank(channel: Channel) -> None:
-        channel.send("server", Position(0), "stored/pulls", permit=permit_sizes(channel, "server"))
+        channel.send("server", StartIteration(0), "stored/pulls", permit=permit_sizes(channel, "server"))
         channel.send(
             "server", Push(0, made.batches[0], 0, bytes(8)), "stored/pulls", permit=permit_sizes(channel, "server")
         )
         for _ in range(2):
-            channel.recv("server", Pulled, "stored/pulls")
+            channel.recv("server", PullReply, "stored/pulls")
 
     with pytest.raises(ProtocolError, match=r"expected|equal length"):
         run_threads({"server": serve, "shop": shop, "bank": bank}, WallClock, timeout=60)
@@ -311,18 +313,18 @@ def test_a_server_refuses_what_no_worker_pushes(crafted: Callable[[WorkerPace], 
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        (Pulled(1, bytes(8), (0, 0), 0), "expected to answer iteration 0"),
-        (Pulled(0, bytes(8), (0,), 0), "for 2 workers"),
-        (Pulled(0, bytes(8), (-1, 0), 0), "was expected"),
-        (Pulled(0, bytes(16), (0, 0), 0), "sum of shape"),
-        (Pulled(0, np.array([np.nan]).tobytes(), (0, 0), 0), "NaN"),
+        (PullReply(1, bytes(8), (0, 0), 0), "expected to answer iteration 0"),
+        (PullReply(0, bytes(8), (0,), 0), "for 2 workers"),
+        (PullReply(0, bytes(8), (-1, 0), 0), "was expected"),
+        (PullReply(0, bytes(16), (0, 0), 0), "sum of shape"),
+        (PullReply(0, np.array([np.nan]).tobytes(), (0, 0), 0), "NaN"),
     ],
 )
-def test_a_worker_refuses_what_no_server_answers(answer: Pulled, text: str) -> None:
+def test_a_worker_refuses_what_no_server_answers(answer: PullReply, text: str) -> None:
     made = pace(20, 2)
 
     def server(channel: Channel) -> None:
-        for kind in (Position, Push):
+        for kind in (StartIteration, Push):
             channel.recv("bank", kind, "stored/pulls")
         channel.send("bank", answer, "stored/pulls", permit=permit_sizes(channel, "bank"))
 
@@ -330,7 +332,7 @@ def test_a_worker_refuses_what_no_server_answers(answer: Pulled, text: str) -> N
         context = PartyContext(
             channel, Roles.sum("server", ("bank", "shop")), Meter(channel.clock, channel.counters), subchannel="stored"
         )
-        pulls = ServerPulls(context, made, StoredOpen().worker(context, WORKERS), told=WORKERS)
+        pulls = ServerPullClient(context, made, StoredOpen().worker(context, WORKERS), told=WORKERS)
         pulls.begin(0, ())
         pulls.push(0, np.zeros((1, 1)), 0)
         pulls.pull((1, 1), wait=True)
@@ -358,10 +360,14 @@ def test_who_waits_for_a_worker_that_has_stopped_is_told() -> None:
         )
         began.set()
         with pytest.raises(TransportError, match="shop has stopped"):
-            work(ServerPulls(context, made, StoredOpen().worker(context, WORKERS), told=WORKERS), made, lambda _: None)
+            work(
+                ServerPullClient(context, made, StoredOpen().worker(context, WORKERS), told=WORKERS),
+                made,
+                lambda _: None,
+            )
 
     def shop(channel: Channel) -> None:
-        channel.send("server", Position(0), "stored/pulls", permit=permit_sizes(channel, "server"))
+        channel.send("server", StartIteration(0), "stored/pulls", permit=permit_sizes(channel, "server"))
         began.wait(60)
         raise ProtocolError("shop: it has had enough")
 

@@ -17,8 +17,8 @@ import securevfl as vfl
 from securevfl.crypto.transfers.ot_extension import BASE_TRANSFERS, OtReceiver
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, PartiesError
-from securevfl.families.run_facts import known_run
-from securevfl.families.shares.shares_disclosures import measures, weights_told
+from securevfl.families.run_facts import pooled_run_facts
+from securevfl.families.shares.shares_disclosures import count_measurements, weight_disclosures
 from securevfl.models import metrics
 from securevfl.optim.rules import Updater
 from securevfl.protocols.shares.opened_scores import RoundedScores
@@ -114,7 +114,7 @@ def test_steps_by_matrices_of_ones_own_take_few_visits(batch_size: Any, monkeypa
     fine = vfl.Protocol(shares=vfl.Shares(table_bits=8, step=0.125))
     run = vfl.simulate(job(optimizer=vfl.BlockDescent(ridge=0.1), batch_size=batch_size, epochs=12, protocol=fine), own)
     schedule = run.job.schedule(own[0].register)
-    rows = schedule.flow
+    rows = schedule.batch_order
     columns = [np.clip(run.parts[party.name].scaling(party.X), -8, 8)[rows] for party in own]
     columns[0] = np.hstack([columns[0], np.ones((len(rows), 1))])
     turns = [np.linalg.inv(X.T @ X / (4 * len(X)) + 0.1 * np.eye(X.shape[1])) for X in columns]
@@ -162,7 +162,7 @@ def test_metrics_are_taken_as_often_as_is_counted(every: int) -> None:
     made, own, events = job(evaluate_every=every), parties(), list[Event]()
     vfl.simulate(made, own, observe=events.append)
     told = [each for each in events if each.direction == "recv" and isinstance(each.message, ShuffledWords)]
-    assert len(told) == measures(made, known_run(made, own).sizes)
+    assert len(told) == count_measurements(made, pooled_run_facts(made, own).sizes)
 
 
 @pytest.mark.parametrize("classes", [3, 4, 10])
@@ -171,8 +171,10 @@ def test_a_label_of_many_classes_holds_the_logarithm_of_their_number(classes: in
     made = job(
         model=vfl.GeneralLinear(loss="one_vs_rest"), protocol=vfl.Protocol(shares=vfl.Shares(open_weights=["shop"]))
     )
-    sizes = replace(known_run(made, own).sizes, outputs=classes)
-    assert {told.of for told in weights_told(made, sizes) if told.kind == "labels"} == {int(280 * np.log2(classes))}
+    sizes = replace(pooled_run_facts(made, own).sizes, outputs=classes)
+    assert {told.capacity for told in weight_disclosures(made, sizes) if told.kind == "labels"} == {
+        int(280 * np.log2(classes))
+    }
 
 
 def test_patience_takes_the_best_model_by_auc() -> None:
@@ -206,7 +208,7 @@ def test_the_model_that_patience_keeps_is_noted_opened_and_measured_once(tmp_pat
     evaluated = [record["round"] for record in run.history if "loss" in record]
     assert 9 == kept < evaluated[-1] == 54
     assert set(run.parts["shop"].coefficients()) == set(own[1].columns)
-    with closing(sqlite3.connect(ledgers["shop"].scores)) as tables:
+    with closing(sqlite3.connect(ledgers["shop"].scores_path)) as tables:
         assert tables.execute("SELECT visits FROM models").fetchall() == [(kept,)]
         assert tables.execute("SELECT count(*) FROM trained").fetchall() == [(len(rows),)]
         assert tables.execute("SELECT DISTINCT count FROM times").fetchall() == [(len(evaluated),)]
@@ -238,7 +240,7 @@ def test_work_ahead_is_booked_apart() -> None:
     assert run.costs.row()["protocol"] == "shares"
     per_visit = run.costs.seconds(Kind.COMMUNICATION) / run.costs.rounds
     assert 0.02 < per_visit < 0.025  # one round trip
-    assert run.active.path[Stage.AHEAD, Kind.ENCRYPTION] > 0
+    assert run.active.path[Stage.OFFLINE, Kind.ENCRYPTION] > 0
 
 
 def test_the_sheet_says_sizes_and_scores_and_nothing_else() -> None:

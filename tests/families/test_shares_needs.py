@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.families.run_facts import known_run
+from securevfl.families.run_facts import pooled_run_facts
 from securevfl.protocols.shares.preprocessing_store import MemoryStore
 
 ROWS = 12_000
@@ -51,13 +51,13 @@ def test_bytes_and_work_ahead_are_what_the_sheet_says(
 ) -> None:
     for name, value in (("MIN_GROWING_ROWS", 10_000), ("MIN_SUBSET_ROWS", 2_000)):
         monkeypatch.setattr(f"securevfl.data.schedule.{name}", value)
-    stored, keep = [0], MemoryStore.keep
+    stored, keep = [0], MemoryStore.write
 
     def noted(self: MemoryStore, number: int, *rest: Any, **keys: Any) -> None:
         keep(self, number, *rest, **keys)
         stored.append(self.chunk(number).size)
 
-    monkeypatch.setattr(MemoryStore, "keep", noted)
+    monkeypatch.setattr(MemoryStore, "write", noted)
     own, work = tables(widths, 3 if "model" in keys else 2), job(**keys)
     sheet = str(vfl.explain(work, own))
     run = vfl.simulate(work, own)
@@ -67,14 +67,14 @@ def test_bytes_and_work_ahead_are_what_the_sheet_says(
 
 @pytest.mark.parametrize(("limit", "chunks"), [(1 << 29, 1), (1 << 20, 2)])
 def test_all_epochs_are_one_chunk_where_there_is_room(limit: int, chunks: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("securevfl.families.shares.chunk_pipeline.AHEAD", limit)
-    made, keep = set[int](), MemoryStore.keep
+    monkeypatch.setattr("securevfl.families.shares.chunk_pipeline.MAX_PREPROCESSING_BYTES", limit)
+    made, keep = set[int](), MemoryStore.write
 
     def noted(self: MemoryStore, number: int, *rest: Any, **keys: Any) -> None:
         made.add(number)
         keep(self, number, *rest, **keys)
 
-    monkeypatch.setattr(MemoryStore, "keep", noted)
+    monkeypatch.setattr(MemoryStore, "write", noted)
     own, work = tables((2, 2), rows=600), job(epochs=20)
     sheet = str(vfl.explain(work, own))
     vfl.simulate(work, own)
@@ -110,4 +110,4 @@ def test_the_rarest_of_all_labels_is_counted_among_rows_that_are_evaluated(rares
     labels[schedule.test] = np.arange(len(schedule.test)) % 3
     labels[schedule.test[:rarest]] = 3
     parties = [vfl.Party("bank", X[:, :2], labels, ids=ids), vfl.Party("shop", X[:, 2:], ids=ids)]
-    assert known_run(own, parties).sizes.alike == rarest
+    assert pooled_run_facts(own, parties).sizes.rarest_label_rows == rarest

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import securevfl as vfl
 from securevfl.cli.main import app
 from securevfl.errors import DivergenceError
-from securevfl.families.shares.shares_measures import Measures
+from securevfl.families.shares.shares_measures import Measurements
 from securevfl.protocols.party_context import LocalResources
 from securevfl.protocols.score_ledger.ledger import ScoreLedger
 from securevfl.protocols.shares.range_count import COUNT_BITS, OutOfRangeCount
@@ -118,8 +118,8 @@ def test_rows_are_counted_as_often_as_the_partner_s_ledger_lets_them(
     apart = lambda *given, simulated, **keys: LocalResources(*given, **keys)  # noqa: E731
     monkeypatch.setattr(session, "LocalResources", apart)  # as between organisations
     ledger = ScoreLedger(tmp_path / "scores")
-    monkeypatch.setattr(Measures, "check", lambda *_: None)
-    monkeypatch.setattr(Measures, "_note_measure", lambda *_: None)
+    monkeypatch.setattr(Measurements, "check", lambda *_: None)
+    monkeypatch.setattr(Measurements, "_note_measure", lambda *_: None)
     monkeypatch.setattr("securevfl.families.shares.shares_participant.Ledger", lambda _: ledger)
     for told in (3, 0):
         _, opened = played(job(0.1, epochs=10, accepts=accepts), tmp_path)

@@ -11,8 +11,8 @@ import pytest
 from selfcheck.whole_weights import whole_weights
 
 import securevfl as vfl
-from securevfl.families.shares.shares_job import on_shares
-from securevfl.families.shares.shares_plan import plan
+from securevfl.families.shares.shares_job import trains_on_shares
+from securevfl.families.shares.shares_plan import make_plan
 from securevfl.protocols.handshake import StopDecision
 from securevfl.protocols.shares.share_products import Products
 from securevfl.runtime.observer import Event
@@ -100,8 +100,8 @@ def test_a_run_that_was_cut_after_it_turned_back_goes_on_turned(at: int, tmp_pat
 def test_the_rule_goes_on_from_an_earlier_state(turned: tuple[tuple[int, int], ...]) -> None:
     """Against the same steps in floats, one after the other."""
     own = job(optimizer=vfl.BlockDescent(lr=4.0))
-    assert on_shares(own)
-    rule = plan(own, rows=100, batches=1, parties=2, turned=turned).rule
+    assert trains_on_shares(own)
+    rule = make_plan(own, rows=100, batches=1, parties=2, turned=turned).rule
     changes = np.random.default_rng(0).integers(-1000, 1000, 12)
     state, turns = rule.start(np.zeros((1, 1), np.uint64)), dict(turned)
     before = point = 0.0

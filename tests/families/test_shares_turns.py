@@ -10,7 +10,7 @@ import pytest
 
 import securevfl as vfl
 from securevfl.errors import ProtocolError, SecureVFLError, TransportError
-from securevfl.families.shares.chunk_pipeline import Turns
+from securevfl.families.shares.chunk_pipeline import ChunkPipeline
 from securevfl.protocols.shares.offline_phase import OfflinePhase
 from securevfl.protocols.shares.preprocessing_store import NAME_BYTES, MemoryStore
 from securevfl.runtime.clock import VirtualClock
@@ -35,7 +35,7 @@ def alone(work):
 def test_a_chunk_is_made_while_the_one_before_is_gone_through():
     def work(channel):
         made, seen = {k: threading.Event() for k in range(3)}, []
-        with Turns(channel, [0, 1, 2], lambda k: made[k].set(), lambda k: True) as turns:
+        with ChunkPipeline(channel, [0, 1, 2], lambda k: made[k].set(), lambda k: True) as turns:
             for k in turns:
                 seen.append(k)
                 assert all(made[other].wait(60) for other in range(min(k + 2, 3)))
@@ -48,7 +48,7 @@ def test_a_chunk_is_made_while_the_one_before_is_gone_through():
 def test_without_room_chunks_are_made_one_after_the_other():
     def work(channel):
         made, seen = [], []
-        with Turns(channel, [0, 1, 2], made.append, lambda k: False) as turns:
+        with ChunkPipeline(channel, [0, 1, 2], made.append, lambda k: False) as turns:
             for k in turns:
                 time.sleep(0.02)
                 seen.append((k, list(made)))
@@ -64,10 +64,10 @@ def test_what_fails_beside_the_visits_fails_the_party():
                 raise ProtocolError("a chunk that cannot be made")
 
         def training():
-            with Turns(channel, [0, 1], make, lambda k: True) as turns:
+            with ChunkPipeline(channel, [0, 1], make, lambda k: True) as turns:
                 for _ in turns:
                     with pytest.raises(ProtocolError, match="cannot be made"):
-                        channel.recv("b", vfl.protocols.shares.iteration.Tables)
+                        channel.recv("b", vfl.protocols.shares.iteration.MaskedTables)
 
         with pytest.raises(ProtocolError, match="cannot be made"):
             training()
@@ -85,12 +85,12 @@ def test_a_training_that_ends_leaves_no_thread_behind(error):
 
         def make(k):
             if k and error:
-                channel.recv("b", vfl.protocols.shares.iteration.Tables)
+                channel.recv("b", vfl.protocols.shares.iteration.MaskedTables)
             time.sleep(0.05)
             finished.append(k)
 
         def training():
-            with Turns(channel, [0, 1], make, lambda k: True) as turns:
+            with ChunkPipeline(channel, [0, 1], make, lambda k: True) as turns:
                 for k in turns:
                     yield k
                     if error:
@@ -123,14 +123,14 @@ JOB = vfl.Job(
 @pytest.mark.parametrize("parties", [2, 3])
 def test_a_training_goes_on_while_its_next_chunk_is_made(monkeypatch, parties):
     """The first visit waits for the next chunk to be begun at all parties, and measures its model meanwhile."""
-    begun, make = threading.Barrier(parties + 1, timeout=120), OfflinePhase.make
+    begun, make = threading.Barrier(parties + 1, timeout=120), OfflinePhase.generate
 
     def watched(self, chunk, visits):
         if chunk == 2:
             begun.wait()
         make(self, chunk, visits)
 
-    monkeypatch.setattr(OfflinePhase, "make", watched)
+    monkeypatch.setattr(OfflinePhase, "generate", watched)
     tables = vfl.datasets.breast_cancer(parties)
     run = vfl.simulate(JOB, tables, workers=1, on_round=lambda done, of: begun.wait() if done == 1 else None)
     assert not begun.broken
@@ -150,8 +150,8 @@ def test_a_training_that_stops_early_stops_well():
 def test_a_store_knows_its_room():
     store = MemoryStore(limit=100)
     store.put(0, bytes(NAME_BYTES), 0, [b"x" * 30] * 2)
-    assert store.room == 40
+    assert store.free_bytes == 40
     with pytest.raises(SecureVFLError, match=r"set protocol\.shares\.chunk lower"):
         store.put(1, bytes(NAME_BYTES), 2, [np.zeros(41, np.uint8).tobytes()])
     store.drop(0)
-    assert store.room == 100
+    assert store.free_bytes == 100

@@ -18,7 +18,7 @@ from securevfl.errors import (
     RangeError,
     SecureVFLError,
 )
-from securevfl.families.fdml.stored_sum import SPACE, StoredServer, StoredSum, StoredWorker
+from securevfl.families.fdml.stored_sum import OUTPUT_SPACE, StoredServer, StoredSum, StoredWorker
 from securevfl.families.fdml.stored_sums import STORED
 from securevfl.protocols.party_context import PartyContext
 from securevfl.runtime.channel import Channel
@@ -97,11 +97,11 @@ def test_values_up_to_the_bound_are_added_and_beyond_it_refused(
     sums: StoredSum, sides: Callable[[StoredSum], Sides]
 ) -> None:
     server, workers = sides(sums)
-    full = {name: np.full(SHAPE, SPACE.bound) for name in WORKERS}
+    full = {name: np.full(SHAPE, OUTPUT_SPACE.bound) for name in WORKERS}
     stored = {name: workers[name].conceal(full[name], 1, 0) for name in WORKERS}
     got = workers["a"].reveal(server.add(stored), dict.fromkeys(WORKERS, 0), 1, SHAPE)
-    np.testing.assert_allclose(got, 3 * SPACE.bound, rtol=1e-6)
-    for bad in (SPACE.bound * 1.001, -SPACE.bound * 1.001, np.nan, np.inf):
+    np.testing.assert_allclose(got, 3 * OUTPUT_SPACE.bound, rtol=1e-6)
+    for bad in (OUTPUT_SPACE.bound * 1.001, -OUTPUT_SPACE.bound * 1.001, np.nan, np.inf):
         H = outputs(0)
         H[3, 1] = bad
         with pytest.raises(RangeError) as caught:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.base.chunked_matrix import SparseRows
 from securevfl.families.transfer import local_quadratic, taylor
-from securevfl.families.transfer.local_quadratic import Quadratic
+from securevfl.families.transfer.local_quadratic import LocalQuadratic
 
 N, D, COLUMNS, GAMMA = 7, 3, 4, 0.3
 
@@ -78,14 +78,14 @@ def test_products_of_what_the_other_sends_are_the_gradients_and_the_loss(both: d
 
     JA, JB = (Rows(by_steps(lambda t, X=X: network(X, t).T, theta)) for X, theta in ((XA, a), (XB, b)))
     phi = mean(a)
-    sent, back = taylor.from_guest(y, phi, UA, GAMMA), taylor.from_host(UB)
-    assert len(sent) == len(back) == taylor.length(N, D) == N * D + D * (D + 1) // 2
+    sent, back = taylor.guest_vector(y, phi, UA, GAMMA), taylor.host_vector(UB)
+    assert len(sent) == len(back) == taylor.vector_length(N, D) == N * D + D * (D + 1) // 2
 
-    host = taylor.HostJacobian(JB, UB)[:].T @ sent + taylor.host_own(JB, UB, GAMMA)
+    host = taylor.HostJacobian(JB, UB)[:].T @ sent + taylor.host_local_gradient(JB, UB, GAMMA)
     np.testing.assert_allclose(host, by_steps(lambda t: objective(y, further, XA, XB, a, t), b)[0], atol=1e-8)
 
     guest = taylor.GuestJacobian(JA, by_steps(mean, a), phi, y, UA, GAMMA)
-    found = guest[:].T @ back + taylor.guest_own(JA, UA, GAMMA)
+    found = guest[:].T @ back + taylor.guest_local_gradient(JA, UA, GAMMA)
     np.testing.assert_allclose(found[:-1], by_steps(lambda t: objective(y, further, XA, XB, t, b), a)[0], atol=1e-8)
     np.testing.assert_allclose(found[-1], objective(y, further, XA, XB, a, b)[0], atol=1e-12)
 
@@ -106,14 +106,16 @@ def test_local_steps_on_one_opening_are_those_of_a_linear_network(both: dict[str
     UB, phi = linear(XB, b), labels @ linear(rows, a) / len(labels)
     JA, JB = (Rows(by_steps(lambda t, X=X: linear(X, t).T, a)) for X in (XA, XB))
     mean = by_steps(lambda t: labels @ linear(rows, t) / len(labels), a)
-    S, M = (local_quadratic.whole(taylor.upper(each), D) for each in (UB.T @ UB / N, np.outer(phi, phi)))
-    cases: list[tuple[Quadratic, Callable[[Floats], Floats], Floats, Floats]] = []
+    S, M = (
+        local_quadratic.symmetric_matrix(taylor.upper_half(each), D) for each in (UB.T @ UB / N, np.outer(phi, phi))
+    )
+    cases: list[tuple[LocalQuadratic, Callable[[Floats], Floats], Floats, Floats]] = []
     for X, own, objective, further in (
         (XA, a, lambda t: loss(t, b), {"moments": S, "mean": mean}),
         (XB, b, lambda t: loss(a, t), {"moments": M}),
     ):
         J, gradient = (JA if X is XA else JB), by_steps(objective, own)[0]
-        cases.append((Quadratic(J, linear(X, own), own, gradient, GAMMA, **further), objective, X, own))
+        cases.append((LocalQuadratic(J, linear(X, own), own, gradient, GAMMA, **further), objective, X, own))
     for quadratic, objective, X, own in cases:
         moved = own + np.random.default_rng(2).normal(size=len(own))
         found = quadratic.gradient(moved, linear(X, moved))
@@ -144,5 +146,5 @@ def test_no_number_exceeds_the_bound(both: dict[str, Floats]) -> None:
     U, y = np.sign(both["XA"][:, :D]), both["y"]
     phi = (y[:, None] * U).mean(axis=0)
     for largest in (0.5, 1.0, 3.0):
-        sent = [taylor.from_guest(y, largest * phi, largest * U, GAMMA), taylor.from_host(largest * U)]
-        assert max(np.abs(v).max() for v in sent) <= taylor.bound(largest, GAMMA) + 1e-12
+        sent = [taylor.guest_vector(y, largest * phi, largest * U, GAMMA), taylor.host_vector(largest * U)]
+        assert max(np.abs(v).max() for v in sent) <= taylor.largest_entry(largest, GAMMA) + 1e-12

@@ -13,7 +13,7 @@ from securevfl.crypto.lattice.polynomial_ring import SealRing
 from securevfl.crypto.scheme import OpeningShape
 from securevfl.families.transfer import taylor
 from securevfl.families.transfer.dense_network import DenseNetwork
-from securevfl.families.transfer.pair_rows import pairs
+from securevfl.families.transfer.pair_rows import unit_pairs
 from securevfl.families.transfer.transfer_model import Transfer
 
 N, COLUMNS = 9, 4
@@ -90,10 +90,10 @@ def test_rows_of_pairs_are_zero_where_neither_unit_is_moved(hidden: tuple[int, .
         moved = np.einsum("ij,kip->jkp", U, by_unit) / (4 * N)
     rows = J[N * d :]
     few = []
-    for row, (j, k) in enumerate(zip(*pairs(d), strict=True)):
+    for row, (j, k) in enumerate(zip(*unit_pairs(d), strict=True)):
         np.testing.assert_allclose(rows[row], moved[j, k] + (j != k) * moved[k, j], atol=1e-12)
         few.append(len(J.columns(N * d + row, N * d + row + 1)))
-    assert sorted(zip(*pairs(d), strict=True)) == list(zip(*np.triu_indices(d), strict=True))
+    assert sorted(zip(*unit_pairs(d), strict=True)) == list(zip(*np.triu_indices(d), strict=True))
     if not hidden:
         assert max(few) <= 2 * (COLUMNS + 1) + guest
         start = N * d
@@ -106,7 +106,7 @@ def test_products_are_of_pieces_that_may_have_entries(monkeypatch: pytest.Monkey
     rows, d = np.random.default_rng(8).normal(size=(250, COLUMNS)), 24
     network = made(d, (), rows)
     U = network.forward(rows)
-    J, v, scheme = taylor.HostJacobian(network.derivatives(rows), U), taylor.from_host(U)[:, None], LatticeGradient()
+    J, v, scheme = taylor.HostJacobian(network.derivatives(rows), U), taylor.host_vector(U)[:, None], LatticeGradient()
     holder = scheme.keygen(columns=network.parameters)
     evaluator = scheme.evaluator(holder.public)
     counts = []

@@ -319,14 +319,14 @@ def test_sizes_beyond_the_limits_are_refused_with_what_fits(keys: dict[str, Any]
 
 def test_as_many_weights_as_labels_are_not_opened() -> None:
     own, opened = parties(rows=100), vfl.Protocol(shares=vfl.Shares(open_weights=("shop",)))
-    from securevfl.consent.booking import guard
-    from securevfl.families.run_facts import known_run
+    from securevfl.consent.leak_guard import guard
+    from securevfl.families.run_facts import pooled_run_facts
 
     work = job(protocol=opened)
     with pytest.raises(LeakageError, match="open_weights"):
-        guard(work, known_run(work, own).sizes)
+        guard(work, pooled_run_facts(work, own).sizes)
     few = job(vfl.Trees(trees=2, depth=2), protocol=opened, accepts=("small_metrics", "scores", "opened_weights"))
-    guard(few, known_run(few, own).sizes)
+    guard(few, pooled_run_facts(few, own).sizes)
     run = vfl.simulate(few, own)
     forest = ForestInputs.read(run.parts["shop"].state["inputs"]).forest
     for into, counts in zip(forest.merged.astype(int), forest.counts, strict=True):

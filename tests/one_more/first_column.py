@@ -6,7 +6,7 @@ from securevfl.audit.attacks.base import LabelAttack
 from securevfl.audit.recording.party_view import PartyView
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
-from securevfl.families.run_facts import Known
+from securevfl.families.run_facts import RunFacts
 from securevfl.job import Job
 
 
@@ -17,5 +17,5 @@ class FirstColumn(LabelAttack):
     def guess(self, view: PartyView, stage: RealIdealPair) -> Floats:
         return view.X[:, :1]
 
-    def remedy(self, job: Job, known: Known, attacker: str) -> str:
+    def remedy(self, job: Job, known: RunFacts, attacker: str) -> str:
         return f"none: it is {attacker}'s own column"

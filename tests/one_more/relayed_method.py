@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats, RowSlices
 from securevfl.base.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, SERVER, Role, Roles
-from securevfl.disclosure.counts import Disclosure, Sizes
+from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.disclosure.leaks import Leak, LeakKind
-from securevfl.families.batch_participant import BatchPlayer
-from securevfl.families.family import J, MessageProtocol, Method, Told
-from securevfl.families.participant import Player, Round
-from securevfl.families.run_facts import Known
+from securevfl.families.batch_participant import BatchParticipant
+from securevfl.families.family import Family, J, MessageProtocol, SheetStatement
+from securevfl.families.participant import Participant, Round
+from securevfl.families.run_facts import RunFacts
 from securevfl.families.state import State
 from securevfl.families.training_data import TrainingData
 from securevfl.models.base import Model
@@ -65,7 +65,7 @@ class Relaying(Optimizer):
     """Gradient steps on two weights."""
 
     name: ClassVar[str] = "relaying"
-    method: ClassVar[str] = "relayed"
+    family: ClassVar[str] = "relayed"
 
 
 class RelayedJob(JobOptions, defer_build=True):
@@ -78,29 +78,29 @@ class RelayedJob(JobOptions, defer_build=True):
 SEEN_BY_SERVER = LeakKind("seen_by_server", "the server is told every sum", "no server", ("column_space",))
 
 
-class Relayed(Method[RelayedJob]):
+class Relayed(Family[RelayedJob]):
     """A server between those who put in and the one who is told."""
 
     name: ClassVar[str] = "relayed"
     options = RelayedJob
-    brings = (Means, Relaying)
-    leak_kinds = (*Method.leak_kinds, SEEN_BY_SERVER)
+    components = (Means, Relaying)
+    leak_kinds = (*Family.leak_kinds, SEEN_BY_SERVER)
 
-    def trains(self, model: type[Model]) -> bool:
+    def supports_model(self, model: type[Model]) -> bool:
         return issubclass(model, Means)
 
-    def check(self, job: JobOptions) -> None:
+    def check_job(self, job: JobOptions) -> None:
         if job.protocol.residual is not None:
             raise ValueError("nothing goes down; leave protocol.residual out")
 
-    def admits(self, role: Role, *, leads: bool) -> bool:
+    def accepts_role(self, role: Role, *, leads: bool) -> bool:
         return role == ACTIVE if leads else role in (PASSIVE, SERVER)
 
-    def examples(self) -> dict[str, dict[str, Any]]:
+    def example_jobs(self) -> dict[str, dict[str, Any]]:
         own = {"model": Means(), "optimizer": Relaying(lr=0.5), "protocol": Protocol(sum=TreeSum())}
         return {"relayed": own | {"accepts": ("columns", SEEN_BY_SERVER.name)}}
 
-    def declares(self, job: RelayedJob, roles: Roles) -> list[MessageDeclaration]:
+    def declarations(self, job: RelayedJob, roles: Roles) -> list[MessageDeclaration]:
         passives = roles.with_role(PASSIVE)
         parts = job.protocol.sum_for(len(passives)).declares(passives)
         return [
@@ -108,14 +108,14 @@ class Relayed(Method[RelayedJob]):
             MessageDeclaration(Total, SERVER, ACTIVE, Reveal("plain", "the sum of the parts")),
         ]
 
-    def counts(self, job: RelayedJob, sizes: Sizes) -> list[Disclosure]:
+    def disclosures(self, job: RelayedJob, sizes: RunShape) -> list[Disclosure]:
         return []
 
-    def leaks(self, job: RelayedJob, sizes: Sizes, before: Sequence[Disclosure] = ()) -> list[Leak]:
+    def leaks(self, job: RelayedJob, sizes: RunShape, before: Sequence[Disclosure] = ()) -> list[Leak]:
         own = Leak(SEEN_BY_SERVER, "the server", "it is told the sum of all means", "use a method without a server")
         return [*super().leaks(job, sizes, before), own]
 
-    def protocols(self, job: RelayedJob, roles: Roles) -> list[MessageProtocol]:
+    def message_protocols(self, job: RelayedJob, roles: Roles) -> list[MessageProtocol]:
         return [job.protocol.sum_for(len(roles.with_role(PASSIVE)))]
 
     def title(self, job: RelayedJob, roles: Roles) -> str:
@@ -124,22 +124,22 @@ class Relayed(Method[RelayedJob]):
     def strength(self, job: RelayedJob) -> str:
         return "none beside the sum's"
 
-    def tells(self, job: RelayedJob, roles: Roles, party: str, known: Known | None) -> list[Told]:
+    def statements(self, job: RelayedJob, roles: Roles, party: str, known: RunFacts | None) -> list[SheetStatement]:
         told = {ACTIVE: "the sum of all means of columns", SERVER: "the same, and no labels", PASSIVE: "nothing"}
         return [("learns", told[roles.role(party)])]
 
-    def pooling(self, job: RelayedJob, roles: Roles) -> str:
+    def coalitions(self, job: RelayedJob, roles: Roles) -> str:
         passives = roles.with_role(PASSIVE)
         return job.protocol.sum_for(len(passives)).coalition(passives, "the server")
 
-    def player(self, job: RelayedJob, context: PartyContext, columns: int, state: State | None) -> Player:
-        return RelayedPlayer(job, context, state)
+    def participant(self, job: RelayedJob, context: PartyContext, columns: int, state: State | None) -> Participant:
+        return RelayedParticipant(job, context, state)
 
-    def ideal(self, job: J) -> J:
+    def ideal_job(self, job: J) -> J:
         return job.model_copy(update={"protocol": Protocol(sum=DirectSum())})
 
 
-class RelayedPlayer(BatchPlayer):
+class RelayedParticipant(BatchParticipant):
     """Any of the three roles."""
 
     def __init__(self, job: RelayedJob, context: PartyContext, state: State | None) -> None:
@@ -186,7 +186,7 @@ class RelayedPlayer(BatchPlayer):
         self.begin(data, start)
         yield from self.rounds(self._work())
 
-    def decision(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
+    def model_outputs(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
         others = self._exchange(rows[:])
         return None if others is None else self._f(others)
 

@@ -11,9 +11,9 @@ import securevfl as vfl
 from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Schedule
 from securevfl.errors import ConfigError, PartiesError
-from securevfl.families.fdskl.fdskl_optimizer import SAMPLE, blocks
+from securevfl.families.fdskl.fdskl_optimizer import PRECONDITIONER_ROWS, block_order
 from securevfl.families.fdskl.kernel_model import Kernel
-from securevfl.families.fdskl.random_features import Expansion, Frequencies, cosines
+from securevfl.families.fdskl.random_features import KernelExpansion, RandomFrequencies, cosines
 from securevfl.models.losses import LOSSES
 from securevfl.protocols.number_spaces import Phases
 from securevfl.protocols.sums.base import SumProtocol
@@ -38,7 +38,7 @@ def features(run: vfl.Run, X: Floats, worker: str, k: int) -> Floats:
     """phi_k of one worker by the pooled columns (n x D), with the frequencies that the parties drew."""
     model = run.job.model
     assert isinstance(model, Kernel)
-    drawn = {name: Frequencies(model, part.state["key"], len(part.columns)) for name, part in run.parts.items()}
+    drawn = {name: RandomFrequencies(model, part.state["key"], len(part.columns)) for name, part in run.parts.items()}
     w = np.vstack([drawn[name].w(worker, k) for name in run.parts])
     b = drawn[worker].offset(worker, k) / 2.0**32
     return np.sqrt(2) * np.cos(2 * np.pi * (X @ w + b))
@@ -57,9 +57,9 @@ def dsg(run: vfl.Run, parties: list[vfl.Party]) -> dict[str, Floats]:
     schedule = Schedule(
         len(X), batch_size=job.batch_size, epochs=job.epochs, seed=job.seed, test_fraction=0.0, reshuffle=False
     )
-    assert len(X) <= SAMPLE, "the preconditioners are made from all rows"
+    assert len(X) <= PRECONDITIONER_ROWS, "the preconditioners are made from all rows"
     alpha = {worker: np.zeros((model.blocks, model.block_size)) for worker in workers}
-    turns = {worker: blocks(model.blocks, job.seed, i) for i, worker in enumerate(workers)}
+    turns = {worker: block_order(model.blocks, job.seed, i) for i, worker in enumerate(workers)}
     for t, visit in enumerate(schedule.iterations()):
         worker = workers[t % len(workers)]
         k = next(turns[worker])
@@ -185,9 +185,9 @@ def test_cosines_of_the_circle(bits: int) -> None:
 @pytest.mark.parametrize(("kernel", "norm"), [("rbf", 2), ("laplace", 1)])
 def test_features_approximate_the_kernel(kernel: str, norm: int) -> None:
     model = Kernel(kernel=kernel, gamma=0.4, blocks=1, block_size=20_000)
-    frequencies = Frequencies(model, bytes(range(32)), 3)
+    frequencies = RandomFrequencies(model, bytes(range(32)), 3)
     X = np.random.default_rng(0).normal(size=(12, 3))
-    own = Expansion(model)
+    own = KernelExpansion(model)
     offset: Phases = frequencies.offset("p0", 0)
     own.keep("rows", 0, cosines(frequencies.phases(X, "p0", 0, 32) + offset, 32))
     phi = own.phi("rows", 0)
@@ -197,7 +197,7 @@ def test_features_approximate_the_kernel(kernel: str, norm: int) -> None:
 
 def test_far_phases_wrap() -> None:
     model = Kernel(gamma=0.4, blocks=1, block_size=64)
-    frequencies = Frequencies(model, bytes(32), 1)
+    frequencies = RandomFrequencies(model, bytes(32), 1)
     w = frequencies.w("p0", 0)[0]
     X = np.array([[1.0], [2.0**40]])
     wrapped = np.remainder(X * w, 1.0) * 2.0**32
@@ -207,7 +207,7 @@ def test_far_phases_wrap() -> None:
 
 def test_parties_and_workers_draw_apart() -> None:
     model = Kernel(gamma=0.4, blocks=2, block_size=500)
-    one, other = (Frequencies(model, bytes([n]) * 32, 2) for n in (1, 2))
+    one, other = (RandomFrequencies(model, bytes([n]) * 32, 2) for n in (1, 2))
     rows = [*one.w("a", 0), *one.w("a", 1), *one.w("b", 0), *other.w("a", 0)]
     off_diagonal = np.corrcoef(rows) - np.eye(len(rows))
     assert np.abs(off_diagonal).max() < 0.2

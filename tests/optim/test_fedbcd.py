@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 import securevfl as vfl
 from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Schedule
-from securevfl.families.rounds.rounds_participant import SAMPLE
+from securevfl.families.rounds.rounds_participant import INITIAL_WEIGHT_ROWS
 from securevfl.models.linear_block import starting_weights
 from securevfl.models.losses import LOSSES
 from securevfl.optim.optimizer import Optimizer
@@ -34,7 +34,7 @@ def pooled(job: vfl.Job, parties: list[vfl.Party], mode: str, Q: int, mu: float)
     X = [(party.X - party.X.mean(0)) / party.X.std(0) for party in parties]
     X[0] = np.column_stack([X[0], np.ones(n)])
     theta = [np.zeros((block.shape[1], t_y.shape[1])) for block in X]
-    theta[0] = starting_weights(parties[0].X[:SAMPLE], X[0][:SAMPLE, :-1], t_y, job.seed)
+    theta[0] = starting_weights(parties[0].X[:INITIAL_WEIGHT_ROWS], X[0][:INITIAL_WEIGHT_ROWS, :-1], t_y, job.seed)
     decay = [np.full((block.shape[1], 1), job.model.l2) for block in X]
     decay[0][-1] = 0
     for t, visit in enumerate(schedule.iterations()):

@@ -7,7 +7,7 @@ import pytest
 
 import securevfl as vfl
 from securevfl.base.arrays import Floats
-from securevfl.families.rounds.rounds_participant import SAMPLE
+from securevfl.families.rounds.rounds_participant import INITIAL_WEIGHT_ROWS
 from securevfl.models.linear_block import starting_weights
 from securevfl.training.checkpoint import Checkpoints
 
@@ -37,7 +37,7 @@ def pooled(work: vfl.Job, parties: list[vfl.Party], depth: int) -> list[Floats]:
     X = [(party.X - party.X.mean(0)) / party.X.std(0) for party in parties]
     X[0] = np.column_stack([X[0], np.ones(n)])
     theta = [np.zeros((block.shape[1], 1)) for block in X]
-    theta[0] = starting_weights(parties[0].X[:SAMPLE], X[0][:SAMPLE, :-1], t_y, work.seed)
+    theta[0] = starting_weights(parties[0].X[:INITIAL_WEIGHT_ROWS], X[0][:INITIAL_WEIGHT_ROWS, :-1], t_y, work.seed)
     kept = [[each.copy() for each in theta]]
     for t, visit in enumerate(work.schedule(n).iterations()):
         rows, old = visit.rows, kept[max(0, t - depth + 1)]

@@ -19,7 +19,7 @@ from securevfl.base.arrays import Floats
 from securevfl.data.register import Register
 from securevfl.data.schedule import Schedule
 from securevfl.errors import ConfigError
-from securevfl.families.rounds.rounds_participant import SAMPLE, RoundsPlayer
+from securevfl.families.rounds.rounds_participant import INITIAL_WEIGHT_ROWS, RoundsParticipant
 from securevfl.families.state import State
 from securevfl.models.linear_block import starting_weights
 from securevfl.models.losses import LOSSES
@@ -203,7 +203,7 @@ class Combined:
         return total
 
 
-def on_shares(rule: Rule, theta: Floats) -> Floats:
+def trains_on_shares(rule: Rule, theta: Floats) -> Floats:
     """The weights after all steps, each of two holders computing on its own shares alone."""
     scale, bits = 2.0**20, 24
     values = [theta, *(gradient for gradient, *_ in steps())]
@@ -229,10 +229,10 @@ def test_a_linear_rule_runs_on_shares_and_another_one_does_not(rule: Rule, oracl
     theta = np.random.default_rng(4).normal(size=4)
     assert rule.linear is linear
     if linear:
-        np.testing.assert_allclose(on_shares(rule, theta), walked(rule, theta), atol=1e-5)
+        np.testing.assert_allclose(trains_on_shares(rule, theta), walked(rule, theta), atol=1e-5)
     else:
         with pytest.raises((TypeError, AttributeError)):
-            on_shares(rule, theta)
+            trains_on_shares(rule, theta)
 
 
 def tables(rows: int = 90, parties: int = 3) -> list[vfl.Party]:
@@ -262,7 +262,7 @@ def pooled(job: vfl.Job, parties: list[vfl.Party], oracle: Oracle) -> list[Float
     targets, n, K = loss.targets(y, loss.classes(y)), len(y), len(parties)
     schedule = job.schedule(Register.of_numbers(n))
     X = [(party.X - party.X.mean(0)) / party.X.std(0) for party in parties]
-    start = starting_weights(parties[0].X[:SAMPLE], X[0][:SAMPLE], targets, job.seed)
+    start = starting_weights(parties[0].X[:INITIAL_WEIGHT_ROWS], X[0][:INITIAL_WEIGHT_ROWS], targets, job.seed)
     X[0] = np.column_stack([X[0], np.ones(n)])
     theta = [start, *(np.zeros((block.shape[1], 1)) for block in X[1:])]
     decay = [np.full((len(own), 1), job.model.l2) for own in theta]
@@ -357,13 +357,13 @@ def test_it_does_so_sealed_too(rule: Rule, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rule", [Momentum(), AdaGrad(), Adam()], ids=lambda rule: rule.name)
 def test_without_the_rules_state_it_would_not(rule: Rule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parties, work, state = tables(), job_of(rule), RoundsPlayer.state
+    parties, work, state = tables(), job_of(rule), RoundsParticipant.state
 
-    def forgetful(self: RoundsPlayer) -> State:
+    def forgetful(self: RoundsParticipant) -> State:
         return State({name: value for name, value in state(self).items() if name != "update"})
 
     whole = vfl.simulate(work, parties)
-    monkeypatch.setattr(RoundsPlayer, "state", forgetful)
+    monkeypatch.setattr(RoundsParticipant, "state", forgetful)
     assert not same(resumed(work, parties, tmp_path, 3), whole)
 
 

@@ -8,9 +8,9 @@ import pytest
 import securevfl as vfl
 from securevfl.base.arrays import Floats
 from securevfl.errors import DivergenceError
-from securevfl.families.fdskl.fdskl_optimizer import FDSKL, blocks
+from securevfl.families.fdskl.fdskl_optimizer import FDSKL, block_order
 from securevfl.families.fdskl.kernel_model import Kernel
-from securevfl.families.fdskl.random_features import Expansion, Frequencies, cosines
+from securevfl.families.fdskl.random_features import KernelExpansion, RandomFrequencies, cosines
 from securevfl.protocols.residuals.base import Batch
 
 ROWS = 200
@@ -65,9 +65,9 @@ def test_a_step_at_the_bound_of_fedbcd_converges_and_ten_times_it_does_not(parti
     assert beyond[-1] > 10 * beyond[0]
 
 
-def kept_features(model: Kernel, X: Floats, rows: int) -> tuple[Expansion, list[Batch], Floats]:
+def kept_features(model: Kernel, X: Floats, rows: int) -> tuple[KernelExpansion, list[Batch], Floats]:
     """A worker that keeps the features of the rows X, batches of so many, and phi (n x M)."""
-    drawn, own = Frequencies(model, bytes(32), X.shape[1]), Expansion(model)
+    drawn, own = RandomFrequencies(model, bytes(32), X.shape[1]), KernelExpansion(model)
     batches = [Batch(i, 0, X[start : start + rows], None) for i, start in enumerate(range(0, len(X), rows))]
     for batch in batches:
         for k in range(model.blocks):
@@ -89,7 +89,7 @@ def test_errors_of_the_papers_fdskl_step_fall_as_one_over_t() -> None:
     model = Kernel(gamma=0.5, loss="square", blocks=3, block_size=16, l2=0.5)
     own, batches, phi = kept_features(model, X, 20)
     best = phi @ np.linalg.solve(phi.T @ phi / ROWS + model.l2 * np.eye(model.features), phi.T @ y / ROWS)
-    optimizer, turns = FDSKL(lr=0.05, precondition=False), blocks(model.blocks, 0, 0)
+    optimizer, turns = FDSKL(lr=0.05, precondition=False), block_order(model.blocks, 0, 0)
     generator, errors = np.random.default_rng(1), {}
     for t in range(1, 32_001):
         batch, k = batches[generator.integers(len(batches))], next(turns)
@@ -108,8 +108,8 @@ def test_shrinking_the_visited_block_is_shrinking_all_of_them_by_a_share() -> No
     K, l2 = 4, 0.2
     model = Kernel(gamma=0.5, loss="square", blocks=K, block_size=16, l2=l2)
     ours, (batch,), phi = kept_features(model, X, ROWS)
-    optimizer, turns = FDSKL(lr=0.02, precondition=False), blocks(K, 0, 0)
-    alpha, theirs = np.zeros((K, model.block_size)), blocks(K, 0, 0)
+    optimizer, turns = FDSKL(lr=0.02, precondition=False), block_order(K, 0, 0)
+    alpha, theirs = np.zeros((K, model.block_size)), block_order(K, 0, 0)
     for _ in range(4000):
         optimizer._step(ours, batch, next(turns), ours.forward(0) - y[:, None], 0.02, None)
         g, k = phi @ alpha.ravel() - y, next(theirs)

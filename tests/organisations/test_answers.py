@@ -18,14 +18,14 @@ from securevfl.organisations.reason_codes import ReasonCodePolicy, ReasonCodes
 from securevfl.organisations.scoring import ScoreClient, ServedTable, ServerLimits, serve_requests
 from securevfl.protocols.alignment.online_lookup import TableTags
 from securevfl.protocols.score_ledger.ledger import ScoreLedger
-from securevfl.protocols.sums.direct_sum import Part
+from securevfl.protocols.sums.direct_sum import Summand
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.disclosure_gate import DisclosingMessage
 from securevfl.runtime.observer import Event
 from securevfl.runtime.party_threads import run_threads
 from securevfl.training.model_part import ModelPart
-from securevfl.training.new_rows import HeldRows, NewRows
+from securevfl.training.new_rows import IndexedRows, NewRows
 
 ROWS, BLOCK = 30, 8
 
@@ -67,14 +67,16 @@ class Sent:
 
     def coded(self) -> int:
         """How many rows the ledger of scores has noted codes of."""
-        if not self.ledger.scores.exists():
+        if not self.ledger.scores_path.exists():
             return 0
-        own = ScoreLedger(self.ledger.scores)
+        own = ScoreLedger(self.ledger.scores_path)
         return int(own._file._connection.execute("SELECT count(DISTINCT row) FROM codes").fetchone()[0])
 
     def __call__(self, event: Event) -> None:
         if event.direction == "send" and event.me == "shop" and isinstance(event.message, self.kinds):
-            scores = sum(each.told.count for each in self.ledger.read().entries if each.told.kind == "scores")
+            scores = sum(
+                each.disclosure.count for each in self.ledger.read().entries if each.disclosure.kind == "scores"
+            )
             coded = self.coded()
             self.entered.append((scores, coded))
 
@@ -85,7 +87,7 @@ def test_all_that_a_prediction_tells_is_entered_before_it_leaves(outputs: int, c
     block before they leave."""
     trained = run(outputs)
     own = {name: DisclosureLedger(tmp_path / name, name) for name in trained.parts}
-    seen = Sent(own["shop"], Part, ReasonCodes)
+    seen = Sent(own["shop"], Summand, ReasonCodes)
     found = list[Any]()
 
     def play(party: vfl.Party, channel: Channel) -> None:
@@ -118,11 +120,13 @@ def test_all_ids_that_are_asked_about_are_entered_before_any_answer(asked: int, 
 
     def note(event: Event) -> None:
         if event.me == "shop" and event.direction == "send" and not isinstance(event.message, opening):
-            entered.append(sum(each.told.count for each in ledger.read().entries if each.told.kind == "ids"))
+            entered.append(
+                sum(each.disclosure.count for each in ledger.read().entries if each.disclosure.kind == "ids")
+            )
 
-    def rows(party: vfl.Party, part: ModelPart) -> HeldRows:
+    def rows(party: vfl.Party, part: ModelPart) -> IndexedRows:
         table = part.table(party.X)
-        return HeldRows(party.name, list(range(len(table))), table)
+        return IndexedRows(party.name, list(range(len(table))), table)
 
     def ask(party: vfl.Party, channel: Channel) -> Any:
         held = rows(party, trained.parts["bank"])
@@ -131,7 +135,7 @@ def test_all_ids_that_are_asked_about_are_entered_before_any_answer(asked: int, 
         again.append(len(entered))
         asking.ask([f"new {each}" for each in range(7)], held.X[:7])  # in the same conversation
         asking.end()
-        return outcome.answered
+        return outcome.counts
 
     def answer(party: vfl.Party, channel: Channel) -> Any:
         part = trained.parts["shop"]

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.consent.consent_sheet import AgreedSheets, Sheet
+from securevfl.consent.agreed_sheets import AgreedSheets
+from securevfl.consent.consent_sheet import ConsentSheet
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, IdError, ProtocolError
 from securevfl.organisations import correlate, fairness_by_group, join, prediction_session
@@ -19,7 +20,8 @@ from securevfl.organisations.joint_statistics import TableShape
 from securevfl.organisations.prediction_session import PredictionHandshake
 from securevfl.protocols.shares.share_products import Products
 from securevfl.training.model_part import ModelPart
-from securevfl.training.session import run_key
+from securevfl.training.run_setup import run_key
+from tests.builders import raises_code
 
 ROWS = 1000
 PARTY = vfl.Party("bank", np.random.default_rng(0).normal(size=(ROWS, 2)), np.arange(ROWS) % 2, ids=range(ROWS))
@@ -40,10 +42,10 @@ class Line:
     def __init__(self, other: Callable[[bytes], Any], place: int, amiss: str = "") -> None:
         self.other, self.place, self.amiss = other, place, amiss
 
-    def tell(self, entry: object) -> None:
-        """Nothing is asked of entries here."""
+    def permit(self, entry: object) -> None:
+        """Accept every disclosure."""
 
-    def send(self, to: str, message: Any, told: object) -> None:
+    def send(self, to: str, message: Any, permit: object) -> None:
         self.order = message.order
 
     def recv(self, sender: str, kind: type) -> Any:
@@ -52,12 +54,12 @@ class Line:
 
 def of_a_look_at_groups(place: int) -> None:
     line: Any = Line(lambda order: TableShape(ROWS, 3, order), place)
-    fairness_by_group._greet(PARTY, 0, "shop", line)
+    fairness_by_group._exchange_shapes(PARTY, 0, "shop", line)
 
 
 def of_a_look_at_columns(place: int) -> None:
     line: Any = Line(lambda order: TableShape(ROWS, 2, order), place)
-    correlate._tables(PARTY, SimpleNamespace(names=("a", "b")), ["bank", "shop"], line)  # type: ignore[arg-type]
+    correlate._exchange_shapes(PARTY, SimpleNamespace(names=("a", "b")), ["bank", "shop"], line)  # type: ignore[arg-type]
 
 
 def of_rows_to_predict(place: int) -> None:
@@ -70,7 +72,7 @@ def of_rows_to_predict(place: int) -> None:
 @pytest.mark.parametrize("meet", [of_a_look_at_groups, of_a_look_at_columns, of_rows_to_predict])
 @pytest.mark.parametrize("place", [0, 8, 16, 31])
 def test_rows_in_another_order_are_refused(place: int, meet: Callable[[int], None]) -> None:
-    with pytest.raises(IdError, match="different order"):
+    with raises_code(IdError, "SVFL-ID-ORDER"):
         meet(place)
 
 
@@ -79,7 +81,7 @@ def test_the_order_of_every_other_party_is_compared(amiss: str) -> None:
     line: Any = Line(lambda order: TableShape(ROWS, 2, order), 0, amiss)
     columns: Any = SimpleNamespace(names=("a", "b"))
     with pytest.raises(IdError, match=f"^{amiss} and bank hold the rows in different order"):
-        correlate._tables(PARTY, columns, ["bank", "shop", "telco", "mill"], line)
+        correlate._exchange_shapes(PARTY, columns, ["bank", "shop", "telco", "mill"], line)
 
 
 @pytest.mark.parametrize("place", [0, 8, 32, 63])
@@ -87,7 +89,7 @@ def test_parts_of_two_trainings_are_not_put_together(place: int) -> None:
     runs = [bytes(32).hex(), changed(bytes(32).hex().encode(), place).decode()]
     one, other = (PredictionHandshake(run, 3, b"", "active") for run in runs)
     prediction_session._compare("bank", one, "shop", one)
-    with pytest.raises(ConfigError, match="different trainings"):
+    with raises_code(ConfigError, "SVFL-MODEL-MISMATCH"):
         prediction_session._compare("bank", one, "shop", other)
 
 
@@ -131,12 +133,12 @@ def replace_name(party: vfl.Party) -> vfl.Party:
 
 
 def test_a_sheet_is_agreed_to_by_every_digit_of_its_digest(tmp_path: Path) -> None:
-    agreed, sheet = AgreedSheets(DisclosureLedger(tmp_path / "ledger", "bank")), Sheet("tells nothing")
+    agreed, sheet = AgreedSheets(DisclosureLedger(tmp_path / "ledger", "bank")), ConsentSheet("tells nothing")
     agreed.add(sheet)
-    assert agreed.holds(Sheet("tells nothing"))
-    assert not agreed.holds(Sheet("tells nothing."))
+    assert agreed.has_agreed(ConsentSheet("tells nothing"))
+    assert not agreed.has_agreed(ConsentSheet("tells nothing."))
     for other in (sheet.digest[:-1], sheet.digest[:8], "", f"{sheet.digest[:-1]}x", f"{sheet.digest}0"):
-        assert not agreed.knows(other)
+        assert not agreed.has_digest(other)
 
 
 @pytest.mark.parametrize("vectors", [1, 2, 4, 6])
@@ -148,7 +150,7 @@ def test_a_query_of_other_vectors_than_were_agreed_is_not_answered(
     monkeypatch.setattr(Products, "_products", lambda *_: iter([(b"", np.zeros((5, vectors), np.uint64))]))
     monkeypatch.setattr(Products, "send", lambda self, name, message, permit=None: sent.append(message))
     evaluators: Any = {"shop": None}
-    with pytest.raises(ProtocolError, match=f"a query of 3 vectors about batch 7 was expected, one of {vectors} came"):
+    with raises_code(ProtocolError, "SVFL-PROTOCOL-MESSAGE"):
         products.answer(SimpleNamespace(), evaluators, {7: 3}, lambda batch: None)  # type: ignore[arg-type]
     assert not sent
 

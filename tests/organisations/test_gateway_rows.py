@@ -15,8 +15,9 @@ from securevfl.errors import TransportError
 from securevfl.organisations import gateway
 from securevfl.organisations.gateway import Gateway, ServiceUnavailable
 from securevfl.organisations.peer_settings import PeerSettings
-from securevfl.training.new_rows import HeldRows, rows_of_array
+from securevfl.training.new_rows import IndexedRows, rows_of_array
 from securevfl.transport.peers import Peers
+from tests.builders import raises_code
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def asked() -> list[list[Any]]:
 def waiting(part: Any, tmp_path: Path) -> Gateway:
     """A gateway that has not begun, whose parties are there."""
     bank = vfl.datasets.breast_cancer()[0]
-    rows = HeldRows.of("bank", rows_of_array(part, bank.X, np.arange(len(bank))))
+    rows = IndexedRows.of("bank", rows_of_array(part, bank.X, np.arange(len(bank))))
     address = {name: f"127.0.0.1:{7000 + at}" for at, name in enumerate(part.parties)}
     venue = PeerSettings(Peers(active="bank", passives=part.parties[1:], address=address), tmp_path)
     made = Gateway(part, rows, venue, ledger=tmp_path / "bank.ledger", window=0.01, max_waiting_rows=8, max_sessions=1)
@@ -51,7 +52,7 @@ def parties(part: Any, asked: list[list[Any]], gateway_: Gateway, monkeypatch: p
         gateway_._queue.put(None)
         return SimpleNamespace(f=np.zeros((len(ids), part.outputs)), state=["scored"] * len(ids), reasons={})
 
-    asker = SimpleNamespace(most=4, ask=ask, stay=lambda: None, end=lambda: None)
+    asker = SimpleNamespace(max_ids=4, ask=ask, stay=lambda: None, end=lambda: None)
     monkeypatch.setattr(gateway, "ScoreClient", lambda *given: asker)
 
 
@@ -102,7 +103,7 @@ def test_every_row_is_refused_when_parties_go_and_the_gateway_lives(
     rows = futures(waiting.ask([{"id": 0}, {"id": 1}, {"id": 1}, {"id": 2}, {"id": 3}]))
     assert rows[0].cancel()
     monkeypatch.setattr(gateway, "run_session", away)
-    monkeypatch.setattr(gateway, "_AGAIN", 0.0)
+    monkeypatch.setattr(gateway, "_RECONNECT_PAUSE", 0.0)
     waiting._run(0)
     assert calls == [0, 1]  # it has tried again
     assert waiting.waiting <= 1  # the mark of the end
@@ -114,6 +115,6 @@ def test_every_row_is_refused_when_parties_go_and_the_gateway_lives(
 def test_a_request_that_has_no_room_leaves_no_row_behind(waiting: Gateway) -> None:
     first = futures(waiting.ask([{"id": at} for at in range(5)]))
     assert waiting.waiting == len(first) == 5
-    with pytest.raises(ServiceUnavailable, match="too many rows wait"):
+    with raises_code(ServiceUnavailable, "SVFL-PEER-BUSY"):
         waiting.ask([{"id": at} for at in range(5, 9)])
     assert waiting.waiting == 5

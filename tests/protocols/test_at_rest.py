@@ -32,7 +32,7 @@ def scores(tmp_path: Path) -> Iterator[Path]:
     """A file of scores that was left in order: half of the rows were trained on, the others have a score."""
     path = tmp_path / "shop.ledger.scores"
     ledger = ScoreLedger(path)
-    ledger.trained(MODEL, 20, IDS[:20], X[:20])
+    ledger.record_model(MODEL, 20, IDS[:20], X[:20])
     _score(ledger)
     del ledger
     gc.collect()
@@ -41,11 +41,11 @@ def scores(tmp_path: Path) -> Iterator[Path]:
 
 
 def _score(ledger: ScoreLedger, rows: int = 40) -> None:
-    question = ledger.question(MODEL, "bank", IDS[:rows], ledger.commitments(IDS[:rows], X[:rows]))
-    states = ledger.admit(question, X[:rows], bits=7, most=1e9, me="shop", claim="c")
+    question = ledger.query(MODEL, "bank", IDS[:rows], ledger.commitments(IDS[:rows], X[:rows]))
+    states = ledger.admit(question, X[:rows], bits=7, max_bits=1e9, me="shop", claim="c")
     fresh = states == NEW
     if fresh.any():
-        ledger.keep(question.where(fresh), [os.urandom(8) for _ in range(int(fresh.sum()))])
+        ledger.store(question.where(fresh), [os.urandom(8) for _ in range(int(fresh.sum()))])
 
 
 def test_a_changed_bit_of_a_file_of_scores_is_noticed(scores: Path) -> None:
@@ -54,7 +54,7 @@ def test_a_changed_bit_of_a_file_of_scores_is_noticed(scores: Path) -> None:
     used = np.flatnonzero(np.frombuffer(whole, np.uint8))
     for at in draw.choice(used, 60, replace=False).tolist():
         scores.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << int(draw.integers(8))]) + whole[at + 1 :])
-        with pytest.raises(SecureVFLError, match=r"ledger of scores") as refused:
+        with pytest.raises(SecureVFLError, match="score ledger") as refused:
             ScoreLedger(scores)
         assert str(scores) in str(refused.value)
     for cut in (0, 10, 5000, len(whole) - 1):
@@ -70,14 +70,14 @@ def test_an_older_copy_of_a_file_of_scores_is_noticed(scores: Path, tmp_path: Pa
     copy = tmp_path / "copy"
     shutil.copy(scores, copy)
     ledger = ScoreLedger(scores)
-    ledger.trained(b"n" * 16, 20, IDS[20:], X[20:])
+    ledger.record_model(b"n" * 16, 20, IDS[20:], X[20:])
     del ledger
     gc.collect()
     shutil.copy(copy, scores)
-    with pytest.raises(ConfigError, match="an older copy was put back"):
+    with pytest.raises(ConfigError, match="replaced by an older copy"):
         ScoreLedger(scores)
     scores.with_name(f"{scores.name}.seal").unlink()
-    assert ScoreLedger(scores).knows(MODEL)
+    assert ScoreLedger(scores).knows_model(MODEL)
 
 
 def test_damage_while_it_is_used_is_an_error_of_ours(scores: Path) -> None:
@@ -85,7 +85,7 @@ def test_damage_while_it_is_used_is_an_error_of_ours(scores: Path) -> None:
     scores.with_name(f"{scores.name}.seal").write_bytes(b"in use\n")
     whole = scores.read_bytes()
     scores.write_bytes(whole[:4096] + bytes(len(whole) - 4096))
-    with pytest.raises(ConfigError, match=r"shop\.ledger\.scores.*put the newest copy back"):
+    with pytest.raises(ConfigError, match=r"shop\.ledger\.scores.*Restore the newest backup"):
         ScoreLedger(scores)
 
 
@@ -119,26 +119,26 @@ def test_an_older_copy_of_a_ledger_is_noticed(tmp_path: Path) -> None:
     """Every kind of change after it: numbers, limits, trust and tries, which the older one does not know."""
     ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
     register = Register.of_ids(id_keys("shop", [range(40)]))
-    ledger.book(register, ("run", ""), [Disclosure("columns", "bank", ("shop",), 3, 10)])
+    ledger.record(register, ("run", ""), [Disclosure("columns", "bank", ("shop",), 3, 10)])
     for change in (
-        lambda: ledger.book(register, ("other", ""), [Disclosure("columns", "bank", ("shop",), 3, 10)]),
+        lambda: ledger.record(register, ("other", ""), [Disclosure("columns", "bank", ("shop",), 3, 10)]),
         lambda: ledger.set_limit("columns", Limit(7)),
         lambda: ledger.trust("bank"),
-        lambda: ledger.tried({"bank"}),
-        lambda: ledger.answer("run", "asked", Disclosure("scores", "bank", ("shop",), 3, 0)),
+        lambda: ledger.record_early_abort({"bank"}),
+        lambda: ledger.record_answer("run", "asked", Disclosure("scores", "bank", ("shop",), 3, 0)),
     ):
         older = ledger.path.read_bytes()
         change()
         newest = ledger.path.read_bytes()
         ledger.path.write_bytes(older)
-        for use in (lambda: ledger.tried({"bank"}), lambda: ledger.named(b"x")):
+        for use in (lambda: ledger.record_early_abort({"bank"}), lambda: ledger.pseudonym(b"x")):
             with pytest.raises(DataError, match=r"an older copy or another file is there; put the newest copy back"):
                 use()
         ledger.path.write_bytes(newest)
-        ledger.named(b"x")
+        ledger.pseudonym(b"x")
     ledger.path.write_bytes(older)
     (tmp_path / "shop.ledger.lock").unlink()  # its owner says so
-    ledger.tried({"bank"})
+    ledger.record_early_abort({"bank"})
 
 
 @pytest.mark.parametrize("at", ["before", "behind"])
@@ -146,7 +146,7 @@ def test_a_ledger_is_used_wherever_a_change_was_killed(
     at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
-    ledger.tried({"bank"})
+    ledger.record_early_abort({"bank"})
     write = disclosure.write_atomic
 
     def killed(path: Path, data: bytes) -> None:
@@ -157,6 +157,6 @@ def test_a_ledger_is_used_wherever_a_change_was_killed(
     with monkeypatch.context() as dies:
         dies.setattr(disclosure, "write_atomic", killed)
         with pytest.raises(KeyboardInterrupt):
-            ledger.tried({"bank"})
-    ledger.tried({"bank"})
+            ledger.record_early_abort({"bank"})
+    ledger.record_early_abort({"bank"})
     assert ledger.read().tries[0].count == (2 if at == "before" else 3)

@@ -11,7 +11,7 @@ import securevfl as vfl
 from docs.declarations_page import sections
 from securevfl.data.party import Helper
 from securevfl.errors import LeakageError, ProtocolError
-from securevfl.families import METHODS, leak_kinds
+from securevfl.families import FAMILIES, leak_kinds
 from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.handshake import StopDecision
 from securevfl.runtime.channel import Channel
@@ -32,7 +32,7 @@ PUBLIC = {
     "ChunkName",
     "ResidualClosed",
     "HolderKeys",
-    "Offer",
+    "BaseOtOffer",
     "PairKey",
     "Position",
     "ProductGreeting",
@@ -41,7 +41,7 @@ PUBLIC = {
     "ServerLimits",
     "ShareStored",
     "SumKey",
-    "SumPublic",
+    "SumPublicKey",
     "Taken",
     "TransferOffer",
 }
@@ -50,16 +50,18 @@ PUBLIC = {
 # How many bits the receiver of a number can make it hold, where it deviates, and what of them the giver counts. Whoever
 # adds a message that tells something names it in one of these; what is weighed by the receiver belongs to the first.
 IN_BITS = {  # no message has more bits than its entry, whatever was multiplied (tests/disclosure/door_watch.py)
-    "Common", "OutOfRangeCount", "GroupCounts", "LossSum", "RoundedScores", "OpenedWeights", "ReasonCodes",
-    "EvaluatedPoints", "NamedRows", "RoundedProducts", "RowStates", "ShuffledWords", "Slots", "Tags", "Values",
+    "IntersectionSize", "OutOfRangeCount", "GroupCounts", "LossSum", "RoundedScores", "OpenedWeights", "ReasonCodes",
+    "EvaluatedPoints", "NamedRows", "RoundedProducts", "RowStates", "ShuffledWords", "StoreSlots",
+    "IntersectionTags", "PrfValues",
 }  # fmt: skip
 IN_NUMBERS = {  # counted one by one, of 64 bits at most: some 14 labels each; see threat-model.md
-    "Labels", "MaskPartial", "OpenedProduct", "PairMasked", "Part", "PartialSum", "PhasePart", "Pulled",
+    "Labels", "MaskPartial", "OpenedProduct", "MaskedSummand", "Summand", "PartialSum", "PhaseSummand", "Pulled",
     "Push", "Residual", "Restored", "SecondMoments",
 }  # fmt: skip
 NOT_OF_ROWS = {  # sizes, keys, digests, verdicts: nothing of a row that a receiver could weigh
-    "Abort", "AlignmentHello", "Begin", "PredictionHandshake", "RowCommitments", "ProbeResult", "RunHello", "OwnKey",
-    "Pace", "Position", "Question", "RoundTripTimes", "TableShape", "SessionDone", "StopDecision", "ScoreRequest",
+    "Abort", "AlignmentHello", "AlignmentStart", "PredictionHandshake", "RowCommitments", "ProbeResult", "RunHello",
+    "WrappedMaskKey", "Pace", "Position", "VoleRequest", "RoundTripTimes", "TableShape", "SessionDone", "StopDecision",
+    "ScoreRequest",
 }  # fmt: skip
 
 
@@ -196,7 +198,9 @@ CHOSEN = (
     "fdml masks, sealed",
     "transfer ckks",
 )
-EXAMPLES = {name: options for kind in METHODS.values() for name, options in kind().examples().items() if name in CHOSEN}
+EXAMPLES = {
+    name: options for kind in FAMILIES.values() for name, options in kind().example_jobs().items() if name in CHOSEN
+}
 RANDOM = {"key", "public", "publics", "chunk", "nonce", "offer", "total"}  # keys, names and masked words: drawn
 
 
@@ -215,7 +219,10 @@ def test_what_is_public_does_not_follow_from_data(name: str) -> None:
             for k, name in enumerate(names)
         ]
         job = vfl.Job(**{"batch_size": 20, "epochs": 1} | EXAMPLES[name] | {"accepts": [*leak_kinds()]})
-        parties = [*parties[: job.method.most or 3], *(Helper(name, role) for name, role in job.method.helpers)]
+        parties = [
+            *parties[: job.family.max_parties or 3],
+            *(Helper(name, role) for name, role in job.family.example_helpers),
+        ]
         listening = Listening()
         vfl.simulate(job, parties, observe=listening)
         seen.append({place: sent for place, sent in listening.sent.items() if place[3] in PUBLIC})

@@ -28,14 +28,14 @@ def states(ledger: ScoreLedger, model: bytes, peer: str, rows: list[bytes], colu
 
 
 def keep(ledger: ScoreLedger, model: bytes, peer: str, rows: list[bytes]) -> None:
-    question = ledger.question(model, peer, rows, b"".join(each.ljust(COMMITMENT_BYTES) for each in rows))
-    ledger.keep(question, [b"part of " + each for each in rows])
+    question = ledger.query(model, peer, rows, b"".join(each.ljust(COMMITMENT_BYTES) for each in rows))
+    ledger.store(question, [b"part of " + each for each in rows])
 
 
 def test_a_ledger_counts_across_runs_and_peers_together(tmp_path: Path):
     path = tmp_path / "scores"
     for model in (b"1", b"2", b"3"):
-        ScoreLedger(path).trained(model, 20, names(2))
+        ScoreLedger(path).record_model(model, 20, names(2))
     assert states(ScoreLedger(path), b"1", "bank", names(5, 5), 12) == [NEW] * 5
     keep(ScoreLedger(path), b"1", "bank", names(5, 5))
     assert states(ScoreLedger(path), b"1", "bank", names(2, 9), 12) == [STORED, NEW]
@@ -47,14 +47,14 @@ def test_a_ledger_counts_across_runs_and_peers_together(tmp_path: Path):
 
 def test_objects_that_share_a_file_know_what_the_others_have_let_out(tmp_path: Path):
     path = tmp_path / "scores"
-    ScoreLedger(path).trained(b"m", 20, names(2))
+    ScoreLedger(path).record_model(b"m", 20, names(2))
     one, other = ScoreLedger(path), ScoreLedger(path)
     assert states(one, b"m", "bank", names(3, 10)) == [NEW] * 3
     keep(one, b"m", "bank", names(3, 10))
     assert other.commitments(names(2), np.ones((2, 3))) == one.commitments(names(2), np.ones((2, 3)))
     assert states(other, b"m", "bank", names(3, 12)) == [STORED, NEW, NEW]
     rows, X = names(2, 20), np.full((2, 40), 123.25)
-    one.admit(one.question(b"m", "bank", rows, one.commitments(rows, X)), X)
+    one.admit(one.query(b"m", "bank", rows, one.commitments(rows, X)), X)
     whole = b"".join(each.read_bytes() for each in path.parent.glob(f"{path.name}*"))  # what is not merged yet too
     assert len(whole) > 10_000
     assert rows[0] not in whole
@@ -64,7 +64,7 @@ def test_objects_that_share_a_file_know_what_the_others_have_let_out(tmp_path: P
 def killed(path: Path, rows: list[bytes]) -> None:
     """Admits rows and dies at the claim."""
     own = ScoreLedger(path)
-    with own.claiming() as claim:
+    with own.claim() as claim:
         admit(own, b"m", "bank", rows, claim=claim)  # type: ignore[no-untyped-call]
         os._exit(1)
 
@@ -73,10 +73,10 @@ def test_a_row_that_another_scores_is_waited_for_and_not_longer_than_it_lives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     path = tmp_path / "scores"
-    ScoreLedger(path).trained(b"m", 20, names(2))
-    with ScoreLedger(path).claiming() as claim:
+    ScoreLedger(path).record_model(b"m", 20, names(2))
+    with ScoreLedger(path).claim() as claim:
         admit(ScoreLedger(path), b"m", "bank", names(3, 10), claim=claim)  # type: ignore[no-untyped-call]
-        monkeypatch.setattr(ledger_module, "PATIENCE", 0.05)
+        monkeypatch.setattr(ledger_module, "CLAIM_TIMEOUT", 0.05)
         assert states(ScoreLedger(path), b"m", "bank", names(4, 10)) == [REFUSED] * 3 + [NEW]
         monkeypatch.undo()
         with ThreadPoolExecutor(4) as pool:
@@ -94,21 +94,21 @@ def test_a_row_that_another_scores_is_waited_for_and_not_longer_than_it_lives(
 
 def test_rows_are_scored_anew_four_times_and_given_back_if_another_refuses(tmp_path: Path):
     ledger = ScoreLedger(tmp_path / "scores")
-    ledger.trained(b"m", 20, names(2))
+    ledger.record_model(b"m", 20, names(2))
     for _ in range(4):
         assert states(ledger, b"m", "bank", names(1, 10)) == [NEW]
     assert states(ledger, b"m", "bank", names(1, 10)) == [REFUSED]
     row = names(1, 11)
     for _ in range(6):
         assert states(ledger, b"m", "bank", row) == [NEW]
-        ledger.give_back(ledger.question(b"m", "bank", row, row[0].ljust(COMMITMENT_BYTES)))
-    assert ledger.bits_told(row) == [(0, 0)]
+        ledger.release(ledger.query(b"m", "bank", row, row[0].ljust(COMMITMENT_BYTES)))
+    assert ledger.disclosed_bits(row) == [(0, 0)]
 
 
 def test_a_large_ledger_opens_at_once_and_takes_no_memory(tmp_path: Path):
     """A hundred thousand rows of a training: the process holds pages of the file and no row."""
     path = tmp_path / "scores"
-    ScoreLedger(path).trained(b"m", 20, (b"%d" % row for row in range(100_000)))
+    ScoreLedger(path).record_model(b"m", 20, (b"%d" % row for row in range(100_000)))
     assert path.stat().st_size < 3_000_000
     tracemalloc.start()
     ledger = ScoreLedger(path)
@@ -151,7 +151,7 @@ def test_changes_of_several_threads_are_flushed_together_and_each_fails_alone(tm
         with file.changing() as tables:
             if not row:
                 inside.wait()
-                while file._coming < 7:  # the others have come
+                while file._arrivals < 7:  # the others have come
                     time.sleep(0.001)
             tables.execute("INSERT INTO held VALUES (?)", (row,))
             if row == 5:

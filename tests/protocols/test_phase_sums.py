@@ -71,8 +71,8 @@ def role(
 def test_nobody_is_more_than_two_windows_ahead(
     chosen: SumProtocol, workers: list[str], slow: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(phase_sums, "WINDOW", WINDOW)
-    monkeypatch.setattr(phase_sums, "MESSAGE", BLOCK)
+    monkeypatch.setattr(phase_sums, "WINDOW_PHASES", WINDOW)
+    monkeypatch.setattr(phase_sums, "MESSAGE_PHASES", BLOCK)
     lead = Lead()
     play = partial(role, lead=lead, chosen=chosen, workers=workers, slow=slow)
     found = run_threads(dict.fromkeys(NAMES, play), lambda: VirtualClock(vfl.Network()), timeout=30)

@@ -38,7 +38,7 @@ def ahead(visits: int = 0, r: dict[str, Any] | None = None) -> OfflinePhase:
     own = OfflinePhase.__new__(OfflinePhase)
     own._context = SimpleNamespace(me="a")  # type: ignore[assignment]
     own._names, own.store = SpentChunks(), MemoryStore()
-    own.go_on(visits, state() if r is None else r)
+    own.set_state(visits, state() if r is None else r)
     return own
 
 
@@ -62,14 +62,14 @@ def test_a_chunk_that_one_of_all_has_not_is_thrown_away(names: tuple[bytes, ...]
     context: Any = SimpleNamespace(me="a", parties=PARTIES, channel=line, subchannel="")
     assert not agree_on_chunk(context, own, 0, VISITS)
     assert line.sent == dict.fromkeys("bcd", NAME)
-    assert own.store.numbers == ()  # nor what rests on it
+    assert own.store.chunk_numbers == ()  # nor what rests on it
 
 
 def test_a_chunk_that_all_have_is_ready() -> None:
     line, own = Line(dict.fromkeys("bcd", NAME)), made(ahead())
     context: Any = SimpleNamespace(me="a", parties=PARTIES, channel=line, subchannel="")
     assert agree_on_chunk(context, own, 0, VISITS)
-    assert own.store.numbers == (0,)
+    assert own.store.chunk_numbers == (0,)
 
 
 CHANGES: dict[str, Any] = {
@@ -85,22 +85,22 @@ CHANGES: dict[str, Any] = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_chunk_of_another_state_is_not_ready(change: str) -> None:
     there = made(ahead())
-    assert there.ready(0, VISITS) == NAME
+    assert there.usable_chunk(0, VISITS) == NAME
     assert CHANGES[change]._base() != there._base()
     other = CHANGES[change]
     other.store = there.store
-    assert other.ready(0, VISITS) == b""
+    assert other.usable_chunk(0, VISITS) == b""
 
 
 def test_a_chunk_that_was_begun_or_is_of_other_visits_is_not_ready() -> None:
     own = made(ahead())
-    assert own.ready(0, VISITS - 1) == b""
-    assert own.ready(1, VISITS) == b""
+    assert own.usable_chunk(0, VISITS - 1) == b""
+    assert own.usable_chunk(1, VISITS) == b""
     own.store.take(0, 0)
-    assert own.ready(0, VISITS) == b""
+    assert own.usable_chunk(0, VISITS) == b""
     again = made(ahead())
     again._names.spend(NAME)
-    assert again.ready(0, VISITS) == b""
+    assert again.usable_chunk(0, VISITS) == b""
 
 
 def test_states_behind_a_chunk_that_is_passed_over_are_stepped_by_the_number_of_each_visit() -> None:
@@ -110,8 +110,8 @@ def test_states_behind_a_chunk_that_is_passed_over_are_stepped_by_the_number_of_
     own._ring, own._terms = ring, SimpleNamespace(columns={"b": 4, "c": 4}, outputs=3, rule_of=lambda name: steps)  # type: ignore[assignment]
     ones = {name: np.ones((4, 3), np.uint64) for name in "bc"}
     record = _Record(0, b"", b"", {name: ring.pack(v) for name, v in ones.items()}, ())
-    own.store.keep(0, NAME, 7, 3, ((place, 1, msgspec.msgpack.encode(record)) for place in range(3)), base=own._base())
-    own.pass_over(0)
+    own.store.write(0, NAME, 7, 3, ((place, 1, msgspec.msgpack.encode(record)) for place in range(3)), base=own._base())
+    own.skip_chunk(0)
     assert own._visits == 10
     for name, r in own._r.items():
         np.testing.assert_array_equal(r, state()[name] + np.uint64(7 + 8 + 9))

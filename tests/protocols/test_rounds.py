@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.families.declarations import declared_of
+from securevfl.families.declarations import run_declarations
 from securevfl.optim.optimizer import Training
 from securevfl.protocols.engines import Engine
 from securevfl.protocols.sums.base import SumProtocol
-from securevfl.protocols.sums.pairwise_sum import PairMasked
+from securevfl.protocols.sums.pairwise_sum import MaskedSummand
 from securevfl.runtime.codec import encode_frame
 from securevfl.runtime.costs import Stage
 from securevfl.runtime.observer import Event
@@ -69,7 +69,7 @@ def test_every_pair_gives_the_same_model(
     assert run.metrics["auc"] > 0.99
 
     roles = run.roles
-    declared = {(item.message, item.sender, item.receiver) for item in declared_of(job.method, job, roles)}
+    declared = {(item.message, item.sender, item.receiver) for item in run_declarations(job.family, job, roles)}
     seen = {(type(e.message), roles.role(e.peer), roles.role(e.me)) for e in events if e.direction == "recv"}
     assert seen <= declared
 
@@ -163,8 +163,8 @@ def test_no_round_of_many_is_hidden_by_the_mask_of_another(sums: SumProtocol) ->
     optimizer = vfl.FedSGD(lr=1e-30)
     job = job_of(sums, "open", optimizer, batch_size="all", epochs=14)
     run = vfl.simulate(job, tables, observe=events.append)
-    declared = declared_of(job.method, job, run.roles)
-    uniform = {item.message for item in declared if item.reveals.kind in ("uniform", "ciphertext")} | {PairMasked}
+    declared = run_declarations(job.family, job, run.roles)
+    uniform = {item.message for item in declared if item.reveals.kind in ("uniform", "ciphertext")} | {MaskedSummand}
     sent = defaultdict[tuple[object, ...], list[bytes]](list)
     for event in events:
         if event.direction == "send" and type(event.message) in uniform:

@@ -25,7 +25,7 @@ class Party:
     def __init__(self, path: Path) -> None:
         self.path = path
         for model in (b"m", b"n", b"o"):
-            self.own.trained(model, MIN_ITERATIONS, [b"trained"])
+            self.own.record_model(model, MIN_ITERATIONS, [b"trained"])
 
     @property
     def own(self) -> ScoreLedger:
@@ -41,7 +41,7 @@ class Party:
     ) -> ScoreQuery:
         """salt: what has changed in the columns of the row `odd`."""
         committed = [(name + salt * (name == "odd")).encode().ljust(COMMITMENT_BYTES) for name in rows]
-        return (own or self.own).question(model, peer, [each.encode() for each in rows], b"".join(committed))
+        return (own or self.own).query(model, peer, [each.encode() for each in rows], b"".join(committed))
 
     def ask(
         self, rows: Sequence[str], model: bytes = b"m", peer: str = "bank", salt: str = "", bits: int = 3
@@ -49,14 +49,14 @@ class Party:
         """Return the state of each row; what is new is kept as scored."""
         own = self.own
         question = self.question(rows, model, peer, salt, own)
-        states = own.admit(question, columns(rows), bits=bits, most=10.0)
+        states = own.admit(question, columns(rows), bits=bits, max_bits=10.0)
         new = question.where(states == NEW)
-        own.keep(new, [b"part"] * len(new.rows))
+        own.store(new, [b"part"] * len(new.rows))
         return list(states)
 
     def codes(self, rows: Sequence[str], bits: float = 3.0, run: str = "run") -> list[int]:
         own = [each.encode() for each in rows]
-        return list(self.own.admit_codes(run, own, columns(rows), bits=bits, most=10.0))
+        return list(self.own.admit_codes(run, own, columns(rows), bits=bits, max_bits=10.0))
 
 
 def columns(rows: Sequence[str]) -> Floats:
@@ -146,18 +146,18 @@ def test_rows_are_measured_by_all_peers_as_often_as_the_least_of_them_may(tmp_pa
     """A row that was measured in another set counts in this one too, in a set that comes again, and in a new one."""
     rows = [b"%d" % row for row in range(3 * ROWS_PER_EVALUATION)]
     for _ in range(2):
-        ScoreLedger(tmp_path / "scores").measure("bank", rows)
-    ScoreLedger(tmp_path / "scores").measure("bank", [*rows[:-1], b"other"])
+        ScoreLedger(tmp_path / "scores").record_evaluation("bank", rows)
+    ScoreLedger(tmp_path / "scores").record_evaluation("bank", [*rows[:-1], b"other"])
     for again in (rows, rows[::-1], [b"new", *rows[1:]], rows[-ROWS_PER_EVALUATION:]):
         for peer in ("bank", "telco"):
             with pytest.raises(LeakageError, match=f"metrics for {peer}"):
-                ScoreLedger(tmp_path / "scores").check_measures(peer, again, 1)
+                ScoreLedger(tmp_path / "scores").check_evaluations(peer, again, 1)
 
 
 def test_training_rows_by_other_names_count_over_all_questions(tmp_path: Path) -> None:
     """Three may have columns of training rows by chance, whether they come together or one by one."""
     rows = [f"row {number}" for number in range(4)]
-    ScoreLedger(tmp_path / "scores").trained(b"m", MIN_ITERATIONS, [b"a", b"b", b"c", b"d"], columns(rows))
+    ScoreLedger(tmp_path / "scores").record_model(b"m", MIN_ITERATIONS, [b"a", b"b", b"c", b"d"], columns(rows))
     party = Party.__new__(Party)
     party.path = tmp_path / "scores"
     for row in rows[:3]:
@@ -174,7 +174,7 @@ def test_what_was_kept_answers_the_same_row_in_any_block_and_no_other(tmp_path: 
     party, rows = Party(tmp_path / "scores"), ["one", "odd", "two"]
     own = party.own
     party.ask(rows)
-    own.keep(party.question(rows, own=own), [b"1", b"2", b"3"])
+    own.store(party.question(rows, own=own), [b"1", b"2", b"3"])
     for asked, kept in (
         (party.question(["odd", "one", "two"], own=own), [b"2", b"1", b"3"]),
         (party.question(["two", "new"], own=own), [b"3", None]),
@@ -182,4 +182,4 @@ def test_what_was_kept_answers_the_same_row_in_any_block_and_no_other(tmp_path: 
         (party.question(rows, b"n", own=own), [None] * 3),
         (party.question(rows, salt="!", own=own), [b"1", None, b"3"]),
     ):
-        assert party.own.kept(asked) == kept
+        assert party.own.stored(asked) == kept

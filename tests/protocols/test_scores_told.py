@@ -28,10 +28,10 @@ def test_bits_of_all_outputs_are_noted_and_told(
     blocks, left = [model.columns(6, seed) for seed in (1, 2)], watched(monkeypatch)
     ledgers = {name: ScoreLedger(None) for name in model.names}
     for own in ledgers.values():
-        own.trained(b"model", MIN_ITERATIONS, [b"trained"])
+        own.record_model(b"model", MIN_ITERATIONS, [b"trained"])
     model.ask(blocks, [names(6), names(6, 6)], ledgers=ledgers, to=to, levels=HALVES)  # type: ignore[no-untyped-call]
     for name, own in ledgers.items():
-        bits = [scored for scored, _ in own.bits_told(names(12))]  # type: ignore[no-untyped-call]
+        bits = [scored for scored, _ in own.disclosed_bits(names(12))]  # type: ignore[no-untyped-call]
         assert bits == [0 if name == to else 7 * outputs] * 12
     opened = [each for each in left if each.kind is RoundedScores]
     assert [(each.entry.to, each.entry.numbers, each.short) for each in opened] == [(to, 6 * outputs, False)] * 2
@@ -60,7 +60,7 @@ def test_a_part_is_on_disk_before_anything_is_said_of_it(
         Products.send,
     )
     for own in ledgers.values():
-        own.trained(b"model", MIN_ITERATIONS, [b"trained"])
+        own.record_model(b"model", MIN_ITERATIONS, [b"trained"])
 
     def noted(self: Products, name: str, message: Message, permit: DisclosurePermit | None = None) -> None:
         if isinstance(message, ShareStored | RoundedScores | ScoreShare):

@@ -159,7 +159,7 @@ class Run:
             self.states[name].append(side.state)
             for number, visits in enumerate(self.chunks):
                 if self.make:
-                    ahead.make(number, visits)
+                    ahead.generate(number, visits)
                 if not self.train:
                     continue
                 for state in (state for _ in range(self.repeat) for state in side.train(number, len(visits))):
@@ -191,7 +191,7 @@ class Run:
 
     @property
     def weights(self):
-        return np.concatenate([self.case.numbers.weights(words) for words in self.theta().values()])
+        return np.concatenate([self.case.numbers.decode_weights(words) for words in self.theta().values()])
 
     def scores(self):
         return np.clip(np.hstack(list(self.case.X.values())), -8, 8) @ self.weights
@@ -254,10 +254,10 @@ def test_the_weights_are_those_of_the_residuals_that_the_tables_gave(run):
     total = {name: np.zeros((X.shape[1], 1), np.uint64) for name, X in run.case.X.items()}
     for visit, (k, g) in enumerate(run.residuals):
         for name, X in run.case.X.items():
-            W = run.case.numbers.steps(X[run.case.batches[k]], run.case.rate)
+            W = run.case.numbers.encode_steps(X[run.case.batches[k]], run.case.rate)
             total[name] = ring.reduce(total[name] - (W.T @ g).view(np.uint64))
             errors = ring.signed(ring.reduce(run.theta(visit + 1)[name] - total[name]))
-            pieces = len(run.case.terms.pieces_of(k))
+            pieces = len(run.case.terms.blocks_of(k))
             assert np.abs(errors).max() <= (visit + 1) * pieces
             assert (errors != 0).sum() <= max(2, 0.2 * pieces * errors.size)  # a party may have two columns
 
@@ -273,7 +273,7 @@ def test_steps_on_parts_that_grow_are_those_of_the_residuals_on_each_part():
     total = {name: np.zeros((X.shape[1], 1), np.uint64) for name, X in case.X.items()}
     for visit, (k, g) in enumerate(run.residuals):
         for name, X in case.X.items():
-            W = case.numbers.steps(X[case.batches[k]], case.rate)
+            W = case.numbers.encode_steps(X[case.batches[k]], case.rate)
             total[name] = ring.reduce(total[name] - ((W.T @ g) << lifts[k]).view(np.uint64))
             errors = ring.signed(ring.reduce(run.theta(visit + 1)[name] - total[name]))
             assert np.abs(errors).max() <= sum(1 << lifts[each] for each, _ in run.residuals[: visit + 1])
@@ -287,7 +287,7 @@ def test_each_residual_is_one_of_the_two_entries_around_the_sum(run):
     for visit, (k, g) in enumerate(run.residuals):
         theta = run.theta(visit)
         H = sum(
-            np.ldexp(numbers.columns(X[case.batches[k]]), -numbers.f_x) @ numbers.weights(theta[name])
+            np.ldexp(numbers.encode_columns(X[case.batches[k]]), -numbers.f_x) @ numbers.decode_weights(theta[name])
             for name, X in case.X.items()
         )
         y, got = case.y[case.batches[k]], np.ldexp(g.astype(float), -numbers.f_g)
@@ -352,7 +352,7 @@ def test_one_round_trip_a_visit_and_two_a_chunk(run):
     for event in run.events:
         if event.direction == "send":
             sent[event.me, type(event.message)] += 1
-    visits = sum(len(run.case.terms.pieces_of(k)) for k, _ in run.residuals)  # blocks of all visits
+    visits = sum(len(run.case.terms.blocks_of(k)) for k, _ in run.residuals)  # blocks of all visits
     further = run.case.names[2:]
     turns = {
         ("a", MaskedTables): visits,
@@ -387,9 +387,9 @@ def test_two_of_the_three_shares_of_a_third_partys_weights_are_noise(run):
     ring, numbers = ShareRing(run.case.numbers.bits), run.case.numbers
     for name in run.case.names[2:]:
         shares_of = [run.states[name][-1].own[0], *(run.states[holder][-1].others[name][0] for holder in "ab")]
-        theta = numbers.weights(ring.reduce(sum(shares_of)))
+        theta = numbers.decode_weights(ring.reduce(sum(shares_of)))
         for left_out in range(3):
-            rest = numbers.weights(ring.reduce(sum(each for i, each in enumerate(shares_of) if i != left_out)))
+            rest = numbers.decode_weights(ring.reduce(sum(each for i, each in enumerate(shares_of) if i != left_out)))
             assert np.abs(rest - theta).max() > 1
 
 

@@ -12,10 +12,10 @@ from scipy import stats
 
 import securevfl as vfl
 from securevfl.crypto.share_ring import ShareRing
-from securevfl.data.schedule import parts_of
+from securevfl.data.schedule import subset_sizes
 from securevfl.errors import ConfigError, ProtocolError
-from securevfl.families.shares.shares_job import on_shares
-from securevfl.families.shares.shares_plan import plan
+from securevfl.families.shares.shares_job import trains_on_shares
+from securevfl.families.shares.shares_plan import make_plan
 from securevfl.protocols.party_context import LocalResources
 from securevfl.protocols.shares import column_blocks, offline_phase
 from securevfl.protocols.shares import iteration as iteration
@@ -106,7 +106,7 @@ def test_on_disk_a_spent_chunk_does_not_survive_its_process(tmp_path: Path):
         assert store.take(3, place) == records[place]
     store.close()
     again = DiskStore(tmp_path)  # a new process after a crash
-    assert again.untouched == (4,)
+    assert again.unused_chunks == (4,)
     with pytest.raises(ProtocolError):
         again.take(3, 20)
     assert (again.chunk(4).name, again.chunk(4).first) == (b"four".ljust(16), 47)
@@ -126,17 +126,17 @@ def test_a_chunk_that_was_copied_or_put_back_is_thrown_away(tmp_path: Path):
     assert folder.stat().st_mode & 0o777 == 0o700
     shutil.copytree(folder, backup)
     kept = DiskStore(folder)
-    assert kept.untouched == (0, 1)
+    assert kept.unused_chunks == (0, 1)
     kept.take(0, 0)
     kept.close()
     for name in ("chunk-0.ready", "chunk-0.bound"):
         shutil.copy2(backup / name, folder / name)
     (folder / "chunk-0.spent").unlink()
-    assert DiskStore(folder).untouched == (1,)
-    assert DiskStore(backup).untouched == ()
+    assert DiskStore(folder).unused_chunks == (1,)
+    assert DiskStore(backup).unused_chunks == ()
     shutil.rmtree(folder)
     shutil.copytree(backup, folder)
-    assert not DiskStore(folder).numbers
+    assert not DiskStore(folder).chunk_numbers
 
 
 def test_a_name_is_spent_once_by_whoever_has_the_chunk_again(tmp_path: Path):
@@ -144,8 +144,8 @@ def test_a_name_is_spent_once_by_whoever_has_the_chunk_again(tmp_path: Path):
     names = SpentChunks(tmp_path / "own" / "names")
     other = SpentChunks(tmp_path / "own" / "names")
     names.spend(b"one".ljust(16))
-    assert other.holds(b"one".ljust(16))
-    assert not other.holds(b"two".ljust(16))
+    assert other.contains(b"one".ljust(16))
+    assert not other.contains(b"two".ljust(16))
     with pytest.raises(ProtocolError, match="begun before is spent"):
         other.spend(b"one".ljust(16))
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "own", tmp_path / "own" / "names")} == {0o700, 0o600}
@@ -188,7 +188,7 @@ def test_a_record_is_marked_spent_before_it_is_handed_out(tmp_path: Path, monkey
     store.take(0, 0)
     assert (tmp_path / "chunk-0.spent").exists()
     store.close()
-    assert DiskStore(tmp_path).untouched == ()
+    assert DiskStore(tmp_path).unused_chunks == ()
 
 
 @pytest.mark.parametrize("make", [lambda path: MemoryStore(100), lambda path: DiskStore(path, 100)])
@@ -209,7 +209,7 @@ def test_a_training_from_disk_is_as_good(tmp_path: Path):
     run = Run(case, [case.order * 2, case.order * 2], ready=ready).go()
     theta, _ = floats(case, case.order * 4)
     assert np.abs(run.weights - theta).max() < 0.05
-    assert DiskStore(tmp_path / "a").untouched == ()
+    assert DiskStore(tmp_path / "a").unused_chunks == ()
 
 
 def test_what_was_prepared_in_one_session_serves_another(tmp_path: Path):
@@ -288,13 +288,13 @@ def test_messages_of_another_size_end_the_run_with_a_word(kind, change):
 
 
 def test_sizes_that_do_not_fit_are_refused_beforehand():
-    with pytest.raises(ConfigError, match=r"bits are needed.*set batch_size.*optimizer\.lr.*table_bits"):
+    with pytest.raises(ConfigError, match=r"need 73 bits.*Set batch_size.*optimizer\.lr.*table_bits"):
         FixedPointEncoding(2**30, 1e-3, table_bits=8)
-    assert FixedPointEncoding(256, 0.1).needed == 43
+    assert FixedPointEncoding(256, 0.1).min_bits == 43
     assert FixedPointEncoding(256, 0.1).bits == 48
     assert FixedPointEncoding(256, 0.1).reach == 31
     assert FixedPointEncoding(256, 0.1).f_w == 19 + 3
-    assert FixedPointEncoding(32, 0.1).bits == FixedPointEncoding(32, 0.1).needed == 40
+    assert FixedPointEncoding(32, 0.1).bits == FixedPointEncoding(32, 0.1).min_bits == 40
     assert FixedPointEncoding(2, 4.0).f_w == 6 + 2
 
 
@@ -303,10 +303,10 @@ def test_sizes_that_do_not_fit_are_refused_beforehand():
 def test_there_are_numbers_for_any_number_of_rows(parties: int, model: str) -> None:
     """W and then residuals give up bits as n grows, and no more rows are visited at once than there are bits for."""
     job = vfl.Job(model=model)
-    assert on_shares(job)
+    assert trains_on_shares(job)
     bits = list[tuple[int, int]]()
     for rows in (50, 2**14, 199_999, 200_000, 262_144, 400_000, 2**20, 5_000_000, 2**28):
-        numbers = plan(job, rows=parts_of(rows)[-1], batches=1, parties=parties).numbers
+        numbers = make_plan(job, rows=subset_sizes(rows)[-1], batches=1, parties=parties).numbers
         assert numbers.bits <= 56
         bits.append((numbers.w, numbers.f_g))
     assert bits == sorted(bits, reverse=True)
@@ -322,7 +322,7 @@ def test_coarse_numbers_move_weights_by_far_less_than_other_rows_would(rows: int
     y = np.where(draw.random(rows) < 1 / (1 + np.exp(-X @ draw.normal(size=8) / 2)), 1.0, -1.0)[:, None]
     P = np.linalg.inv(X.T @ X / (4 * rows) + 0.01 * np.eye(8))
     numbers = FixedPointEncoding(rows, 0.5, w=3, f_g=7, m=8, spare=0)
-    W, of_w, of_x = numbers.steps(X, 0.5, P) * 2.0**-numbers.f_w, np.zeros((8, 1)), np.zeros((8, 1))
+    W, of_w, of_x = numbers.encode_steps(X, 0.5, P) * 2.0**-numbers.f_w, np.zeros((8, 1)), np.zeros((8, 1))
     residual = vfl.Logistic().loss.residual
     for _ in range(200):
         of_w = of_w - W.T @ residual(X @ of_w, y)

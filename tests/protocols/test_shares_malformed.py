@@ -137,12 +137,12 @@ def test_a_message_that_was_altered_ends_the_run_with_a_typed_error(
 ) -> None:
     case, send, altered = CASES[name], Channel.send, []
 
-    def alters(self: Channel, to: str, message: Any, subchannel: str = "", *, told: Any = None) -> None:
+    def alters(self: Channel, to: str, message: Any, subchannel: str = "", *, permit: Any = None) -> None:
         if type(message).__name__ == case.kind and self.me == case.sender and not altered:
             changed = case.change(getattr(message, case.field))
             message = msgspec.structs.replace(message, **{case.field: changed})
             altered.append(message)
-        send(self, to, message, subchannel, permit=told)
+        send(self, to, message, subchannel, permit=permit)
 
     monkeypatch.setattr(Channel, "send", alters)
     with pytest.raises(case.error, match=case.says or None) as raised:

@@ -15,10 +15,10 @@ from securevfl.base.roles import Roles
 from securevfl.crypto.lattice.lattice_shares import LatticeShares
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing
-from securevfl.data.schedule import parts_of
+from securevfl.data.schedule import subset_sizes
 from securevfl.errors import LeakageError, ProtocolError
-from securevfl.families.shares.shares_job import on_shares
-from securevfl.families.shares.shares_plan import plan
+from securevfl.families.shares.shares_job import trains_on_shares
+from securevfl.families.shares.shares_plan import make_plan
 from securevfl.models import MODELS
 from securevfl.protocols.joint_prediction import RowsToScore
 from securevfl.protocols.party_context import PartyContext
@@ -67,7 +67,7 @@ class Open(ScoreLedger):
     def admit(self, question, *_, **__):
         return np.full(len(question.rows), NEW, np.uint8)
 
-    def ask(self, question):
+    def record_query(self, question):
         return np.full(len(question.rows), NEW, np.uint8)
 
 
@@ -114,7 +114,7 @@ class Model:
                 )
                 asking = ScoringParams(model, ledgers.get(name) or Open(), levels, to, most, rounded)
                 met, rows = SharesSession(context, "b", SCHEME, NUMBERS), max(len(block["a"]) for block in blocks)
-                tops = None if levels.step == EXACT.step else lambda: met.tops
+                tops = None if levels.step == EXACT.step else lambda: met.top_transfers
                 side = ScoringSession(met.products, self.terms, self.states[name], asking, tops=tops, rows=rows)
                 return [
                     side.block(i, block[name], RowsToScore(ids[i][: len(block[name])], (raw or block)[name]))
@@ -158,7 +158,7 @@ def names(rows, start=0):
 def admit(ledger, model, peer, ids, columns=40, **keys):
     """Asks with commitments of 16 bytes that go with the ids, about rows of so many columns that no other has; the
     state of each row."""
-    question = ledger.question(model, peer, ids, b"".join(name.ljust(COMMITMENT_BYTES) for name in ids))
+    question = ledger.query(model, peer, ids, b"".join(name.ljust(COMMITMENT_BYTES) for name in ids))
     return ledger.admit(question, np.random.default_rng().normal(size=(len(ids), columns)), **keys)
 
 
@@ -197,7 +197,7 @@ def test_a_row_whose_part_a_holder_has_lost_gets_no_score_and_the_others_theirs(
     """Nobody makes another part, whose rounding would be another: of the asking party's own, and of the other's."""
     model, ledgers = Model(2, 3, 2), {name: ScoreLedger(tmp_path / name) for name in "abc"}
     for ledger in ledgers.values():
-        ledger.trained(b"model", 20, names(5, 1000))
+        ledger.record_model(b"model", 20, names(5, 1000))
     block, ids = model.columns(6), names(6)
     (first,) = model.ask([block], [ids], ledgers, to=to, levels=HALVES)
     lost = ledgers[loses]._digests(ids[2:3])[0]
@@ -211,17 +211,17 @@ def test_a_row_whose_part_a_holder_has_lost_gets_no_score_and_the_others_theirs(
 def test_a_row_with_an_output_beyond_what_levels_cover_is_not_kept_as_known(tmp_path):
     levels, ledgers = Quantizer(0, 6), {name: ScoreLedger(tmp_path / name) for name in "ab"}
     for ledger in ledgers.values():
-        ledger.trained(b"model", 20, names(5, 1000))
+        ledger.record_model(b"model", 20, names(5, 1000))
     model = Model(1, 1, outputs=2, seed=4, size=12.5)
     block = {"a": np.array([[0.5], [5.0]]), "b": np.zeros((2, 1))}
     far = np.abs(model.exact(block)) > levels.reach
     assert far.tolist() == [[False, False], [True, False]]
     entries = np.diff(NUMBERS.top_knots).max()  # a sum falls to its own entry of the table or to the one beside it
-    assert (np.abs(model.exact(block))[~far] < levels.covered - 2 * entries).all()
+    assert (np.abs(model.exact(block))[~far] < levels.max_reported - 2 * entries).all()
     (scores,) = model.ask([block], [names(2)], ledgers, levels=levels)
     np.testing.assert_array_equal(np.isinf(scores), far)
-    question = ledgers["a"].question(b"model", "", names(2), ledgers["a"].commitments(names(2), block["a"]))
-    assert [each is None for each in ledgers["a"].kept(question, of="score")] == [False, True]
+    question = ledgers["a"].query(b"model", "", names(2), ledgers["a"].commitments(names(2), block["a"]))
+    assert [each is None for each in ledgers["a"].stored(question, of="score")] == [False, True]
 
 
 def test_rows_far_out_on_either_side_are_counted_beside_the_loss():
@@ -236,7 +236,7 @@ def test_rows_far_out_on_either_side_are_counted_beside_the_loss():
 def test_each_party_asks_its_own_ledger_about_whoever_asks():
     model, ledgers = Model(5, 7, 3), {name: ScoreLedger(None) for name in "abc"}
     for ledger in ledgers.values():
-        ledger.trained(b"model", 20, [])
+        ledger.record_model(b"model", 20, [])
     block = model.columns(3)
     first = model.ask([block], [names(3)], ledgers, to="b")[0]
     model.ask([block], [names(3)], ledgers, to="a")  # another peer, other answers
@@ -269,10 +269,10 @@ def test_a_sum_beyond_what_levels_cover_is_never_told_as_another(widths, to, out
     (scores,) = model.ask([block], [names(len(x))], to=to, levels=levels)
     exact, beyond = model.exact(block), np.isinf(scores)
     assert np.abs(exact).max() > 229
-    far = np.abs(exact) >= levels.covered
+    far = np.abs(exact) >= levels.max_reported
     assert beyond[far].all()
     assert (np.abs(scores - exact)[~beyond] <= 1.5 * levels.size).all()
-    assert (np.abs(exact)[beyond] > levels.covered - max(4, 1.5 * levels.size)).all()
+    assert (np.abs(exact)[beyond] > levels.max_reported - max(4, 1.5 * levels.size)).all()
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
@@ -284,18 +284,18 @@ def test_levels_of_every_model_have_room_in_its_ring(name, rows):
         job = vfl.Job(model=name)
     except vfl.errors.ConfigError:
         pytest.skip("a model that needs more than its name")
-    if not on_shares(job):
+    if not trains_on_shares(job):
         pytest.skip("a model that does not train on shares")
-    numbers, options = plan(job, rows=parts_of(rows)[-1], batches=1, parties=2).numbers, job.protocol.shares
-    asked = options.score_levels(job.model.loss.spacing)
-    levels, ring = asked.within(numbers), 2.0 ** (numbers.whole - 1)
-    assert numbers.roomy
+    numbers, options = make_plan(job, rows=subset_sizes(rows)[-1], batches=1, parties=2).numbers, job.protocol.shares
+    asked = options.score_quantizer(job.model.loss.spacing)
+    levels, ring = asked.within(numbers), 2.0 ** (numbers.integer_bits - 1)
+    assert numbers.has_headroom
     assert levels == asked
     assert levels.reach <= ring / 4
-    assert numbers.whole <= numbers.bits - numbers.f_x - numbers.f_theta
+    assert numbers.integer_bits <= numbers.bits - numbers.f_x - numbers.f_theta
     assert numbers.reach < max(levels.reach, 16)
-    near = np.abs(numbers.top_knots) < levels.covered
-    moves = levels.moves(numbers.top_knots).astype(np.int64)
+    near = np.abs(numbers.top_knots) < levels.max_reported
+    moves = levels.overflow_shifts(numbers.top_knots).astype(np.int64)
     assert not moves[near].any()
     told = (numbers.top_knots + moves * levels.size + levels.reach) % (2 * levels.reach) - levels.reach
     assert (np.abs(told)[~near] > levels.reach - levels.size).all()
@@ -323,7 +323,7 @@ def test_whoever_rounds_may_tell_fewer_bits(widths, to):
     block = {name: np.ones((4000, 2)) for name in model.names}
     ledgers = {name: ScoreLedger(None) for name in model.names}
     for ledger in ledgers.values():
-        ledger.trained(b"model", 20, [])
+        ledger.record_model(b"model", 20, [])
     raw = {name: np.arange(160_000.0).reshape(4000, 40) for name in model.names}
     (scores,) = model.ask([block], [names(4000)], ledgers, to=to, levels=HALVES, rounded=coarse, raw=raw)
     sent = next(event.message for event in model.events if type(event.message) is RoundedScores)
@@ -332,7 +332,7 @@ def test_whoever_rounds_may_tell_fewer_bits(widths, to):
     error = (scores - model.exact(block)) / coarse.size
     assert np.abs(error).max() <= 1 + 1 / 8
     assert abs(error.mean()) < 0.15
-    assert {scored for scored, _ in ledgers["b"].bits_told(names(4000))} == ({coarse.bits} if to != "b" else {0})
+    assert {scored for scored, _ in ledgers["b"].disclosed_bits(names(4000))} == ({coarse.bits} if to != "b" else {0})
 
 
 def test_parts_of_further_parties_are_uniform():
@@ -363,7 +363,7 @@ def test_each_score_has_a_dither_of_its_own():
     told = ShareRing(HALVES.bits).unpack(sent.words, (2000, 2))
     h, s = RING.reduce(held["b"]), 2.0 ** HALVES.shift(NUMBERS)
     part = (h % np.uint64(s)) / s
-    up = (told - HALVES.cut(NUMBERS, h)) % np.uint64(2**HALVES.bits) == 1
+    up = (told - HALVES.truncate(NUMBERS, h)) % np.uint64(2**HALVES.bits) == 1
     assert ((part > 0.4) & (part < 0.6) & up).sum() == pytest.approx(0.1 * part.size, rel=0.3)  # 400 of 19: 6.3 errors
     for one, other in (np.s_[:, 0], np.s_[:, 1]), (np.s_[1:, 0], np.s_[:-1, 0]):
         turned = (part[one] < part[other]) & up[one] & ~up[other]
@@ -372,7 +372,7 @@ def test_each_score_has_a_dither_of_its_own():
 
 def test_a_level_has_no_bits_but_its_own():
     h = RING.uniform(Prg.fresh("shares of a test"), 10_000)  # each of 128 levels is in it
-    assert HALVES.cut(NUMBERS, h).max() == 2**HALVES.bits - 1
+    assert HALVES.truncate(NUMBERS, h).max() == 2**HALVES.bits - 1
 
 
 def test_commitments_of_another_number_end_it_with_a_word():
@@ -396,7 +396,7 @@ def test_free_questions_on_one_row_tell_the_weights_and_then_every_sum_of_the_pe
     np.testing.assert_allclose(sums, (block["b"] @ model.theta["b"])[:, 0], atol=1e-3)
 
     ledger = ScoreLedger(tmp_path / "scores")
-    ledger.trained(b"model", 20, names(100, 1000))
+    ledger.record_model(b"model", 20, names(100, 1000))
     first, *others = model.ask(questions, [names(1)] * 6, {"b": ledger})
     assert not np.isnan(first).any()
     assert np.isnan(others).all()
@@ -410,8 +410,8 @@ def test_who_crashes_and_asks_again_gets_the_same_bytes(to: str, tmp_path: Path)
         model = Model(5, 7, 3)  # shares are drawn anew
         ledgers = {name: ScoreLedger(tmp_path / name) for name in "abc"}
         for ledger in ledgers.values():
-            if not ledger.knows(b"model"):
-                ledger.trained(b"model", 20, names(100, 1000))
+            if not ledger.knows_model(b"model"):
+                ledger.record_model(b"model", 20, names(100, 1000))
         block = model.columns(40, 3)
         ended = nullcontext() if cut is None else pytest.raises(Killed)
         with ended:
@@ -435,7 +435,7 @@ def test_scores_of_the_same_rows_by_many_models_tell_the_columns_of_the_peer(tmp
     answered = []
     for number, model in enumerate(models):
         name = f"model {number}".encode()
-        ledger.trained(name, 20, names(100, 1000))
+        ledger.record_model(name, 20, names(100, 1000))
         (scores,) = model.ask([block], [names(60)], {"b": ledger}, name)
         if not np.isnan(scores).any():
             answered.append(scores)
@@ -450,18 +450,16 @@ def test_training_rows_and_unfinished_models_are_refused_and_nothing_is_noted(tm
     ledger = ScoreLedger(path)
     with pytest.raises(LeakageError, match="finish"):
         admit(ledger, b"m", "bank", names(3))
-    ledger.trained(b"m", 9, names(3))
-    with pytest.raises(LeakageError, match="had 9"):
+    ledger.record_model(b"m", 9, names(3))
+    with pytest.raises(LeakageError, match="had 9 iterations"):
         admit(ledger, b"m", "bank", names(3, 10))
-    ledger.trained(b"m", 10, names(3))
+    ledger.record_model(b"m", 10, names(3))
     assert admit(ledger, b"m", "bank", names(4, 2)).tolist() == [REFUSED, NEW, NEW, NEW]
-    with pytest.raises(ProtocolError, match="once"):
+    with pytest.raises(ProtocolError, match="twice"):
         admit(ledger, b"m", "bank", [b"x", b"x"])
     assert (admit(ledger, b"m", "bank", names(4, 3)) == NEW).all()
-    question = ledger.question(
-        b"m", "bank", names(4, 3), b"".join(name.ljust(COMMITMENT_BYTES) for name in names(4, 3))
-    )
-    ledger.keep(question, [b"part"] * 4)
+    question = ledger.query(b"m", "bank", names(4, 3), b"".join(name.ljust(COMMITMENT_BYTES) for name in names(4, 3)))
+    ledger.store(question, [b"part"] * 4)
     assert (admit(ledger, b"m", "bank", names(5, 3)) == [STORED] * 4 + [NEW]).all()
 
 

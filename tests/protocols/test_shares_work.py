@@ -81,7 +81,7 @@ def test_shares_made_elsewhere_sum_to_the_product(pool, scheme, chosen):
 
 def test_results_come_in_order_and_calls_as_late_as_they_can(monkeypatch, scheme):
     """So that queries that have come are not all held in memory."""
-    for name in ("_WAITING", "_WAITING_HERE"):
+    for name in ("_MAX_PENDING", "_MAX_PENDING_THREADS"):
         monkeypatch.setattr(product_work, name, 3)
     begun = []
 

@@ -1,4 +1,4 @@
-"""The list of spent names: on a full disk, cut off, damaged, and by an earlier version."""
+"""The file of used chunks on a full disk, truncated and damaged."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from securevfl.base.files import write_atomic
-from securevfl.errors import ConfigError, ProtocolError, StorageError
+from securevfl.errors import ConfigError, StorageError
 from securevfl.protocols.shares.spent_chunks import SpentChunks
 from tests.forked import run_forked
 
@@ -19,16 +19,16 @@ FULL = """
 import resource, sys
 from pathlib import Path
 from securevfl.errors import StorageError
-from securevfl.protocols.shares.spent_chunks import SpentNames
+from securevfl.protocols.shares.spent_chunks import SpentChunks
 path, room = Path(sys.argv[1]), int(sys.argv[2])
-names = SpentNames(path)
+names = SpentChunks(path)
 names.spend(bytes(16))
 resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + room, resource.RLIM_INFINITY))
 try:
     names.spend(b"1" * 16)
     print("passed as written")
 except StorageError as error:
-    print("refused", names.holds(b"1" * 16))
+    print("refused", names.contains(b"1" * 16))
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
 names.spend(b"2" * 16)
 """
@@ -41,7 +41,7 @@ def test_a_name_that_finds_no_room_is_not_spent_and_the_next_is_whole(room: int,
     done = run_forked([sys.executable, "-c", FULL, str(path), str(room)], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("refused False\n", "")
     names = SpentChunks(path)
-    assert [names.holds(each) for each in (bytes(16), b"1" * 16, b"2" * 16)] == [True, False, True]
+    assert [names.contains(each) for each in (bytes(16), b"1" * 16, b"2" * 16)] == [True, False, True]
 
 
 @pytest.fixture
@@ -57,10 +57,10 @@ def test_a_last_line_that_is_cut_off_is_dropped_and_never_glued(path: Path) -> N
     for cut in range(last, len(whole)):
         path.write_bytes(whole[:cut])
         names = SpentChunks(path)
-        assert [names.holds(each) for each in NAMES] == [True, True, False, False, False]
+        assert [names.contains(each) for each in NAMES] == [True, True, False, False, False]
         names.spend(NAMES[3])
         again = SpentChunks(path)
-        assert [again.holds(each) for each in NAMES] == [True, True, False, True, False]
+        assert [again.contains(each) for each in NAMES] == [True, True, False, True, False]
 
 
 def test_any_bit_that_is_not_as_it_was_written_is_noticed(path: Path) -> None:
@@ -70,24 +70,11 @@ def test_any_bit_that_is_not_as_it_was_written_is_noticed(path: Path) -> None:
         for bit in (0, 2, 5):
             path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
             with pytest.raises(ConfigError, match=r"names: the names of spent work ahead .* damaged; put a copy back"):
-                SpentChunks(path).holds(NAMES[0])
+                SpentChunks(path).contains(NAMES[0])
     for spoilt in (whole[50:], whole[:50] + whole[100:], whole * 2, b"\n" + whole, whole + b"\n"):
         path.write_bytes(spoilt)
         with pytest.raises(ConfigError, match="damaged"):
             SpentChunks(path).spend(NAMES[4])
-
-
-def test_a_list_of_an_earlier_version_is_gone_on_with(tmp_path: Path) -> None:
-    path = tmp_path / "names"
-    path.write_text("".join(f"{name.hex()}\n" for name in NAMES[:2]))
-    SpentChunks(path).spend(NAMES[2])
-    assert [SpentChunks(path).holds(each) for each in NAMES] == [True, True, True, False, False]
-    with pytest.raises(ProtocolError, match="begun before is spent"):
-        SpentChunks(path).spend(NAMES[1])
-    whole = path.read_bytes()
-    path.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
-    with pytest.raises(ConfigError, match="damaged"):
-        SpentChunks(path).holds(NAMES[0])
 
 
 def test_what_is_read_back_as_something_else_is_not_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from securevfl.base.roles import PARTNER, Roles
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.errors import ProtocolError
-from securevfl.families.table_preparation import prepare_all
+from securevfl.families.table_preparation import prepare_parties
 from securevfl.models import metrics, pair_metrics
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.shares import word_shuffle
@@ -202,17 +202,17 @@ def r2_off(X: np.ndarray) -> float:
     (y, fitted_y), (Z, fitted_Z) = (np.array_split(of, 2) for of in (X[:, place], np.delete(X, place, axis=1)))
     r = Ridge().fit(fitted_Z, fitted_y).predict(Z) - y
     numbers = FixedPointEncoding(256, 0.1)
-    levels, ring = vfl.Shares().metrics_levels(numbers, classifies=False), ShareRing(numbers.bits)
+    levels, ring = vfl.Shares().metric_quantizer(numbers, classifies=False), ShareRing(numbers.bits)
     h = ring.of(np.rint(np.ldexp(r, numbers.f_x + numbers.f_theta)).astype(np.int64))
     mine = ring.uniform(Prg.fresh("shares of a test"), h.shape)
-    told = levels.sums(levels.cut(numbers, mine) + levels.cut(numbers, ring.reduce(h - mine)))
+    told = levels.dequantize(levels.truncate(numbers, mine) + levels.truncate(numbers, ring.reduce(h - mine)))
     found = pair_metrics.residual_metrics(vfl.Square().loss, told[:, None], y[:, None], np.array([0.0, 1.0]))
     return float(found["r2"] - 1 + (r**2).mean() / y.var())
 
 
 def pooled(name: str) -> tuple[np.ndarray, np.ndarray]:
     """All columns (n x d), scaled and cut off where shares do, and the 0/1 labels."""
-    parties = prepare_all(vfl.Job(model=vfl.Logistic(), batch_size=256), read(name))
+    parties = prepare_parties(vfl.Job(model=vfl.Logistic(), batch_size=256), read(name))
     X, y = np.hstack([party.X for party in parties]), np.asarray(parties[0].y)
     return np.clip(StandardScaler().fit_transform(np.nan_to_num(X)), -8, 8), (y == y.max()).astype(int)
 
@@ -228,7 +228,7 @@ def test_metrics_of_pairs_are_those_of_scores_on_real_tables(name: str) -> None:
     assert len(held) >= 2000
     f = LogisticRegression(max_iter=300).fit(X[fitted], y[fitted]).decision_function(X[held])
     loss, numbers = vfl.Logistic().loss, FixedPointEncoding(256, 0.1)
-    levels = vfl.Shares().metrics_levels(numbers, classifies=True)
+    levels = vfl.Shares().metric_quantizer(numbers, classifies=True)
     ring, scale = ShareRing(numbers.bits), numbers.f_x + numbers.f_theta
     h = ring.of(np.rint(np.ldexp(f, scale)).astype(np.int64))
     classes = np.array([0, 1])
@@ -236,10 +236,10 @@ def test_metrics_of_pairs_are_those_of_scores_on_real_tables(name: str) -> None:
 
     def cut() -> Any:
         mine = ring.uniform(Prg.fresh("shares of a test"), h.shape)
-        return [levels.cut(numbers, each) for each in (mine, ring.reduce(h - mine))]
+        return [levels.truncate(numbers, each) for each in (mine, ring.reduce(h - mine))]
 
     def measured(told: Any, marked: Any) -> dict[str, float]:
-        return pair_metrics.class_metrics(loss, levels.sums(told)[:, None], marked[:, None], classes)
+        return pair_metrics.class_metrics(loss, levels.dequantize(told)[:, None], marked[:, None], classes)
 
     a, b = cut()
     (found,) = Two(levels.bits + 1, [(a << np.uint64(1) | y[held].astype(np.uint64), b << np.uint64(1))]).outcomes()

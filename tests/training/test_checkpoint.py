@@ -12,8 +12,8 @@ from securevfl.errors import DataError
 from securevfl.families.state import State
 from securevfl.protocols.engines import Engine
 from securevfl.protocols.sums.base import SumProtocol
-from securevfl.training.checkpoint import KEPT, Checkpoints, Saved, common_round
-from securevfl.training.session import run_key
+from securevfl.training.checkpoint import MAX_CHECKPOINTS, Checkpoint, Checkpoints, common_round
+from securevfl.training.run_setup import run_key
 from tests.small_keys import SMALL
 
 
@@ -116,9 +116,11 @@ def test_states_are_private_few_and_checked(tmp_path: Path) -> None:
     digest = bytes(range(32))
     theta = np.random.default_rng(0).normal(size=(3, 2))
     for rounds in range(5, 50, 5):
-        own.save(digest, Saved(rounds, "first", [], {"shop": "ab" * 32}, State(theta=theta, noise=b"secret noise")))
+        own.save(
+            digest, Checkpoint(rounds, "first", [], {"shop": "ab" * 32}, State(theta=theta, noise=b"secret noise"))
+        )
     assert own.rounds(digest) == (30, 35, 40, 45)
-    assert len(own.rounds(digest)) == KEPT
+    assert len(own.rounds(digest)) == MAX_CHECKPOINTS
     assert own.rounds(digest[::-1]) == ()
     np.testing.assert_array_equal(own.load(digest, 45).state["theta"], theta)
     assert own.load(digest, 45).state["noise"] == b"secret noise"
@@ -148,17 +150,19 @@ def test_states_are_private_few_and_checked(tmp_path: Path) -> None:
 def test_a_state_that_never_changes_serves_every_round_before_it(tmp_path: Path) -> None:
     own = Checkpoints(tmp_path, "shop", every=5)
     for rounds in range(5, 50, 5):
-        own.save(bytes(32), Saved(rounds, "first", [], {}, State(key=b"key"), constant=True))
+        own.save(bytes(32), Checkpoint(rounds, "first", [], {}, State(key=b"key"), constant=True))
     assert own.rounds(bytes(32)) == tuple(range(0, 50, 5))
     assert own.rounds(bytes(range(32))) == ()
-    assert own.load(bytes(32), 10) == Saved(10, "first", [], {}, State(key=b"key"), constant=True)
+    assert own.load(bytes(32), 10) == Checkpoint(10, "first", [], {}, State(key=b"key"), constant=True)
 
 
 @pytest.mark.parametrize("constant", [True, False])
 def test_a_training_is_over_in_the_state_that_it_ended_with_alone(constant: bool, tmp_path: Path) -> None:
     own = Checkpoints(tmp_path, "shop", every=5)
     for rounds in (5, 10, 15):
-        own.save(bytes(32), Saved(rounds, "first", [], {}, State(key=b"key"), constant=constant, over=rounds == 15))
+        own.save(
+            bytes(32), Checkpoint(rounds, "first", [], {}, State(key=b"key"), constant=constant, over=rounds == 15)
+        )
     assert [own.load(bytes(32), rounds).over for rounds in (5, 9, 10, 11, 15)] == [False, False, False, False, True]
 
 

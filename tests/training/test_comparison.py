@@ -16,7 +16,8 @@ from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, LeakageError
 from securevfl.models.metrics import area_under_curve
 from securevfl.protocols.score_ledger.ledger import ScoreLedger
-from securevfl.training.comparison import Comparison, compared_jobs, own_metrics
+from securevfl.training.comparison import Comparison, compared_jobs
+from securevfl.training.local_baseline import local_metrics
 
 sklearn = pytest.importorskip("sklearn.linear_model")
 JOB = vfl.Job(model=vfl.Trees(trees=4, depth=2, boosted_score=False))  # small ones, and logistic as it comes
@@ -92,7 +93,7 @@ def test_no_label_of_a_held_out_row_moves_a_model_of_the_party_alone() -> None:
     other = vfl.Party("bank", bank.X, turned, ids=np.arange(len(bank)))
     for name in ("logistic", "bins"):
         job = compared_jobs(JOB)[name]
-        assert own_metrics(job, bank)["auc"] + own_metrics(job, other)["auc"] == pytest.approx(1.0, abs=1e-9)
+        assert local_metrics(job, bank)["auc"] + local_metrics(job, other)["auc"] == pytest.approx(1.0, abs=1e-9)
 
 
 def test_three_parties_are_compared(found: Comparison) -> None:
@@ -120,7 +121,7 @@ def test_ledgers_are_asked_for_all_models_before_anything_is_told(tmp_path: Path
     own = tables(1600)
     ledgers = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in own}
     held = JOB.schedule(register_of(own)).test
-    measured = ScoreLedger(ledgers["shop"].scores)
+    measured = ScoreLedger(ledgers["shop"].scores_path)
     for _ in range(2):
         measured.measure("bank", [own[1].keys[row].tobytes() for row in held])
     seen: list[str] = []

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.families import METHODS
+from securevfl.families import FAMILIES
 from securevfl.runtime.clock import VirtualClock, WallClock
 from securevfl.runtime.network import Network
 from securevfl.runtime.party_threads import run_threads
@@ -59,7 +59,7 @@ def parties(name: str) -> list[vfl.Party]:
 
 
 def test_every_family_is_here() -> None:
-    assert set(JOBS) == set(METHODS)
+    assert set(JOBS) == set(FAMILIES)
 
 
 @pytest.fixture

@@ -16,11 +16,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import securevfl as vfl
-from securevfl.consent.consent_sheet import MOST, settled
+from securevfl.consent.settle_job import MAX_EPOCHS, settle_job
 from securevfl.data.location_scale import QUARTILES
 from securevfl.errors import ConfigError, DataNotice, LeakageError
-from securevfl.families.table_preparation import prepare_all
-from securevfl.optim.defaults import EVALUATE_EVERY, HELD_OUT, LONG_VISITS, why_sealed
+from securevfl.families.table_preparation import prepare_parties
+from securevfl.optim.defaults import EVALUATE_EVERY, HELD_OUT_FRACTION, LONG_STEP_ITERATIONS, why_not_on_shares
 from securevfl.organisations.join import check_role
 from securevfl.transport.peers import Peers
 
@@ -69,8 +69,8 @@ def test_a_model_alone_trains_on_shares(first_job: Any) -> None:
     job = vfl.Job(model="logistic")
     assert job == vfl.Job(model=vfl.Logistic(), protocol="shares") == vfl.Job.from_dict(job.to_dict())
     assert job.protocol.shares is not None
-    assert (job.optimizer.name, job.batch_size, job.epochs) == ("block_descent", "growing", LONG_VISITS)
-    assert (job.test_fraction, job.evaluate_every, job.accepts) == (HELD_OUT, EVALUATE_EVERY, ())
+    assert (job.optimizer.name, job.batch_size, job.epochs) == ("block_descent", "growing", LONG_STEP_ITERATIONS)
+    assert (job.test_fraction, job.evaluate_every, job.accepts) == (HELD_OUT_FRACTION, EVALUATE_EVERY, ())
     assert job.patience is None
     parties = vfl.datasets.breast_cancer()
     run = vfl.simulate(job, parties)
@@ -111,7 +111,7 @@ def test_the_job_of_one_key_trains_on_parts_that_grow(first_job: Any, monkeypatc
         monkeypatch.setattr(f"securevfl.data.schedule.{name}", value)
     own, job = made_up(4_000, (3, 3)), vfl.Job(model="logistic")
     run = vfl.simulate(job, own)
-    assert run.costs.rounds == LONG_VISITS
+    assert run.costs.rounds == LONG_STEP_ITERATIONS
     assert run.metrics["auc"] >= first_job.pooled_auc(own, job) - 0.01
 
 
@@ -145,10 +145,10 @@ def test_what_is_left_out_is_the_safest_that_fits(keys: dict[str, object], label
     job = vfl.Job(**keys)
     assert (job.protocol.label(1), job.optimizer.name, job.accepts) == (label, optimizer, ())
     sealed_for = "protocol" not in keys and label != "shares"
-    assert bool(why_sealed(job.model, job.optimizer)) == (label != "shares")
+    assert bool(why_not_on_shares(job.model, job.optimizer)) == (label != "shares")
     if sealed_for and keys["model"] == "logistic":
         sheet = str(vfl.explain(job, vfl.datasets.breast_cancer()))
-        assert f"not on shares, as {why_sealed(job.model, job.optimizer)}" in sheet
+        assert f"not on shares, as {why_not_on_shares(job.model, job.optimizer)}" in sheet
 
 
 @pytest.mark.parametrize(
@@ -173,12 +173,12 @@ def test_columns_with_values_far_out_are_squashed_and_named() -> None:
     far = vfl.Party("bank", np.column_stack([heavy, usual]), np.arange(400) % 2, aligned=True, columns=["sum", "age"])
     job = vfl.Job(model="logistic", test_fraction=0)
     with pytest.warns(DataNotice, match=r'bank: .*squashed by asinh: sum; prepare\.tails = "keep"'):
-        made = prepare_all(job, [far])[0]
+        made = prepare_parties(job, [far])[0]
     assert np.array_equal(made.X[:, 1], usual)
     first, median, last = np.quantile(heavy, [0.25, 0.5, 0.75])
     assert np.allclose(made.X[:, 0], np.arcsinh((heavy - median) / (last - first) * QUARTILES), rtol=1e-12)
     for other in ({"prepare": KEPT}, {"scale": "none"}, {"prepare": {"clip": 0.01}}):
-        kept = prepare_all(vfl.Job(model="logistic", test_fraction=0, **other), [far])[0]
+        kept = prepare_parties(vfl.Job(model="logistic", test_fraction=0, **other), [far])[0]
         assert kept.X[-1, 0] == (1e6 if "clip" not in str(other) else np.quantile(heavy, 0.99))
 
 
@@ -193,7 +193,7 @@ def pooled(parties: list[vfl.Party], job: vfl.Job, *, held_out: bool) -> float:
     assert y is not None
     table = np.hstack([party.X.astype(object) for party in parties])
     names = [column for party in parties for column in party.columns]
-    texts = [names.index(column) for party in parties for column in party.levels]
+    texts = [names.index(column) for party in parties for column in party.categories]
     numbers = [j for j in range(len(names)) if j not in texts]
     fill = make_pipeline(SimpleImputer(strategy="median", add_indicator=True), StandardScaler())
     prepared = make_column_transformer((fill, numbers), (OneHotEncoder(handle_unknown="ignore"), texts))
@@ -216,7 +216,7 @@ def test_three_lines_train_as_long_as_guards_let_them(name: str, tables: Callabl
 
     job = vfl.Job(model="logistic", protocol="open", accepts=["columns"], prepare=KEPT)
     assert vfl.simulate(job, parties).metrics["auc"] == pytest.approx(pooled(parties, job, held_out=False), abs=0.005)
-    assert settled(vfl.Job(model="logistic", protocol="ckks", prepare=KEPT), parties).epochs == training
+    assert settle_job(vfl.Job(model="logistic", protocol="ckks", prepare=KEPT), parties).epochs == training
 
 
 @pytest.mark.parametrize("test_fraction", [pytest.param(each, marks=[*real, pytest.mark.slow]) for each in (0.0, 0.25)])
@@ -236,12 +236,12 @@ def test_one_epoch_more_would_be_refused() -> None:
     parties = vfl.datasets.breast_cancer(3)
     job = vfl.Job(model="logistic", protocol="ckks", test_fraction=0.25)
     run = vfl.simulate(job, parties)
-    assert 0 < run.job.epochs < MOST
+    assert 0 < run.job.epochs < MAX_EPOCHS
     assert "would be refused" not in vfl.explain(job, parties)
     with pytest.raises(LeakageError, match="columns of"):
         vfl.simulate(job.model_copy(update={"epochs": run.job.epochs + 1}), parties)
-    assert settled(job.model_copy(update={"accepts": ("columns",)}), parties).epochs == MOST
-    assert settled(job.model_copy(update={"epochs": 3}), parties).epochs == 3
+    assert settle_job(job.model_copy(update={"accepts": ("columns",)}), parties).epochs == MAX_EPOCHS
+    assert settle_job(job.model_copy(update={"epochs": 3}), parties).epochs == 3
 
 
 def test_between_organisations_a_job_names_its_epochs() -> None:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import securevfl as vfl
 from securevfl.cli.main import app
 from securevfl.errors import DivergenceError, LabelError, RangeError
-from securevfl.families.divergence import Divergence, check_outcome
+from securevfl.families.divergence import DivergenceDetector, check_final_loss
 from securevfl.models.losses import LOSSES
 
 
@@ -82,20 +82,20 @@ def test_a_label_far_from_all_others_is_not_called_divergence() -> None:
 
 @pytest.mark.parametrize("loss", ["logistic", "smooth_hinge", "square"])
 def test_few_bad_rows_are_no_divergence_and_many_are(loss: str) -> None:
-    watch, y = Divergence(LOSSES[loss], 10_000), np.ones((8, 1))
+    watch, y = DivergenceDetector(LOSSES[loss], 10_000), np.ones((8, 1))
     good, bad = np.full((8, 1), 0.9), np.full((8, 1), -30.0)
     for number in range(1, 30):
-        watch.see(number, bad if number == 10 and loss != "square" else good, y)
+        watch.add_batch(number, bad if number == 10 and loss != "square" else good, y)
     for number in range(30, 34):
         with suppress(DivergenceError):
-            watch.see(number, 100 * bad, y)
+            watch.add_batch(number, 100 * bad, y)
     with pytest.raises(DivergenceError, match="round 34: "):
-        watch.see(34, 100 * bad, y)
+        watch.add_batch(34, 100 * bad, y)
     with pytest.raises(DivergenceError, match="round 7: "):
-        Divergence(LOSSES[loss], 10_000).see(7, np.full((8, 1), np.nan), y)
-    check_outcome(LOSSES[loss], good, y, 3)
+        DivergenceDetector(LOSSES[loss], 10_000).add_batch(7, np.full((8, 1), np.nan), y)
+    check_final_loss(LOSSES[loss], good, y, 3)
     with pytest.raises(DivergenceError, match="round 3: "):
-        check_outcome(LOSSES[loss], 100 * bad, y, 3)
+        check_final_loss(LOSSES[loss], 100 * bad, y, 3)
 
 
 def test_the_command_says_it_in_a_line_and_saves_nothing(tmp_path: Path) -> None:

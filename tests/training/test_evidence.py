@@ -9,7 +9,7 @@ import pytest
 import securevfl as vfl
 from securevfl.data.store import store_table
 from securevfl.errors import DataError, LabelError, ProtocolError, TableError
-from securevfl.families.table_preparation import as_prepared
+from securevfl.families.table_preparation import with_prepared_tables
 from securevfl.protocols import bin_classes
 from securevfl.protocols.residuals.open_residual import OpenActive
 from securevfl.protocols.residuals.sealed_residual import ResidualCiphertext
@@ -32,7 +32,7 @@ def job(residual: Any = "open", **keys: Any) -> vfl.Job:
 @pytest.mark.parametrize("residual", ["open", vfl.Ckks(), SMALL], ids=["open", "ckks", "paillier"])
 def test_it_is_that_of_the_pooled_table(residual: Any) -> None:
     run = vfl.simulate(job(residual), PARTIES)
-    plain, pooled = as_prepared(job(), PARTIES)
+    plain, pooled = with_prepared_tables(job(), PARTIES)
     for party in pooled:
         np.testing.assert_array_equal(run.parts[party.name].table(TABLES[party.name]), party.X)
         assert run.parts[party.name].information.keys() == set(party.columns)

@@ -35,7 +35,7 @@ def both(own: vfl.Job, *beside: str) -> tuple[list[vfl.Party], list[vfl.Party]]:
     y = X[:, 0] + X[:, 3] + generator.normal(size=120) * 0.5
     classes = own.model.loss.classifies
     labels = (y > 0.4).astype(int) if classes else np.floor(np.exp(y)) + 1  # numbers that every loss takes
-    helpers = [vfl.Helper(name, role) for name, role in own.method.helpers]
+    helpers = [vfl.Helper(name, role) for name, role in own.family.example_helpers]
 
     def tables(X: np.ndarray, labels: np.ndarray) -> list[vfl.Party]:
         extra = [1.0 + np.abs(X[:, [k]]) for k in range(len(beside))]

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.consent.booking import Booking
+from securevfl.consent.ledger_session import LedgerSession
 from securevfl.data.party import Helper
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import DataError
-from securevfl.families import METHODS, leak_kinds
+from securevfl.families import FAMILIES, leak_kinds
 from securevfl.runtime.abort import Abort
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
@@ -37,7 +37,7 @@ WOE = {
     "accepts": ("columns",),
 }
 FAMILIES: dict[str, dict[str, Any]] = {
-    name: options for kind in METHODS.values() for name, options in kind().examples().items()
+    name: options for kind in FAMILIES.values() for name, options in kind().example_jobs().items()
 }
 
 
@@ -94,7 +94,9 @@ def killed_everywhere(job: vfl.Job, parties: list[Any], folder: Path, monkeypatc
     for number, (who, kind) in enumerate(whole.sent):
         command = Command(job, parties, folder / str(number))
         with monkeypatch.context() as dies:
-            dies.setattr(Booking, "settle", lambda self, *, silent: None)  # nothing is put in order by who is killed
+            dies.setattr(
+                LedgerSession, "settle", lambda self, *, silent: None
+            )  # nothing is put in order by who is killed
             with pytest.raises(BaseException):  # noqa: B017
                 command(who, kind)
         parts = command()
@@ -117,14 +119,17 @@ def test_every_family_goes_on_wherever_it_was_killed(
     own = {"batch_size": 100, "epochs": 2} | FAMILIES[name]
     accepts = {*leak_kinds()} - {"fresh_equations"} | {*own.get("accepts", ())}  # other jobs' equations are refused
     job = vfl.Job(**own | {"accepts": sorted(accepts)})
-    parties = [*tables()[: job.method.most or 3], *(Helper(name, role) for name, role in job.method.helpers)]
+    parties = [
+        *tables()[: job.family.max_parties or 3],
+        *(Helper(name, role) for name, role in job.family.example_helpers),
+    ]
     assert killed_everywhere(job, parties, tmp_path, monkeypatch) > 2
 
 
 def test_tries_that_are_killed_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who has parties killed again and again has bins counted again: it ends before they tell the labels."""
     command = Command(vfl.Job(**WOE | {"epochs": 1}), tables(300)[:2], tmp_path)
-    monkeypatch.setattr(Booking, "settle", lambda self, *, silent: None)
+    monkeypatch.setattr(LedgerSession, "settle", lambda self, *, silent: None)
     tries = 0
     with pytest.raises(vfl.errors.LeakageError):  # noqa: PT012
         for _ in range(30):

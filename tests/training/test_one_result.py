@@ -18,7 +18,7 @@ from selfcheck.whole_weights import whole_weights
 
 import securevfl as vfl
 from securevfl.errors import DataNotice
-from securevfl.families.shares.shares_job import on_shares
+from securevfl.families.shares.shares_job import trains_on_shares
 
 N = 150
 DRAW = np.random.default_rng(11)
@@ -51,7 +51,7 @@ def trained(keys: dict[str, Any], order: Any, seed: int = 0) -> vfl.Run:
 
 def weights(run: vfl.Run) -> Any:
     """What each party adds to f for all rows, in the order of ids."""
-    if on_shares(run.job):
+    if trains_on_shares(run.job):
         theta = whole_weights(run.job, {name: part.state for name, part in run.parts.items()}, "bank")
     else:
         theta = {name: part.theta for name, part in run.parts.items()}

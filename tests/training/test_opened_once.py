@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import securevfl as vfl
-from securevfl.consent.booking import Booking
-from securevfl.disclosure.ledger import DisclosureLedger, told_to
+from securevfl.consent.ledger_session import LedgerSession
+from securevfl.disclosure.ledger import DisclosureLedger, total_to
 from securevfl.protocols.shares.opened_weights import OpenedWeights
 from securevfl.training.checkpoint import Checkpoints
 
@@ -53,7 +53,7 @@ class Kills:
                 return run()
             with self._patch.context() as dies:
                 dies.setattr(Checkpoints, "finish", _die)
-                dies.setattr(Booking, "settle", lambda self, *, silent: None)
+                dies.setattr(LedgerSession, "settle", lambda self, *, silent: None)
                 with pytest.raises(Killed):
                     run()
         finally:
@@ -62,7 +62,7 @@ class Kills:
     def told(self) -> int:
         """How many bits of labels the bank's ledger counts for weights."""
         entries = self.ledgers["bank"].read().entries
-        return told_to([each for each in entries if each.told.group == "weights"], "labels", "shop").count
+        return total_to([each for each in entries if each.disclosure.group == "weights"], "labels", "shop").count
 
 
 def _die(self: Checkpoints, job: bytes, part: Any) -> None:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import securevfl as vfl
 from securevfl.cli.main import app
-from securevfl.disclosure.exposure import code_bits
+from securevfl.disclosure.information_content import code_bits
 from securevfl.errors import ConfigError
 from securevfl.training.explanations import importance, reasons, shapley
 from securevfl.training.onnx_export import to_onnx

@@ -57,13 +57,13 @@ def test_on_shares_it_is_said_that_rows_count_alike() -> None:
 @pytest.mark.parametrize("keys", [OPEN, SHARES], ids=["open", "shares"])
 def test_metrics_have_their_standard_errors_beside_them(keys: dict[str, Any], tmp_path: Any) -> None:
     run, _ = trained(N, np.linspace(1, 2, N), **keys)
-    assert set(run.spread) == set(run.metrics)
-    assert 0.02 < run.spread["auc"] < 0.08  # of 100 rows
-    line = figures(run.metrics, run.positive, run.spread)
-    assert f"auc {run.metrics['auc']:.4f} +- {run.spread['auc']:.4f}" in line
-    assert f"{run.metrics['auc']:.4f} +- {run.spread['auc']:.4f}" in run._repr_html_()
+    assert set(run.metric_std_errors) == set(run.metrics)
+    assert 0.02 < run.metric_std_errors["auc"] < 0.08  # of 100 rows
+    line = figures(run.metrics, run.positive, run.metric_std_errors)
+    assert f"auc {run.metrics['auc']:.4f} +- {run.metric_std_errors['auc']:.4f}" in line
+    assert f"{run.metrics['auc']:.4f} +- {run.metric_std_errors['auc']:.4f}" in run._repr_html_()
     run.save(tmp_path)
-    assert vfl.Run.load(tmp_path).spread == run.spread
+    assert vfl.Run.load(tmp_path).metric_std_errors == run.metric_std_errors
 
 
 @pytest.mark.parametrize(("rows", "held_out", "share"), [(6000, 0.5, 0.01), (600, 0.25, 0.5)])
@@ -85,12 +85,12 @@ def test_metrics_of_levels_are_within_the_spread_that_is_printed_and_reported(
     test = job.schedule(bank.register).test
     scores = run.decision({"bank": X[test], "shop": other[test]})[:, 0]
     for name, right in (("auc", roc_auc_score(y[test], scores)), ("pr_auc", average_precision_score(y[test], scores))):
-        assert abs(run.metrics[name] - right) < run.spread[name]
+        assert abs(run.metrics[name] - right) < run.metric_std_errors[name]
     run.report(tmp_path / "run.html")
     page, cell = (tmp_path / "run.html").read_text(), run._repr_html_()
-    line = figures(run.metrics, run.positive, run.spread)
+    line = figures(run.metrics, run.positive, run.metric_std_errors)
     for name in ("auc", "pr_auc", "log_loss", "ks"):
-        shown = f"{run.metrics[name]:.4f} +- {run.spread[name]:.4f}"
+        shown = f"{run.metrics[name]:.4f} +- {run.metric_std_errors[name]:.4f}"
         assert f"{name} {shown}" in line
         assert shown in page
         assert shown in cell
@@ -100,7 +100,7 @@ def test_metrics_of_too_few_rows_are_said_to_be_missing() -> None:
     run, said = trained(60, COUNTS, **SHARES)
     assert run.metrics == {}
     assert any("20 rows to take metrics of were expected, 15 came, so there are none" in each for each in said)
-    assert figures(run.metrics, run.positive, run.spread).startswith("no metrics")
+    assert figures(run.metrics, run.positive, run.metric_std_errors).startswith("no metrics")
 
 
 def test_rows_of_no_weight_give_no_metrics() -> None:

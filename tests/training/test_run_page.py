@@ -36,7 +36,7 @@ def test_the_page_has_the_figures_of_the_run(run: vfl.Run, tmp_path: Path) -> No
     run.report(tmp_path / "run.html")
     page = (tmp_path / "run.html").read_text(encoding="utf-8")
     for name, value in run.metrics.items():
-        shown = f"<td>{value:.4f} +- {run.spread[name]:.4f}</td>"
+        shown = f"<td>{value:.4f} +- {run.metric_std_errors[name]:.4f}</td>"
         assert page.count(shown) == (name != "error"), name  # nothing twice: loss is log_loss here
     assert run.job.digest.hex()[:16] in page
     assert f"{run.costs.bytes:,}" in page
@@ -65,7 +65,7 @@ def test_the_page_has_the_party_alone_beside_all_together_and_what_was_agreed(ru
     own = (tmp_path / "shop.html").read_text(encoding="utf-8")
     assert "sheet of shop" in own
     assert "How good it is" not in own
-    assert f"{sum(part.counters.bytes_sent(stage) for stage in (Stage.AHEAD, Stage.TRAIN)):,}" in own
+    assert f"{sum(part.counters.bytes_sent(stage) for stage in (Stage.OFFLINE, Stage.TRAIN)):,}" in own
 
 
 def test_lift_is_that_of_the_rows_with_the_highest_scores() -> None:
@@ -85,13 +85,13 @@ def test_a_run_from_files_has_a_page_without_costs(run: vfl.Run, tmp_path: Path)
     vfl.Run.load(tmp_path / "model").report(tmp_path / "run.html")
     page = (tmp_path / "run.html").read_text(encoding="utf-8")
     assert "Costs are not kept in model files" in page
-    assert f"<td>{run.metrics['auc']:.4f} +- {run.spread['auc']:.4f}</td>" in page
+    assert f"<td>{run.metrics['auc']:.4f} +- {run.metric_std_errors['auc']:.4f}</td>" in page
 
 
 def test_notebooks_show_jobs_runs_costs_and_sheets(run: vfl.Run, parties: list[vfl.Party]) -> None:
     assert run.job.digest.hex()[:16] in run.job._repr_html_()
     assert "<th>optimizer.lr</th><td>0.1</td>" in run.job._repr_html_()
-    assert f"<td>{run.metrics['auc']:.4f} +- {run.spread['auc']:.4f}</td>" in run._repr_html_()
+    assert f"<td>{run.metrics['auc']:.4f} +- {run.metric_std_errors['auc']:.4f}</td>" in run._repr_html_()
     assert "<svg" in run._repr_html_()
     assert f"{run.costs.bytes:,}" in run.costs._repr_html_()
     sheet = vfl.explain(run.job, parties)

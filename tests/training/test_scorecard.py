@@ -54,7 +54,7 @@ def read(card: Scorecard, party: vfl.Party, row: int) -> float:
     for column in party.columns:
         at = party.columns.index(column)
         value = party.X[row, at]
-        text = party.levels[column][int(value)] if column in party.levels and not np.isnan(value) else None
+        text = party.categories[column][int(value)] if column in party.categories and not np.isnan(value) else None
         own = {each.bin: each.points for each in lines if each.column == column}
         if text is not None:
             total += own.get(text, own.get("(other)", 0.0))
@@ -174,7 +174,7 @@ def levelled(f: Any, step: int, shares: Prg, dithers: Prg) -> Any:
     share = ring.uniform(shares, whole.shape)
     dither = dithers.array(whole.shape, np.uint64) >> np.uint64(64 - levels.shift(numbers))
     other = ring.reduce(ring.reduce(whole - share) + dither)
-    return levels.sums(levels.cut(numbers, share) + levels.cut(numbers, other), rounded_down=1)
+    return levels.dequantize(levels.truncate(numbers, share) + levels.truncate(numbers, other), rounded_down=1)
 
 
 def test_a_date_in_a_job_with_bins_is_to_be_left_out() -> None:

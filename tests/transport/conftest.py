@@ -12,7 +12,7 @@ import pytest
 
 import securevfl as vfl
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.families.fdskl.fdskl_family import Phases
+from securevfl.families.fdskl.fdskl_family import PhasesFamily
 from securevfl.families.state import State
 from securevfl.organisations.kit import init_certs, write_kit
 from securevfl.training.model_part import ModelPart
@@ -27,11 +27,11 @@ from securevfl.runtime import eventlog
 from securevfl.errors import SecureVFLError
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.job import Job
-from securevfl.families.participant import BatchPlayer
+from securevfl.families.participant import BatchParticipant
 from securevfl.organisations.join import join
 
 if "EXACT_OUTPUTS" in os.environ:
-    BatchPlayer.shown = lambda self, H, *_: H  # as in tests/conftest.py
+    BatchParticipant.sendable_outputs = lambda self, H, *_: H  # as in tests/conftest.py
 kit, count, timeout, patience, pause, every = Path(sys.argv[1]), *map(float, sys.argv[2:])
 eventlog.write_to(kit / "log.jsonl")
 
@@ -90,7 +90,7 @@ class RunHello:
 
     def accepts(self, party: vfl.Party, job: vfl.Job | None = None, *, again: bool = False) -> list[str]:
         """The option by which this party agrees to its sheet; `again`: that counts what its ledger holds by now."""
-        ledgers = {party.name: DisclosureLedger.of(party.name, None)} if again else None
+        ledgers = {party.name: DisclosureLedger.open(party.name, None)} if again else None
         others = {each.name: len(each.columns) for each in vfl.datasets.breast_cancer(len(self.peers.parties))}
         others.pop(party.name)
         return ["--accept", vfl.explain(job or self.job, [party], others=others, ledgers=ledgers).digest]
@@ -124,12 +124,12 @@ class RunHello:
 
 def simulate_with(job: vfl.Job, parties: list[vfl.Party], parts: Mapping[str, ModelPart]) -> vfl.Run:
     """`simulate` with the keys in these parts, from which a kernel model draws its features."""
-    make = Phases.player
+    make = PhasesFamily.participant
 
-    def pinned(self: Phases, job: vfl.Job, context: Any, columns: int, state: Any) -> Any:
+    def pinned(self: PhasesFamily, job: vfl.Job, context: Any, columns: int, state: Any) -> Any:
         return make(self, job, context, columns, State(key=parts[context.me].state["key"], theta=None))
 
-    with mock.patch.object(Phases, "player", pinned):
+    with mock.patch.object(PhasesFamily, "participant", pinned):
         return vfl.simulate(job, parties)
 
 

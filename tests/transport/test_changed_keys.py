@@ -11,7 +11,7 @@ import pytest
 import securevfl as vfl
 from securevfl.organisations.join import join
 from securevfl.training.checkpoint import Checkpoints
-from securevfl.training.session import run_key
+from securevfl.training.run_setup import run_key
 from securevfl.transport import certs
 from securevfl.transport.certs import show
 from tests.transport.by_openssl import grant, needs_openssl, request

@@ -55,7 +55,16 @@ def start(meeting: Any, party: str, verb: str, *options: str, stderr: Any = subp
     """A command of this party."""
     own = {
         "align": ["align", "--party", party],
-        "join": ["join", f"{party}/job.toml", "--party", party, "--every", "5", "--log", f"{party}/log.jsonl"],
+        "join": [
+            "join",
+            f"{party}/job.toml",
+            "--party",
+            party,
+            "--checkpoint-every",
+            "5",
+            "--log",
+            f"{party}/log.jsonl",
+        ],
         "predict": ["predict", f"{party}.model.json"],
     }[verb]
     if verb == "join":
@@ -132,8 +141,8 @@ def test_killed_and_started_again_from_the_same_copy(ready: Any, running: list[A
     entries = {name: DisclosureLedger.find(default_ledger(name)).read().entries for name in ("bank", "shop")}
     trained = ModelPart.load(meeting.folder / "bank.model.json").run
     assert {entry.run for entry in entries["bank"]} == {trained}  # killed, and one run all the same
-    scores = [entry for entry in entries["shop"] if entry.told.kind == "scores" and entry.run != trained]
-    assert [entry.told.count for entry in scores] == [569, 569]
+    scores = [entry for entry in entries["shop"] if entry.disclosure.kind == "scores" and entry.run != trained]
+    assert [entry.disclosure.count for entry in scores] == [569, 569]
     assert len({entry.table for entry in entries["shop"]}) == 1
 
 

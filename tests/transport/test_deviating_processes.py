@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.disclosure.ledger import DisclosureLedger, told_to
+from securevfl.disclosure.ledger import DisclosureLedger, total_to
 from securevfl.errors import TransportError
 from securevfl.organisations.align import align_privately
 from securevfl.organisations.peer_session import run_session
@@ -81,14 +81,14 @@ from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.organisations.peer_session import PeerSettings
 from securevfl.organisations.serve import Server
 from securevfl.training.model_part import ModelPart
-from securevfl.training.new_rows import HeldRows, rows_of_array
+from securevfl.training.new_rows import IndexedRows, rows_of_array
 
 kit = Path(sys.argv[1])
 part = ModelPart.load(kit / "part.json")
 party = next(each for each in vfl.datasets.breast_cancer(3) if each.name == kit.name)
-rows = HeldRows.of(kit.name, rows_of_array(part, party.X, np.arange(len(party))))
+rows = IndexedRows.of(kit.name, rows_of_array(part, party.X, np.arange(len(party))))
 venue = PeerSettings.of(kit / "peers.toml", timeout=60, patience=10)
-Server(part, rows, venue, ledger=DisclosureLedger(kit / "ledger", kit.name), most=10).run(lambda: False)
+Server(part, rows, venue, ledger=DisclosureLedger(kit / "ledger", kit.name), max_ids=10).run(lambda: False)
 """
 
 AHEAD = """
@@ -105,9 +105,9 @@ job, own = vfl.Job.load(kit / "job.toml"), {"timeout": 60, "patience": 20}
 party = next(each for each in vfl.datasets.breast_cancer(2) if each.name == kit.name)
 try:
     if sys.argv[2] == "prepare":
-        prepare(job, party, PeerSettings.of(kit / "peers.toml", **own), ahead=kit / "ahead")
+        prepare(job, party, PeerSettings.of(kit / "peers.toml", **own), preprocessing=kit / "ahead")
     else:
-        join(job, party, kit / "peers.toml", ahead=kit / "ahead", **own)
+        join(job, party, kit / "peers.toml", preprocessing=kit / "ahead", **own)
 except SecureVFLError as error:
     sys.exit(f"{type(error).__name__}: {error}")
 """
@@ -140,7 +140,7 @@ def test_a_peer_that_breaks_off_and_asks_another_J_is_refused_before_it_has_all_
     assert "LeakageError" in bank.communicate(timeout=240)[1]
     read = sum(map(int, (meeting.kit("shop") / "read").read_text().split()))
     assert 15 <= read <= most
-    assert told_to(DisclosureLedger.of("bank", None).read().entries, "labels", "shop").count >= read
+    assert total_to(DisclosureLedger.open("bank", None).read().entries, "labels", "shop").count >= read
 
 
 def test_a_holder_that_alters_an_opened_value_is_named_before_the_gradient_is_used(
@@ -179,8 +179,8 @@ def test_a_guest_that_says_one_id_and_asks_about_all_is_told_of_none(meet: Any, 
     assert not told
     for name in meeting.peers.passives:
         entries = DisclosureLedger(meeting.kit(name) / "ledger", name).read().entries
-        assert told_to(entries, "ids", "bank").count <= 1
-        assert told_to(entries, "scores", "bank").count == 0
+        assert total_to(entries, "ids", "bank").count <= 1
+        assert total_to(entries, "scores", "bank").count == 0
 
 
 def test_work_ahead_that_is_put_back_or_shared_serves_once(meet: Any, running: list[Any], tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_work_ahead_that_is_put_back_or_shared_serves_once(meet: Any, running: l
         return {name: process.communicate(timeout=240)[1] for name, process in processes.items()}
 
     def spent(name: str) -> list[str]:
-        return DisclosureLedger.of(name, None).chunks.read_text().split()[::2]
+        return DisclosureLedger.open(name, None).chunks_path.read_text().split()[::2]
 
     def failed(said: dict[str, str]) -> list[str]:
         return [line for line in said.values() if "Error" in line]

@@ -17,8 +17,8 @@ from securevfl.organisations.kit import write_kit
 from securevfl.organisations.toml_writer import to_toml
 from securevfl.runtime import eventlog
 from securevfl.training.checkpoint import Checkpoints
-from securevfl.training.model_part import Standing
-from securevfl.training.session import run_key
+from securevfl.training.model_part import PartStatus
+from securevfl.training.run_setup import run_key
 from securevfl.transport.peers import Peers
 from securevfl.transport.relay import Relay
 from securevfl.transport.tls import Credentials
@@ -95,13 +95,13 @@ def test_who_was_killed_on_its_way_out_has_its_model(meet: Any) -> None:
     assert (alone["bank"].theta == parts["bank"].theta).all()
     assert alone["bank"].run == parts["bank"].run
     both = train(meeting, parties)
-    assert {(part.run, part.standing) for part in both.values()} == {(parts["bank"].run, Standing.CONFIRMED)}
+    assert {(part.run, part.status) for part in both.values()} == {(parts["bank"].run, PartStatus.CONFIRMED)}
     (meeting.kit("shop") / "part.json").unlink()
     half = {name: str(error) for name, error in train(meeting, parties).items()}
     assert "is over here and its model kept, the others have none that goes with it" in half["bank"]
     assert half["shop"].startswith(f"bank has stopped: {STOP_REASONS['refused']}")
-    anew = train(meeting, parties, again=True)
-    assert {part.standing for part in anew.values()} == {Standing.NEW}
+    anew = train(meeting, parties, retrain=True)
+    assert {part.status for part in anew.values()} == {PartStatus.NEW}
     assert anew["bank"].run == anew["shop"].run != parts["bank"].run
 
 

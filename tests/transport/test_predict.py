@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.disclosure.ledger import DisclosureLedger, told_to
+from securevfl.disclosure.ledger import DisclosureLedger, total_to
 from securevfl.disclosure.limits import Limit
 from securevfl.errors import (
     ConfigError,
@@ -18,7 +18,7 @@ from securevfl.errors import (
     TableError,
     TransportError,
 )
-from securevfl.families import METHODS
+from securevfl.families import FAMILIES
 from securevfl.organisations.predict import answer_rows, predict_with
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.party_threads import run_threads
@@ -66,7 +66,7 @@ def test_many_rows_and_one(meet: Any, run: vfl.Run, tables: dict[str, Any]) -> N
 
 @pytest.mark.parametrize("block", [16_384, 7])
 def test_a_kernel_model(meet: Any, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(new_rows, "BLOCK", block)
+    monkeypatch.setattr(new_rows, "ROWS_PER_BLOCK", block)
     parties = vfl.datasets.breast_cancer(3)
     job = vfl.Job(
         model=vfl.Kernel(gamma=0.05, blocks=2, block_size=16),
@@ -86,7 +86,7 @@ def test_a_kernel_model(meet: Any, block: int, monkeypatch: pytest.MonkeyPatch) 
 def test_blocks_of_rows(
     meet: Any, run: vfl.Run, tables: dict[str, Any], block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(new_rows, "BLOCK", block)
+    monkeypatch.setattr(new_rows, "ROWS_PER_BLOCK", block)
     ids = {name: np.arange(30) for name in tables}
     found = asked(meet(3), run, tables, ids=ids)["bank"]
     np.testing.assert_allclose(found.proba, run.predict_proba(tables), rtol=0, atol=1e-9)
@@ -131,7 +131,7 @@ def told(folder: Path, parts: dict[str, ModelPart], X: dict[str, np.ndarray], id
         answer_rows(parts[name], rows, channel, ledgers[name], on_block=lambda *_: None)
 
     run_threads({name: partial(answer, name) for name in parts}, WallClock)
-    return told_to(ledgers["shop"].read().entries, "scores", "bank").count
+    return total_to(ledgers["shop"].read().entries, "scores", "bank").count
 
 
 def test_the_same_rows_again_count_once_where_they_tell_the_same(tmp_path: Path) -> None:
@@ -152,5 +152,5 @@ def test_the_same_rows_again_count_once_where_they_tell_the_same(tmp_path: Path)
     DisclosureLedger(tmp_path / "shop", "shop").set_limit("scores", None)
     assert told(tmp_path, parts, X, ids) == 40
     assert told(tmp_path, parts, {name: own[::-1] for name, own in X.items()}, ids[::-1]) == 60
-    assert {name for name, kind in METHODS.items() if kind.repeats} == {"rounds"}
-    assert {name for name, kind in METHODS.items() if kind.accounts} == {"shares"}
+    assert {name for name, kind in FAMILIES.items() if kind.repeatable_scores} == {"rounds"}
+    assert {name for name, kind in FAMILIES.items() if kind.admits_rows_itself} == {"shares"}

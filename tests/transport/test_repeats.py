@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.disclosure.ledger import DisclosureLedger, told_to
+from securevfl.disclosure.ledger import DisclosureLedger, total_to
 from securevfl.organisations.join import join
 from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.organisations.prepare import prepare
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.long
 
 def told(owner: str, kind: Any, learner: str) -> int:
     """How much the owner's ledger says that it has told."""
-    return told_to(DisclosureLedger.of(owner, None).read().entries, kind, learner).count
+    return total_to(DisclosureLedger.open(owner, None).read().entries, kind, learner).count
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_a_training_that_is_over_is_begun_again_only_when_it_is_said(run: Any) -
     assert (told("bank", "labels", "shop"), told("shop", "columns", "bank")) == (labels, columns)
     assert ModelPart.load(meeting.kit("bank") / "bank.model.json").run == before
 
-    accepted = {name: ["--again", *meeting.accepts(party, again=True)] for name, party in parties.items()}
+    accepted = {name: ["--retrain", *meeting.accepts(party, again=True)] for name, party in parties.items()}
     third = both(**accepted)
     assert {code for code, _, _ in third.values()} == {0}, third
     assert ModelPart.load(meeting.kit("bank") / "bank.model.json").run != before
@@ -91,14 +91,14 @@ def test_what_a_killed_training_of_kept_exchanges_opens_again_counts(meet: Any, 
     for name, process in processes.items():
         assert process.wait(240) == 0, (name, process.stderr.read())
     meeting.compare(1e-3)
-    entries = DisclosureLedger.of("bank", None).read().entries
-    opened = [entry for entry in entries if (entry.told.kind, entry.told.learner) == ("labels", "shop")]
+    entries = DisclosureLedger.open("bank", None).read().entries
+    opened = [entry for entry in entries if (entry.disclosure.kind, entry.disclosure.learner) == ("labels", "shop")]
     assert len({entry.run for entry in opened}) == 1
-    assert len({entry.sitting for entry in opened}) == 2
+    assert len({entry.session for entry in opened}) == 2
     whole = {name: DisclosureLedger(meeting.folder / f"{name}.ledger", name) for name in meeting.peers.parties}
     vfl.simulate(meeting.job, vfl.datasets.breast_cancer(2), ledgers=whole)
-    undisturbed = told_to(whole["bank"].read().entries, "labels", "shop").count
-    assert undisturbed <= told_to(opened, "labels", "shop").count
+    undisturbed = total_to(whole["bank"].read().entries, "labels", "shop").count
+    assert undisturbed <= total_to(opened, "labels", "shop").count
 
 
 def test_work_ahead_that_is_put_back_at_both_parties_serves_nobody(meet: Any, tmp_path: Path) -> None:
@@ -109,10 +109,10 @@ def test_work_ahead_that_is_put_back_at_both_parties_serves_nobody(meet: Any, tm
     job = meeting.job.model_copy(update=accepts)
 
     def ahead(party: vfl.Party, kit: Path) -> Any:
-        return prepare(job, party, PeerSettings.of(kit / "peers.toml", **own), ahead=kit / "ahead")
+        return prepare(job, party, PeerSettings.of(kit / "peers.toml", **own), preprocessing=kit / "ahead")
 
     def train(party: vfl.Party, kit: Path) -> Any:
-        return join(job, party, kit / "peers.toml", ahead=kit / "ahead", **own)
+        return join(job, party, kit / "peers.toml", preprocessing=kit / "ahead", **own)
 
     assert set(at_each(meeting, ahead).values()) == {None}
     for name in meeting.peers.parties:
@@ -128,7 +128,7 @@ def test_work_ahead_that_is_put_back_at_both_parties_serves_nobody(meet: Any, tm
     other.close()
 
     def spent(name: str) -> list[str]:
-        return DisclosureLedger.of(name, None).chunks.read_text().split()[::2]
+        return DisclosureLedger.open(name, None).chunks_path.read_text().split()[::2]
 
     assert all(isinstance(part, ModelPart) for part in at_each(meeting, train).values())
     assert set(spent("bank")) == set(spent("shop")) == prepared

@@ -21,7 +21,7 @@ from securevfl.organisations.scoring import score_rows
 from securevfl.organisations.serve import Server
 from securevfl.protocols.score_ledger.ledger import ScoreLedger
 from securevfl.training import new_rows
-from securevfl.training.new_rows import HeldRows, rows_of_array
+from securevfl.training.new_rows import IndexedRows, rows_of_array
 from tests.transport.processes import at_each
 from tests.transport.test_serve import limits
 from tests.transport.test_shares import a_job
@@ -43,19 +43,19 @@ class Trained:
         keys: dict[str, Any] = {"ledger": self.ledgers[party.name], "timeout": 20, "patience": 5}
         return join(self.meeting.job, party, kit / "peers.toml", **keys)
 
-    def held(self, name: str, shift: float = 0.0) -> HeldRows:
+    def held(self, name: str, shift: float = 0.0) -> IndexedRows:
         """All rows as new ones, behind them those of the training as they are."""
         X = self.parts[name].table(self.tables[name].X)
         ids = [f"new {row}" for row in range(len(X))] + self.tables[name].ids[self.train].tolist()
-        return HeldRows(name, ids, np.concatenate([X + 1e-6 + shift, X[self.train]]))
+        return IndexedRows(name, ids, np.concatenate([X + 1e-6 + shift, X[self.train]]))
 
     def score(self, rows: Any, shift: float = 0.0, strangers: int = 0) -> tuple[ScoreCounts, dict[Any, float]]:
         """Ask a party that serves, by a command of its own; `left` has the others, by id."""
         self.left.clear()
         found: dict[Any, float] = {}
         held = self.held("bank", shift)
-        chosen = HeldRows("bank", [held.ids[row] for row in rows], held.X[list(rows)])
-        more = HeldRows(
+        chosen = IndexedRows("bank", [held.ids[row] for row in rows], held.X[list(rows)])
+        more = IndexedRows(
             "bank",
             [*chosen.ids, *(f"stranger {k}" for k in range(strangers))],
             np.concatenate([chosen.X, held.X[:strangers]]),
@@ -88,8 +88,8 @@ class Trained:
     def told(self) -> dict[str, int]:
         """What the shop's ledger has counted."""
         entries = DisclosureLedger.find(self.ledgers["shop"]).read().entries
-        kinds = {each.told.kind for each in entries}
-        return {kind: sum(each.told.count for each in entries if each.told.kind == kind) for kind in kinds}
+        kinds = {each.disclosure.kind for each in entries}
+        return {kind: sum(each.disclosure.count for each in entries if each.disclosure.kind == kind) for kind in kinds}
 
 
 @pytest.fixture
@@ -139,16 +139,16 @@ def test_the_asking_party_that_lost_what_it_was_told_gets_the_same_bytes(trained
     }
 
 
-@pytest.mark.parametrize("block", [new_rows.BLOCK, 4])
+@pytest.mark.parametrize("block", [new_rows.ROWS_PER_BLOCK, 4])
 def test_a_row_that_the_owner_has_spent_is_refused_in_a_word_and_charged_as_an_id(
     block: int, trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(new_rows, "BLOCK", block)
+    monkeypatch.setattr(new_rows, "ROWS_PER_BLOCK", block)
     spent = [id_digest("shop", f"new {row}") for row in (3, 4)]
     own = ScoreLedger(trained.ledgers["shop"].with_name("shop.ledger.scores"))
     for model in (b"1", b"2", b"3"):  # a fourth of its 15 columns
-        own.trained(model, 20, [])
-        own.admit(own.question(model, "telco", spent, bytes(32)), np.random.default_rng(0).normal(size=(2, 15)))
+        own.record_model(model, 20, [])
+        own.admit(own.query(model, "telco", spent, bytes(32)), np.random.default_rng(0).normal(size=(2, 15)))
     answered, found = trained.score(range(6))
     assert answered == ScoreCounts(6, 4, refused=2)
     assert sorted(found) == [f"new {row}" for row in (0, 1, 2, 5)]

@@ -26,7 +26,7 @@ from securevfl.organisations.scoring import ScoreClient, score_rows, scoring_han
 from securevfl.organisations.serve import RequestOutcome, Server
 from securevfl.organisations.session_manager import SessionLimits
 from securevfl.protocols.alignment import psi
-from securevfl.training.new_rows import HeldRows, rows_of_array
+from securevfl.training.new_rows import IndexedRows, rows_of_array
 
 PARTIES = vfl.datasets.breast_cancer(3)
 
@@ -43,10 +43,10 @@ def run() -> vfl.Run:
     return vfl.simulate(job, PARTIES)
 
 
-def held(run: vfl.Run, name: str, rows: Any = slice(None)) -> HeldRows:
+def held(run: vfl.Run, name: str, rows: Any = slice(None)) -> IndexedRows:
     party = next(each for each in PARTIES if each.name == name)
     part = run.parts[name]
-    return HeldRows.of(name, rows_of_array(part, party.X[rows], np.arange(len(party))[rows]))
+    return IndexedRows.of(name, rows_of_array(part, party.X[rows], np.arange(len(party))[rows]))
 
 
 def limits(ledger: DisclosureLedger, **most: int) -> DisclosureLedger:
@@ -100,7 +100,7 @@ def serving(
         assert not each.is_alive()
 
 
-def ask(meeting: Any, run: vfl.Run, rows: HeldRows) -> tuple[ScoreCounts, dict[int, float]]:
+def ask(meeting: Any, run: vfl.Run, rows: IndexedRows) -> tuple[ScoreCounts, dict[int, float]]:
     found: dict[int, float] = {}
 
     def keep(ids: list[Any] | None, block: Any) -> None:
@@ -119,14 +119,14 @@ def test_scores_are_those_of_the_run_for_rows_that_all_have(meet: Any, run: vfl.
         answered, found = ask(meeting, run, held(run, "bank", slice(100, 140)))
         assert answered == ScoreCounts(40, 40)
         assert found == pytest.approx({row: expected[row] for row in range(100, 140)}, abs=1e-9)
-        mixed = HeldRows("bank", [0, 1, 2, 100_003, 100_004], strangers.X)
+        mixed = IndexedRows("bank", [0, 1, 2, 100_003, 100_004], strangers.X)
         answered, found = ask(meeting, run, mixed)
         assert answered == ScoreCounts(5, 3)
         assert found == pytest.approx({row: expected[row] for row in range(3)}, abs=1e-9)
     assert [each.outcome for each in ended["shop"]] == ["answered", "answered"]
     assert ended["telco"][1].answered == ScoreCounts(5, 3)
     told = {
-        (each.told.kind, each.told.count)
+        (each.disclosure.kind, each.disclosure.count)
         for each in DisclosureLedger.find(meeting.folder / "shop.ledger").read().entries
     }
     assert told == {("ids", 40), ("scores", 40), ("ids", 5), ("scores", 3)}
@@ -160,7 +160,9 @@ def test_several_askers_are_answered_at_once_and_one_that_stops_holds_up_nobody(
 
     def stay(number: int) -> None:
         def talk(channel: Any) -> None:
-            asker = ScoreClient(run.parts["bank"], channel, DisclosureLedger.of("bank", meeting.folder / "bank.ledger"))
+            asker = ScoreClient(
+                run.parts["bank"], channel, DisclosureLedger.open("bank", meeting.folder / "bank.ledger")
+            )
             held_open[number].set()
             assert may_end[number].wait(240)
             rows = held(run, "bank", slice(number, number + 3))
@@ -211,17 +213,17 @@ def test_what_is_no_request_ends_with_its_reason_and_the_next_is_answered(meet: 
 def test_new_customers_are_said_to_be_unknown_and_count_as_asked(meet: Any, run: vfl.Run) -> None:
     meeting = meet(3)
     with serving(meeting, run, 1) as ended:
-        strangers = HeldRows("bank", [10**6, 10**7], held(run, "bank", slice(0, 2)).X)
+        strangers = IndexedRows("bank", [10**6, 10**7], held(run, "bank", slice(0, 2)).X)
         with pytest.raises(IdError, match="known at all of shop, telco were expected, none of the 2 asked about is"):
             ask(meeting, run, strangers)
     assert [each.answered for each in ended["shop"]] == [ScoreCounts(2, 0)]
     told = DisclosureLedger.find(meeting.folder / "shop.ledger").read().entries
-    assert [(each.told.kind, each.told.count) for each in told] == [("ids", 2)]
+    assert [(each.disclosure.kind, each.disclosure.count) for each in told] == [("ids", 2)]
 
 
 def test_more_rows_than_a_request_may_have_come_in_several(meet: Any, run: vfl.Run) -> None:
     meeting = meet(3)
-    with serving(meeting, run, 3, most=9) as ended:
+    with serving(meeting, run, 3, max_ids=9) as ended:
         answered, found = ask(meeting, run, held(run, "bank", slice(0, 20)))
     assert answered == ScoreCounts(20, 20)
     assert list(found) == list(range(20))
@@ -230,7 +232,7 @@ def test_more_rows_than_a_request_may_have_come_in_several(meet: Any, run: vfl.R
 
 def test_who_asks_about_more_ids_than_a_request_may_have_is_told_nothing(meet: Any, run: vfl.Run) -> None:
     meeting = meet(3)
-    with serving(meeting, run, 1, most=9) as ended:
+    with serving(meeting, run, 1, max_ids=9) as ended:
         venue = PeerSettings.of(meeting.kit("bank") / "peers.toml", timeout=20, patience=5)
         with pytest.raises(TransportError, match="cannot or may not take part"):
             run_session(
@@ -255,10 +257,10 @@ def test_who_asks_about_more_ids_than_it_says_is_told_nothing(
 ) -> None:
     """An attack: one id is said and counted, and the alignment that follows asks about all that may be there."""
     meeting = meet(3)
-    monkeypatch.setattr(psi, "MANY", many)
+    monkeypatch.setattr(psi, "MIN_ROWS_FOR_TRANSFERS", many)
     limits(DisclosureLedger(meeting.folder / "shop.ledger", "shop"), ids=10)
     venue = PeerSettings.of(meeting.kit("bank") / "peers.toml", None, None, 20, 5)
-    with serving(meeting, run, 1, most=10) as ended:
+    with serving(meeting, run, 1, max_ids=10) as ended:
         with pytest.raises(TransportError, match="cannot or may not take part"):
             run_session(
                 "bank",
@@ -298,13 +300,13 @@ def test_asking_tells_who_is_in_the_table_and_every_id_is_counted(meet: Any, run
     limits(DisclosureLedger(meeting.folder / "shop.ledger", "shop"), ids=60)
     guessed = [int(each) for each in np.random.default_rng(5).permutation(1200)[:60]]
     with serving(meeting, run, 1) as ended:
-        _, found = ask(meeting, run, HeldRows("bank", guessed, X))
+        _, found = ask(meeting, run, IndexedRows("bank", guessed, X))
         assert set(found) == {each for each in guessed if each < len(PARTIES[1])}  # every guess is confirmed or not
         assert 0 < len(found) < len(guessed)
     assert ended["shop"][0].answered == ScoreCounts(60, len(found))
     before = DisclosureLedger.find(meeting.folder / "shop.ledger")
     with pytest.raises(LeakageError, match="60 answers to whether an id is in the table at most"):
-        before.answer(run.parts["shop"].run, "next", Disclosure("ids", "bank", ("shop",), 1, 0))
+        before.record_answer(run.parts["shop"].run, "next", Disclosure("ids", "bank", ("shop",), 1, 0))
 
 
 def test_scores_of_a_party_with_one_column_tell_the_column() -> None:

@@ -92,7 +92,7 @@ def prepared(meet: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     meeting = meet(2, None, a_job())
     results = at_each(
         meeting,
-        lambda party, kit: prepare(meeting.job, party, at(kit), ahead=kit / "ahead"),
+        lambda party, kit: prepare(meeting.job, party, at(kit), preprocessing=kit / "ahead"),
     )
     assert results == {"bank": None, "shop": None}
     return meeting
@@ -102,7 +102,7 @@ def trained(meeting: Any, **keys: Any) -> dict[str, Any]:
     return at_each(
         meeting,
         lambda party, kit: join(
-            meeting.job, party, kit / "peers.toml", ahead=kit / "ahead", timeout=20, patience=5, **keys
+            meeting.job, party, kit / "peers.toml", preprocessing=kit / "ahead", timeout=20, patience=5, **keys
         ),
     )
 
@@ -110,7 +110,7 @@ def trained(meeting: Any, **keys: Any) -> dict[str, Any]:
 @pytest.mark.long
 def test_what_was_prepared_is_gone_through_and_gone(prepared: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
-    monkeypatch.setattr("securevfl.protocols.shares.offline_phase.OfflinePhase.make", lambda *_: made.append(1))
+    monkeypatch.setattr("securevfl.protocols.shares.offline_phase.OfflinePhase.generate", lambda *_: made.append(1))
     parts = trained(prepared)
     assert not made
     assert {type(part) for part in parts.values()} == {ModelPart}
@@ -133,7 +133,7 @@ def test_a_job_without_work_ahead_has_nothing_to_prepare(meet: Any) -> None:
     meeting = meet(2)
     results = at_each(
         meeting,
-        lambda party, kit: prepare(meeting.job, party, at(kit), ahead=kit / "a"),
+        lambda party, kit: prepare(meeting.job, party, at(kit), preprocessing=kit / "a"),
     )
     assert any(isinstance(error, ConfigError) and "nothing to prepare" in str(error) for error in results.values())
 
@@ -301,6 +301,6 @@ def test_the_commands_prepare_train_and_score(meet: Any, monkeypatch: pytest.Mon
     p, points = (np.array([float(each[name]) for each in rows]) for name in ("probability", "points"))
     f = np.log(p / (1 - p))
     np.testing.assert_allclose(points, 600 - 20 / np.log(2) * (f + np.log(50)), atol=0.01)
-    size = meeting.job.protocol.shares.score_levels(meeting.job.model.loss.spacing).size
+    size = meeting.job.protocol.shares.score_quantizer(meeting.job.model.loss.spacing).size
     np.testing.assert_allclose(f / size - 0.5, np.rint(f / size - 0.5), atol=1e-6)  # the points of levels
     assert "30 rows predicted, for bank to see" in told[1][0]

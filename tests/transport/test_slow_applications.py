@@ -33,13 +33,13 @@ def port(monkeypatch: pytest.MonkeyPatch, free_port: Any) -> Any:
     monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 8)
     number = free_port()
     fake: Any = SimpleNamespace(connected=True, waiting=0, blocks=0, start=lambda: None, stop=lambda: None)
-    server = http_server.http_server(application(fake, TOKEN), HttpAddress(f"127.0.0.1:{number}", TOKEN))
+    server = http_server.HttpServer(application(fake, TOKEN), HttpAddress(f"127.0.0.1:{number}", TOKEN))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
         time.sleep(0.01)
     yield number
-    server.should_exit = True
+    server.stop()
     thread.join()
 
 

@@ -19,7 +19,7 @@ from securevfl.errors import TransportError
 from securevfl.organisations.join import join
 from securevfl.organisations.toml_writer import to_toml
 from securevfl.training.checkpoint import Checkpoints
-from securevfl.training.model_part import ModelPart, Standing
+from securevfl.training.model_part import ModelPart, PartStatus
 from tests.forked import Forked
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -143,12 +143,12 @@ def test_an_earlier_model_is_said_to_be_one_and_is_of_the_same_table(meeting: An
         role.start()
     for role in roles:
         role.join(240)
-    assert {part.standing for part in parts.values()} == {Standing.NEW}
+    assert {part.status for part in parts.values()} == {PartStatus.NEW}
     assert {part.rounds for part in parts.values()} == {parts["bank"].rounds}
     assert parts["bank"].rounds > 0
     written = (meeting.kit("bank") / "part.json").stat().st_mtime_ns
     alone = join(job, bank, **own(bank, timeout=10, patience=2))
-    assert alone.standing is Standing.UNCONFIRMED
+    assert alone.status is PartStatus.UNCONFIRMED
     assert (meeting.kit("bank") / "part.json").stat().st_mtime_ns == written
     for change in (
         lambda party: party.X.__setitem__((3, 1), 7.0),
@@ -192,7 +192,7 @@ def test_the_command_says_that_its_model_is_an_earlier_one(meeting: Any, start: 
     assert bank.returncode == 2
     assert out.startswith(
         "nothing was trained: this model is of an earlier run, and the others were not there to confirm it; "
-        "job and table are the same (--again trains anew)\nauc 0."
+        "job and table are the same (--retrain trains anew)\nauc 0."
     )
     path = meeting.kit("bank") / "own.csv"
     path.write_text(path.read_text().replace("\n3,", "\n3000,"))

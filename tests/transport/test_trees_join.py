@@ -23,7 +23,7 @@ from securevfl.organisations.scoring import score_rows
 from securevfl.organisations.serve import Server
 from securevfl.protocols.shares.offline_phase import OfflinePhase
 from securevfl.training.model_part import ModelPart
-from securevfl.training.new_rows import HeldRows, rows_of_array
+from securevfl.training.new_rows import IndexedRows, rows_of_array
 from tests.transport.processes import at_each
 
 PARTIES = vfl.datasets.breast_cancer(2)
@@ -32,10 +32,10 @@ LEVEL = 0.5  # between the levels that scores of new rows are told in, each roun
 NEW = 1e-6  # what makes rows of the training new ones
 
 
-def held(part: ModelPart, rows: slice) -> HeldRows:
+def held(part: ModelPart, rows: slice) -> IndexedRows:
     party = next(each for each in PARTIES if each.name == part.name)
     ids = [f"served {row}" for row in range(rows.start, rows.stop)]
-    return HeldRows.of(part.name, rows_of_array(part, party.X[rows] + NEW, ids))
+    return IndexedRows.of(part.name, rows_of_array(part, party.X[rows] + NEW, ids))
 
 
 @pytest.mark.long
@@ -55,7 +55,9 @@ def test_trees_are_prepared_trained_asked_and_served(
     meeting = meet(2, None, job)
     at_each(
         meeting,
-        lambda party, kit: prepare(job, party, PeerSettings.of(kit / "peers.toml", **LINE), ahead=kit / "ahead"),
+        lambda party, kit: prepare(
+            job, party, PeerSettings.of(kit / "peers.toml", **LINE), preprocessing=kit / "ahead"
+        ),
     )
     assert len([*tmp_path.rglob("chunk-*.ready")]) == 2
     files = {name: next((meeting.kit(name) / "ahead").rglob("inputs.json")) for name in ("bank", "shop")}
@@ -67,7 +69,9 @@ def test_trees_are_prepared_trained_asked_and_served(
         ledgers = {name: DisclosureLedger(tmp_path / f"{name}.ledger", name) for name in files}
 
         def train(party: vfl.Party, kit: Path) -> ModelPart:
-            found = join(job, party, kit / "peers.toml", ahead=kit / "ahead", ledger=ledgers[party.name].path, **LINE)
+            found = join(
+                job, party, kit / "peers.toml", preprocessing=kit / "ahead", ledger=ledgers[party.name].path, **LINE
+            )
             assert isinstance(found, ModelPart)
             return found
 

@@ -16,32 +16,32 @@ rounds. Two things are particular here:
 from __future__ import annotations
 
 from securevfl.base.roles import SERVER, Roles
-from securevfl.disclosure.counts import Disclosure, Sizes
-from securevfl.families.evaluations import evaluated, evaluations
+from securevfl.disclosure.counts import Disclosure, RunShape
+from securevfl.families.evaluations import count_evaluations, evaluation_rows
 from securevfl.families.fdml.fdml_optimizer import FdmlJob
-from securevfl.families.rounds.rounds_disclosures import added_up
+from securevfl.families.rounds.rounds_disclosures import total_columns
 from securevfl.runtime.disclosure_gate import Group
 
 
-def _columns(
-    sizes: Sizes, learner: str, about: tuple[str, ...], count: int, numbers: int = 0, group: Group = "training"
+def column_disclosure(
+    sizes: RunShape, learner: str, about: tuple[str, ...], count: int, numbers: int = 0, group: Group = "training"
 ) -> Disclosure:
-    return Disclosure("columns", learner, about, count, added_up(sizes, about), group=group, numbers=numbers)
+    return Disclosure("columns", learner, about, count, total_columns(sizes, about), group=group, numbers=numbers)
 
 
-def _evaluated(job: FdmlJob, sizes: Sizes) -> list[Disclosure]:
+def evaluation_disclosures(job: FdmlJob, sizes: RunShape) -> list[Disclosure]:
     """Count what the sums of evaluations, made by the job's own sum, tell the active party."""
     passives = sizes.passives
     hides = len(passives) > 1 and job.protocol.sum_for(len(passives)).hides_parts
-    told = evaluations(job, sizes) * job.model.output_width(sizes.outputs)
-    group, rows = evaluated(job, sizes)
+    told = count_evaluations(job, sizes) * job.model.output_width(sizes.outputs)
+    group, rows = evaluation_rows(job, sizes)
     return [
-        _columns(sizes, sizes.active, about, told, rows * job.model.output_width(sizes.outputs), group)
+        column_disclosure(sizes, sizes.active, about, told, rows * job.model.output_width(sizes.outputs), group)
         for about in ([passives] if hides else [(name,) for name in passives])
     ]
 
 
-def _apart(job: FdmlJob, roles: Roles) -> list[str]:
+def single_worker_lines(job: FdmlJob, roles: Roles) -> list[str]:
     """Return a further line where the part of a single worker may show, because workers go at their own pace; empty
     otherwise."""
     workers = [name for name in roles.parties if roles.role(name) != SERVER]

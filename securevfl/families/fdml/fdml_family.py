@@ -16,20 +16,20 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from securevfl.base.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, READER, SERVER, Role, Roles
-from securevfl.disclosure.counts import Disclosure, Sizes
+from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.errors import PartiesError
-from securevfl.families.evaluations import scores
-from securevfl.families.family import J, MessageProtocol, Method, Told
+from securevfl.families.evaluations import score_disclosures
+from securevfl.families.family import Family, J, MessageProtocol, SheetStatement
 from securevfl.families.fdml import label_sharing, peer_pulls, pulls
-from securevfl.families.fdml.fdml_disclosures import _apart, _columns, _evaluated
+from securevfl.families.fdml.fdml_disclosures import column_disclosure, evaluation_disclosures, single_worker_lines
 from securevfl.families.fdml.fdml_optimizer import FDML, FdmlJob, stored_of
 from securevfl.families.fdml.fdml_server import FdmlServer
 from securevfl.families.fdml.fdml_worker import FdmlWorker
 from securevfl.families.fdml.open_store import StoredOpen
-from securevfl.families.participant import Player
-from securevfl.families.rounds.rounds_disclosures import labels_told
-from securevfl.families.rounds.rounds_statements import classifier_kept, columns_lines, equations
-from securevfl.families.run_facts import Known
+from securevfl.families.participant import Participant
+from securevfl.families.rounds.rounds_disclosures import label_disclosures
+from securevfl.families.rounds.rounds_statements import classifier_statements, column_lines, equation_lines
+from securevfl.families.run_facts import RunFacts
 from securevfl.families.state import State
 from securevfl.models.base import Model
 from securevfl.models.linear import Logistic
@@ -44,16 +44,16 @@ from securevfl.protocols.residuals.open_residual import OpenResidual
 from securevfl.protocols.sums.direct_sum import DirectSum
 
 
-class FdmlMethod(Method[FdmlJob]):
+class FdmlFamily(Family[FdmlJob]):
     """Pushes and pulls at a server under bounded staleness."""
 
     name: ClassVar[str] = "fdml"
     options: ClassVar[type[JobOptions]] = FdmlJob
-    brings: ClassVar[tuple[type[Model] | type[Training], ...]] = (FDML,)
-    stores: ClassVar[bool] = True
-    helpers: ClassVar[tuple[tuple[str, Role], ...]] = (("server", SERVER),)
+    components: ClassVar[tuple[type[Model] | type[Training], ...]] = (FDML,)
+    uses_stored_sums: ClassVar[bool] = True
+    example_helpers: ClassVar[tuple[tuple[str, Role], ...]] = (("server", SERVER),)
 
-    def check(self, job: JobOptions) -> None:
+    def check_job(self, job: JobOptions) -> None:
         shows = isinstance(job.optimizer, FDML) and job.optimizer.shows_labels
         if shows and job.protocol.residual is not None:
             raise ValueError("every party knows the labels and makes its own residual; leave protocol.residual out")
@@ -73,10 +73,10 @@ class FdmlMethod(Method[FdmlJob]):
         if job.model.separates_outputs:
             raise ValueError('a top model is fed every party\'s outputs apart, and sums are pulled; use joint = "sum"')
 
-    def admits(self, role: Role, *, leads: bool) -> bool:
+    def accepts_role(self, role: Role, *, leads: bool) -> bool:
         return role == ACTIVE if leads else role in (PASSIVE, SERVER)
 
-    def assigned(self, job: FdmlJob, roles: Roles, columns: Mapping[str, int]) -> Roles:
+    def complete_roles(self, job: FdmlJob, roles: Roles, columns: Mapping[str, int]) -> Roles:
         """PartiesError if there are several servers, or none and the workers must not see each other's predictions."""
         servers = roles.with_role(SERVER)
         if len(servers) > 1:
@@ -95,7 +95,7 @@ class FdmlMethod(Method[FdmlJob]):
             )
         return roles
 
-    def examples(self) -> dict[str, dict[str, Any]]:
+    def example_jobs(self) -> dict[str, dict[str, Any]]:
         own = {"model": Logistic(l2=1e-3), "optimizer": FDML(lr=0.2, tau=2)}
         shown = own | {"optimizer": FDML(lr=0.2, tau=2, shows_labels=True)}
         return {
@@ -108,22 +108,22 @@ class FdmlMethod(Method[FdmlJob]):
             },
         }
 
-    def declares(self, job: FdmlJob, roles: Roles) -> list[MessageDeclaration]:
+    def declarations(self, job: FdmlJob, roles: Roles) -> list[MessageDeclaration]:
         passives, workers = roles.with_role(PASSIVE), (ACTIVE, PASSIVE)
         stored = stored_of(job)
         parts = job.protocol.sum_for(len(passives)).declares(passives)
         found = declare_in_roles(parts, {COLLECTOR: (ACTIVE,), CONTRIBUTOR: (PASSIVE,)}, space=Reals)
         told = workers if job.optimizer.shows_labels else (ACTIVE,)
         found += declare_in_roles(stored.declares(), {COLLECTOR: (SERVER,), CONTRIBUTOR: workers, READER: told})
-        found += declare_in_roles(pulls.declares(stored, told), {READER: told})
+        found += declare_in_roles(pulls.declare_pulls(stored, told), {READER: told})
         if SERVER not in roles.kinds:
-            found += peer_pulls.declares_peer_pulls()
+            found += peer_pulls.declare_peer_pulls()
         if job.protocol.residual is None:
-            return found + label_sharing.declares_labels()
-        begins = MessageDeclaration(pulls.Position, ACTIVE, PASSIVE, Reveal("public"))
+            return found + label_sharing.declare_labels()
+        begins = MessageDeclaration(pulls.StartIteration, ACTIVE, PASSIVE, Reveal("public"))
         return [*found, begins, *job.protocol.residual.declares()]
 
-    def counts(self, job: FdmlJob, sizes: Sizes) -> list[Disclosure]:
+    def disclosures(self, job: FdmlJob, sizes: RunShape) -> list[Disclosure]:
         labels, visits = job.optimizer.shows_labels, job.model.output_width(sizes.outputs) * sizes.epochs
         workers = (sizes.active, *sizes.passives)
         pulling = workers if labels else (sizes.active,)
@@ -136,28 +136,33 @@ class FdmlMethod(Method[FdmlJob]):
                 for name in sizes.passives
             ]
         else:
-            found += labels_told(job, sizes)
+            found += label_disclosures(job, sizes)
         if not sizes.helpers:  # every worker keeps what all others push, as it is
             found += [
-                _columns(sizes, one, (other,), visits, pushed) for one in workers for other in workers if one != other
+                column_disclosure(sizes, one, (other,), visits, pushed)
+                for one in workers
+                for other in workers
+                if one != other
             ]
         else:
             for learner in pulling:
                 others = tuple(name for name in workers if name != learner)
-                found.append(_columns(sizes, learner, others, visits, pushed))
+                found.append(column_disclosure(sizes, learner, others, visits, pushed))
                 if job.optimizer.tau and len(others) > 1:
-                    found += [_columns(sizes, learner, (other,), visits) for other in others]
+                    found += [column_disclosure(sizes, learner, (other,), visits) for other in others]
             if not stored_of(job).hides_parts:
                 found += [
-                    _columns(sizes, server, (name,), visits, pushed) for server in sizes.helpers for name in workers
+                    column_disclosure(sizes, server, (name,), visits, pushed)
+                    for server in sizes.helpers
+                    for name in workers
                 ]
         if not labels and not job.protocol.seals:  # f follows from g
             for learner in sizes.passives:
                 others = tuple(name for name in workers if name != learner)
-                found.append(_columns(sizes, learner, others, visits))
-        return [*dict.fromkeys(found), *_evaluated(job, sizes), *scores(job, sizes)]
+                found.append(column_disclosure(sizes, learner, others, visits))
+        return [*dict.fromkeys(found), *evaluation_disclosures(job, sizes), *score_disclosures(job, sizes)]
 
-    def protocols(self, job: FdmlJob, roles: Roles) -> list[MessageProtocol]:
+    def message_protocols(self, job: FdmlJob, roles: Roles) -> list[MessageProtocol]:
         found: list[MessageProtocol] = [job.protocol.sum_for(len(roles.with_role(PASSIVE)))]
         return found if job.protocol.residual is None else [*found, job.protocol.residual]
 
@@ -167,7 +172,7 @@ class FdmlMethod(Method[FdmlJob]):
             return f"{stored_of(job).name} payloads at a server / {down}"
         return f"open payloads at all workers / {down}"
 
-    def label(self, job: FdmlJob, contributors: int) -> str:
+    def cost_label(self, job: FdmlJob, contributors: int) -> str:
         residual = job.protocol.residual
         return f"{stored_of(job).label}/{'labels' if residual is None else residual.label}"
 
@@ -176,7 +181,7 @@ class FdmlMethod(Method[FdmlJob]):
         down = "labels are shown to all" if residual is None else f"residuals: {residual.strength}"
         return f"payloads: {stored_of(job).strength}; {down}"
 
-    def openings(self, job: FdmlJob, sizes: Sizes) -> str:
+    def opened_values(self, job: FdmlJob, sizes: RunShape) -> str:
         if job.protocol.residual is None:
             return ""
         columns = sizes.batches * len(sizes.passives) * sizes.outputs
@@ -184,9 +189,9 @@ class FdmlMethod(Method[FdmlJob]):
             sizes.batches * sum(sizes.parameters.values()), sizes.epochs, columns=columns
         )
 
-    def tells(self, job: FdmlJob, roles: Roles, party: str, known: Known | None) -> list[Told]:
+    def statements(self, job: FdmlJob, roles: Roles, party: str, known: RunFacts | None) -> list[SheetStatement]:
         stored, role = stored_of(job), roles.role(party)
-        lines = columns_lines(job, party, known, self.counts)
+        lines = column_lines(job, party, known, self.disclosures)
         if role == SERVER:
             said = ["everyone's pace: who pushes which batch when, and how large it is; no forward output and no sum"]
             if not stored.hides_parts:
@@ -195,25 +200,29 @@ class FdmlMethod(Method[FdmlJob]):
         blurs = [] if stored.noise is None else [("blurs", stored.noise.promise(job.epochs))]
         if role == ACTIVE:
             said = ["f = sum_k H_k on the rows predicted, and messages marked output or plain", *lines]
-            return [("learns", "\n".join([*said, *_apart(job, roles)])), *blurs]
+            return [("learns", "\n".join([*said, *single_worker_lines(job, roles)])), *blurs]
         residual = job.protocol.residual
         if residual is None:
             said = ["the labels of all training rows, which the active party shows to all workers", *lines]
-            return [("learns", "\n".join([*said, *_apart(job, roles)])), *blurs, *classifier_kept(job)]
-        said = equations(job, party, known) if residual.seals else [residual.passive_view, *lines]
-        return [("learns", "\n".join(said)), *blurs, *classifier_kept(job)]
+            return [
+                ("learns", "\n".join([*said, *single_worker_lines(job, roles)])),
+                *blurs,
+                *classifier_statements(job),
+            ]
+        said = equation_lines(job, party, known) if residual.seals else [residual.passive_view, *lines]
+        return [("learns", "\n".join(said)), *blurs, *classifier_statements(job)]
 
-    def pooling(self, job: FdmlJob, roles: Roles) -> str:
+    def coalitions(self, job: FdmlJob, roles: Roles) -> str:
         if not roles.with_role(SERVER):
             return "needs nobody: each worker is sent the forward outputs of every other one, as there is no server"
         return stored_of(job).pooling
 
-    def player(self, job: FdmlJob, context: PartyContext, columns: int, state: State | None) -> Player:
+    def participant(self, job: FdmlJob, context: PartyContext, columns: int, state: State | None) -> Participant:
         if context.roles.role(context.me) == SERVER:
             return FdmlServer(job, context)
         return FdmlWorker(job, context, columns, state)
 
-    def ideal(self, job: J) -> J:
+    def ideal_job(self, job: J) -> J:
         residual = None if job.protocol.residual is None else OpenResidual()
         stored = StoredOpen(noise=stored_of(job).noise)
         protocol = Protocol(sum=DirectSum(), residual=residual)

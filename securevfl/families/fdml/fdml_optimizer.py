@@ -42,7 +42,7 @@ class FDML(Optimizer):
     """Each party at its own pace, at most `tau` iterations ahead of the slowest."""
 
     name: ClassVar[str] = "fdml"
-    method: ClassVar[str] = "fdml"
+    family: ClassVar[str] = "fdml"
     tau: int = Field(default=8, ge=0)
     """Iterations a party may be ahead of the slowest; 0 has all go in step."""
     rule: AnyRule = Field(default_factory=Sgd)

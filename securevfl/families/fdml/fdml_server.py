@@ -7,7 +7,7 @@ from collections.abc import Generator
 from securevfl.base.arrays import Floats, RowSlices
 from securevfl.families.fdml.fdml_optimizer import FdmlJob, pace_of, readers_of, stored_of, workers_of
 from securevfl.families.fdml.pull_server import PullServer
-from securevfl.families.participant import Player, Round
+from securevfl.families.participant import Participant, Round
 from securevfl.families.state import State
 from securevfl.families.training_data import TrainingData
 from securevfl.protocols.joint_prediction import RowsToScore
@@ -16,7 +16,7 @@ from securevfl.protocols.party_context import PartyContext
 STORED_SUBCHANNEL = "stored"
 
 
-class FdmlServer(Player):
+class FdmlServer(Participant):
     """Keeps what workers push. It starts empty in every session: they push again what it had."""
 
     def __init__(self, job: FdmlJob, context: PartyContext) -> None:
@@ -24,7 +24,7 @@ class FdmlServer(Player):
         self._context = context
 
     @property
-    def constant(self) -> bool:
+    def state_fits_any_round(self) -> bool:
         return True
 
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
@@ -37,7 +37,7 @@ class FdmlServer(Player):
         for done in server.serve():
             yield Round(done, len(visits), visits[done - 1].epoch)
 
-    def decision(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
+    def model_outputs(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
         return None
 
     def state(self) -> State:

@@ -20,13 +20,13 @@ import numpy as np
 from securevfl.base.arrays import Floats, RowSlices
 from securevfl.base.roles import SERVER
 from securevfl.errors import ProtocolError
-from securevfl.families.batch_participant import BatchPlayer
+from securevfl.families.batch_participant import BatchParticipant
 from securevfl.families.fdml import label_sharing
 from securevfl.families.fdml.fdml_optimizer import FdmlJob, pace_of, readers_of, stored_of, workers_of
 from securevfl.families.fdml.fdml_server import STORED_SUBCHANNEL
-from securevfl.families.fdml.local_noise import Blur
-from securevfl.families.fdml.peer_pulls import PeerPulls
-from securevfl.families.fdml.pulls import Position, PullAnswer, Pulls, ServerPulls
+from securevfl.families.fdml.local_noise import LocalNoiseSampler
+from securevfl.families.fdml.peer_pulls import PeerPullClient
+from securevfl.families.fdml.pulls import PullClient, PulledSum, ServerPullClient, StartIteration
 from securevfl.families.participant import Round
 from securevfl.families.state import State
 from securevfl.families.training_data import TrainingData
@@ -40,11 +40,11 @@ from securevfl.protocols.permits import permit_sizes
 from securevfl.protocols.residuals.base import Agreement, Batch
 from securevfl.runtime.costs import Kind
 
-SAMPLE = 1024  # rows that the first weights are drawn from
+INITIAL_WEIGHT_ROWS = 1024  # rows that the first weights are drawn from
 
 
 @dataclass(frozen=True)
-class _Open:
+class _PendingStep:
     """A push whose step is still to be taken: its iteration, batch and H (n x c) as it was pushed, and how many steps
     came before."""
 
@@ -54,7 +54,7 @@ class _Open:
     steps: int
 
 
-class FdmlWorker(BatchPlayer):
+class FdmlWorker(BatchParticipant):
     """The player of one FDML worker, which holds one party's block of weights."""
 
     _job: FdmlJob
@@ -73,11 +73,11 @@ class FdmlWorker(BatchPlayer):
         if state is not None:
             self.model.restore(state)
         self._fresh = state is None
-        self.keep_secret(own.get("secret"))
+        self.set_run_key(own.get("secret"))
         self._done: int = own.get("iteration", 0)  # iterations whose step is taken
         self._memory = Updater(self._optimizer.rule, self.model, own.get("update"))
         noise = stored_of(job).noise
-        self._blur = None if noise is None else Blur(noise, job.epochs)
+        self._blur = None if noise is None else LocalNoiseSampler(noise, job.epochs)
         self._sums = job.protocol.sum_for(len(passives)).role(context.sum_to(context.active, passives))
 
     @property
@@ -85,22 +85,22 @@ class FdmlWorker(BatchPlayer):
         return self._done
 
     @property
-    def constant(self) -> bool:
+    def state_fits_any_round(self) -> bool:
         return True
 
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
         if self._optimizer.shows_labels:
-            flow = data.schedule.flow
+            flow = data.schedule.batch_order
             if self._active:
                 assert data.targets is not None, "the active party has labels"
-                label_sharing.show(self._context, data.targets[flow])
+                label_sharing.send_labels(self._context, data.targets[flow])
             else:
                 data.targets = np.zeros((data.rows, self._context.outputs))
-                data.targets[flow] = label_sharing.seen(self._context, len(flow))
+                data.targets[flow] = label_sharing.receive_labels(self._context, len(flow))
         self.begin(data, start)
         data.stays = True  # what linear models ask of a batch, rows give where they lie
         if self._fresh:
-            first, targets = data.starting(SAMPLE)
+            first, targets = data.starting(INITIAL_WEIGHT_ROWS)
             self.model.start(data.raw(first), data.scaled(first), targets if self._active else None, self.seed)
             self._memory = Updater(self._optimizer.rule, self.model)
         self._visits = list(data.schedule.iterations())
@@ -131,9 +131,11 @@ class FdmlWorker(BatchPlayer):
         channel, context = self._channel, self._context
         if self._active:
             for passive in context.passives:
-                channel.send(passive, Position(self._done), STORED_SUBCHANNEL, permit=permit_sizes(channel, passive))
+                channel.send(
+                    passive, StartIteration(self._done), STORED_SUBCHANNEL, permit=permit_sizes(channel, passive)
+                )
         else:
-            self._done = channel.recv(context.active, Position, STORED_SUBCHANNEL).iteration
+            self._done = channel.recv(context.active, StartIteration, STORED_SUBCHANNEL).iteration
             if not 0 <= self._done <= len(self._visits):
                 raise ProtocolError(
                     f"{context.me}: {context.active} was expected to begin within {len(self._visits)} iterations, it "
@@ -141,15 +143,15 @@ class FdmlWorker(BatchPlayer):
                     f"at {self._done}; do both run the same job?"
                 )
 
-    def _pulls(self) -> Pulls:
+    def _pulls(self) -> PullClient:
         context, workers = self._context, workers_of(self._context)
         if not context.roles.with_role(SERVER):
-            return PeerPulls(
+            return PeerPullClient(
                 context.sum_to(context.active, workers, subchannel=STORED_SUBCHANNEL), self._pace, lead=context.active
             )
         own = context.sum_to(context.roles.only(SERVER), workers, subchannel=STORED_SUBCHANNEL)
         readers = readers_of(self._job, context)
-        return ServerPulls(own, self._pace, stored_of(self._job).worker(own, readers), told=readers)
+        return ServerPullClient(own, self._pace, stored_of(self._job).worker(own, readers), told=readers)
 
     def _before(self) -> Iterator[tuple[int, int, Floats]]:
         """Yield, for every batch visited before, its number, the iteration of its last visit, and H (n x c) at the
@@ -161,10 +163,10 @@ class FdmlWorker(BatchPlayer):
 
     def _shown(self, H: Floats, batch: Batch) -> Floats:
         """H (n x c) of a batch as it may be pushed."""
-        H = self.shown_batch(H, batch)
+        H = self.sendable_batch_outputs(H, batch)
         return H if self._blur is None else self._blur(H)
 
-    def _push(self, pulls: Pulls, t: int) -> _Open:
+    def _push(self, pulls: PullClient, t: int) -> _PendingStep:
         batch = self.batch(self._visits[t])
         self._channel.gate.begin_iteration(t + 1)
         self._channel.note(IterationStarted(batch.index))
@@ -172,12 +174,12 @@ class FdmlWorker(BatchPlayer):
         self._channel.clock.offloaded(Kind.LOCAL, batch.worker_seconds)
         self._channel.note(OutputsPushed(batch.index, H))
         pulls.push(t, H, self._done)
-        return _Open(t, batch, H, self._done)
+        return _PendingStep(t, batch, H, self._done)
 
-    def _knowing(self, pulls: Pulls, down: ActiveLink | None) -> Iterator[Round]:
+    def _knowing(self, pulls: PullClient, down: ActiveLink | None) -> Iterator[Round]:
         """Run the iterations of a worker that knows labels. down: the link to the others where these wait for its
         residuals."""
-        opened: deque[_Open] = deque()
+        opened: deque[_PendingStep] = deque()
         for t in range(self._done, len(self._visits)):
             opened.append(self._push(pulls, t))
             while opened:
@@ -187,7 +189,7 @@ class FdmlWorker(BatchPlayer):
                     break
                 yield self._step(opened.popleft(), answer, down)
 
-    def _step(self, item: _Open, answer: PullAnswer, down: ActiveLink | None) -> Round:
+    def _step(self, item: _PendingStep, answer: PulledSum, down: ActiveLink | None) -> Round:
         assert answer.total is not None, "who knows labels is told sums"
         X, f = item.batch.X, answer.total
         self._channel.note(OthersSumLearned(item.batch.index, f - item.H, answer.versions))
@@ -199,9 +201,9 @@ class FdmlWorker(BatchPlayer):
             down.publish(g, item.batch)
         return self._step_by(item, self.model.vjp(X, g))
 
-    def _asking(self, pulls: Pulls, up: PassiveLink) -> Iterator[Round]:
+    def _asking(self, pulls: PullClient, up: PassiveLink) -> Iterator[Round]:
         """Run the iterations of a worker without labels, which asks for residuals over `up`."""
-        opened: deque[_Open] = deque()
+        opened: deque[_PendingStep] = deque()
         begun, answered, published = self._done, self._done - 1, 0
         for t in range(begun, len(self._visits)):
             opened.append(self._push(pulls, t))
@@ -220,18 +222,18 @@ class FdmlWorker(BatchPlayer):
                     )
                 yield self._step_by(opened.popleft(), reply.gradient(self.model, item.batch))
 
-    def _step_by(self, item: _Open, gradient: Floats) -> Round:
+    def _step_by(self, item: _PendingStep, gradient: Floats) -> Round:
         """Take the step of an iteration, from the gradient of its batch's loss, and return the round that it ends."""
         self._memory.begin()
         self._memory.step(gradient / len(item.batch.X), self._optimizer.eta(item.t, self.parties))
         self._done = item.t + 1
         return Round(self._done, len(self._visits), item.batch.epoch, self._booked)
 
-    def decision(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
-        return predict(self._context, self._sums, self.model, rows, self._context.outputs, self.shown_of(rows))
+    def model_outputs(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
+        return predict(self._context, self._sums, self.model, rows, self._context.outputs, self.output_filter(rows))
 
     def state(self) -> State:
-        return State(self.outcome(), iteration=self._done, secret=self._secret, update=self._memory.state)
+        return State(self.model_state(), iteration=self._done, secret=self._secret, update=self._memory.state)
 
-    def outcome(self) -> State:
+    def model_state(self) -> State:
         return State(self.model.state())

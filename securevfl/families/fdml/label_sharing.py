@@ -20,27 +20,27 @@ from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecor
 LABELS_SUBCHANNEL = "labels"
 
 
-class Labels(DisclosingMessage, frozen=True):
+class TrainingLabels(DisclosingMessage, frozen=True):
     """Targets (m x c), as the loss takes them."""
 
     targets: NDArray[np.float64]
 
 
-def declares_labels() -> list[MessageDeclaration]:
+def declare_labels() -> list[MessageDeclaration]:
     """Declare what the message with the labels reveals."""
-    return [MessageDeclaration(Labels, ACTIVE, PASSIVE, Reveal("plain", "the label of every training row"))]
+    return [MessageDeclaration(TrainingLabels, ACTIVE, PASSIVE, Reveal("plain", "the label of every training row"))]
 
 
-def show(context: PartyContext, targets: Floats) -> None:
+def send_labels(context: PartyContext, targets: Floats) -> None:
     """Show the targets (m x c) of the training rows to every passive party, as the active party."""
     for passive in context.passives:
         permit = context.channel.permit(DisclosureRecord(passive, "labels", targets.size, 64, about=(context.me,)))
-        context.channel.send(passive, Labels(targets), LABELS_SUBCHANNEL, permit=permit)  # 1
+        context.channel.send(passive, TrainingLabels(targets), LABELS_SUBCHANNEL, permit=permit)  # 1
 
 
-def seen(context: PartyContext, rows: int) -> Floats:
+def receive_labels(context: PartyContext, rows: int) -> Floats:
     """Receive the targets (rows x c), as a passive party. ProtocolError if they are not as many or not finite."""
-    targets = context.channel.recv(context.active, Labels, LABELS_SUBCHANNEL).targets  # 1
+    targets = context.channel.recv(context.active, TrainingLabels, LABELS_SUBCHANNEL).targets  # 1
     if targets.shape != (rows, context.outputs) or not np.isfinite(targets).all():
         raise ProtocolError(
             f"{context.me}: {context.active} was expected to show finite labels of shape {(rows, context.outputs)}, "

@@ -28,9 +28,9 @@ from securevfl.base.arrays import Floats
 from securevfl.base.config import Config
 from securevfl.base.extras import import_extra
 from securevfl.crypto.prg import Prg
-from securevfl.protocols.residuals.defences import cut, normals
+from securevfl.protocols.residuals.defences import clip_rows, normals
 
-RESUMED = 2  # further pushes of a row, at most, each time a run is taken up again
+PUSHES_PER_RESUME = 2  # further pushes of a row, at most, each time a run is taken up again
 
 
 class LocalNoise(Config):
@@ -51,14 +51,14 @@ class LocalNoise(Config):
     def sigma(self, visits: int) -> float:
         """Return the standard deviation of the noise on each entry, for so many pushes of a row. ConfigError without
         `dp`."""
-        return self.sensitivity * _multiplier(self.epsilon, self.delta, visits)
+        return self.sensitivity * _noise_multiplier(self.epsilon, self.delta, visits)
 
     def after(self, visits: int, resumed: int) -> float:
         """Epsilon, at the same delta, of a run of so many visits that was taken up again so many times."""
         dp, rdp = _library()
         accountant = rdp.RdpAccountant()
-        noise = dp.GaussianDpEvent(_multiplier(self.epsilon, self.delta, visits))
-        accountant.compose(noise, visits + RESUMED * resumed)
+        noise = dp.GaussianDpEvent(_noise_multiplier(self.epsilon, self.delta, visits))
+        accountant.compose(noise, visits + PUSHES_PER_RESUME * resumed)
         return float(accountant.get_epsilon(self.delta))
 
     def promise(self, visits: int) -> str:
@@ -71,7 +71,7 @@ class LocalNoise(Config):
         )
 
 
-class Blur:
+class LocalNoiseSampler:
     """The noise of one party in one session."""
 
     def __init__(self, noise: LocalNoise, visits: int) -> None:
@@ -81,11 +81,11 @@ class Blur:
 
     def __call__(self, H: Floats) -> Floats:
         """H (n x c) as it may be pushed, under noise of its own."""
-        return np.asarray(cut(H, self._clip) + self._sigma * normals(self._prg, H.shape))
+        return np.asarray(clip_rows(H, self._clip) + self._sigma * normals(self._prg, H.shape))
 
 
 @lru_cache(maxsize=32)
-def _multiplier(epsilon: float, delta: float, visits: int) -> float:
+def _noise_multiplier(epsilon: float, delta: float, visits: int) -> float:
     """sigma over the sensitivity."""
     dp, rdp = _library()
 

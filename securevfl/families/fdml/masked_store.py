@@ -24,13 +24,13 @@ from securevfl.crypto.key_derivation import derive_key
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.secret import Secret
 from securevfl.errors import KeyMismatch, ProtocolError
-from securevfl.families.fdml.stored_sum import OTHERS, SPACE, StoredServer, StoredSum, StoredWorker
+from securevfl.families.fdml.stored_sum import OUTPUT_SPACE, SUM_OF_OTHERS, StoredServer, StoredSum, StoredWorker
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.sums.mask_keys import KEY_MESSAGES, exchange_mask_keys
 from securevfl.protocols.sums.residues import from_residues, to_residues
 
-MARKS = 2
+CHECK_WORDS = 2
 
 _DOMAIN = "stored sum under masks"
 
@@ -40,7 +40,7 @@ class StoredMasks(StoredSum):
 
     name: ClassVar[str] = "masks"
     pushed: ClassVar[Reveal] = Reveal("uniform")
-    pulled: ClassVar[Reveal] = Reveal("output", OTHERS)
+    pulled: ClassVar[Reveal] = Reveal("output", SUM_OF_OTHERS)
 
     def worker(self, context: PartyContext, readers: Collection[str]) -> StoredWorker:
         return MaskedWorker(context, exchange_mask_keys(context, readers, _DOMAIN))
@@ -56,7 +56,7 @@ class StoredMasks(StoredSum):
         return "X25519, and ChaCha20 as a pseudorandom generator; masks uniform over the ring"
 
 
-class Masks(Secret):
+class PayloadMasks(Secret):
     """The masks of one session by worker, batch and version, of the workers whose keys these are."""
 
     __slots__ = ("_keys",)
@@ -75,18 +75,18 @@ class MaskedWorker(StoredWorker):
 
     def __init__(self, context: PartyContext, keys: Mapping[str, bytes]) -> None:
         super().__init__(context, whole=True)
-        self._masks = Masks(keys)
+        self._masks = PayloadMasks(keys)
 
     def size(self, H: Floats) -> int:
-        return 8 * (H.size + MARKS)
+        return 8 * (H.size + CHECK_WORDS)
 
     def _conceal(self, H: Floats, batch: int, version: int) -> bytes:
-        words = np.append(to_residues(H, SPACE, len(self.workers)).ravel(), np.zeros(MARKS, np.uint64))
+        words = np.append(to_residues(H, OUTPUT_SPACE, len(self.workers)).ravel(), np.zeros(CHECK_WORDS, np.uint64))
         words += self._masks.of(self.me, batch, version, len(words))
         return words.astype("<u8").tobytes()
 
     def _reveal(self, total: bytes, versions: Mapping[str, int], batch: int, shape: tuple[int, int]) -> Floats:
-        count = shape[0] * shape[1] + MARKS
+        count = shape[0] * shape[1] + CHECK_WORDS
         if len(total) != 8 * count:
             raise ProtocolError(
                 f"{self.me}: a masked sum of shape {shape} ({8 * count} bytes) was expected, {len(total)} bytes came; "
@@ -95,12 +95,12 @@ class MaskedWorker(StoredWorker):
         words = np.frombuffer(total, "<u8").astype(np.uint64)
         for name, version in versions.items():
             words -= self._masks.of(name, batch, version, count)
-        if words[-MARKS:].any():
+        if words[-CHECK_WORDS:].any():
             raise KeyMismatch(
                 f"{self.me}: the total of batch {batch} is not that of the payloads the server names, or is of another "
                 "session's key; nothing of it is used, start the session again"
             )
-        return np.asarray(from_residues(words[:-MARKS], SPACE, len(self.workers)).reshape(shape))
+        return np.asarray(from_residues(words[:-CHECK_WORDS], OUTPUT_SPACE, len(self.workers)).reshape(shape))
 
 
 class MaskedServer(StoredServer):

@@ -9,7 +9,7 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.errors import ProtocolError, RangeError
-from securevfl.families.fdml.stored_sum import OTHERS, SPACE, StoredServer, StoredSum, StoredWorker
+from securevfl.families.fdml.stored_sum import OUTPUT_SPACE, SUM_OF_OTHERS, StoredServer, StoredSum, StoredWorker
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.party_context import PartyContext
 
@@ -19,7 +19,7 @@ class StoredOpen(StoredSum):
 
     name: ClassVar[str] = "open"
     pushed: ClassVar[Reveal] = Reveal("plain", "the sender's forward outputs H_k, which over a run span its columns")
-    pulled: ClassVar[Reveal] = Reveal("plain", OTHERS)
+    pulled: ClassVar[Reveal] = Reveal("plain", SUM_OF_OTHERS)
     hides_parts: ClassVar[bool] = False
 
     def worker(self, context: PartyContext, readers: Collection[str]) -> StoredWorker:
@@ -47,8 +47,10 @@ class OpenWorker(StoredWorker):
         return 8 * H.size
 
     def _conceal(self, H: Floats, batch: int, version: int) -> bytes:
-        if not np.all(np.abs(H) <= SPACE.bound):  # false for NaN too
-            raise RangeError(f"{self.me}: a forward output is not finite or beyond {SPACE.bound:g}; lower the step")
+        if not np.all(np.abs(H) <= OUTPUT_SPACE.bound):  # false for NaN too
+            raise RangeError(
+                f"{self.me}: a forward output is not finite or beyond {OUTPUT_SPACE.bound:g}; lower the step"
+            )
         return np.ascontiguousarray(H, "<f8").tobytes()
 
     def _reveal(self, total: bytes, versions: Mapping[str, int], batch: int, shape: tuple[int, int]) -> Floats:

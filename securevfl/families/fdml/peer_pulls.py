@@ -20,8 +20,8 @@ from collections.abc import Iterable
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PASSIVE
 from securevfl.families.fdml.open_store import StoredOpen
-from securevfl.families.fdml.pull_server import Latest, PullAnswered
-from securevfl.families.fdml.pulls import Position, PullAnswer, Pulls, Push, Restored
+from securevfl.families.fdml.pull_server import PayloadTable, PullObservation
+from securevfl.families.fdml.pulls import PullClient, PulledSum, Push, RestoredOutputs, StartIteration
 from securevfl.families.fdml.worker_pace import WorkerPace
 from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.party_context import PartyContext
@@ -29,17 +29,17 @@ from securevfl.protocols.permits import permit_sizes
 from securevfl.runtime.disclosure_gate import DisclosurePermit, DisclosureRecord
 
 
-def declares_peer_pulls() -> list[MessageDeclaration]:
+def declare_peer_pulls() -> list[MessageDeclaration]:
     """Declare what the messages reveal, between workers of any role."""
     shown = StoredOpen.pushed
     return [
         MessageDeclaration(message, sender, receiver, shown)
-        for message in (Restored, Position, Push)
+        for message in (RestoredOutputs, StartIteration, Push)
         for sender, receiver in ((ACTIVE, PASSIVE), (PASSIVE, ACTIVE), (PASSIVE, PASSIVE))
     ]
 
 
-class PeerPulls(Pulls):
+class PeerPullClient(PullClient):
     """A worker with a matrix of its own."""
 
     def __init__(self, context: PartyContext, pace: WorkerPace, *, lead: str) -> None:
@@ -49,7 +49,7 @@ class PeerPulls(Pulls):
         self._peers = [name for name in context.contributors if name != context.me]
         stored, readers = StoredOpen(), context.contributors
         self._worker, self._adder = stored.worker(context, readers), stored.server(context, readers)
-        self._latest = Latest(context.channel, self._subchannel, pace, context.contributors)
+        self._latest = PayloadTable(context.channel, self._subchannel, pace, context.contributors)
         self._open: deque[int] = deque()
 
     def begin(self, iteration: int, restored: Iterable[tuple[int, int, Floats]]) -> None:
@@ -58,12 +58,12 @@ class PeerPulls(Pulls):
             self._latest.put(self._me, batch, version, payload)
             for peer in self._peers:
                 permit = self._permit(peer, H)
-                self._channel.send(peer, Restored(batch, version, payload), self._subchannel, permit=permit)  # 0
+                self._channel.send(peer, RestoredOutputs(batch, version, payload), self._subchannel, permit=permit)  # 0
         own = self._latest.workers[self._me]
         own.pushed, own.finished = iteration - 1, iteration
         for peer in self._peers:
             self._channel.send(
-                peer, Position(iteration), self._subchannel, permit=permit_sizes(self._channel, peer)
+                peer, StartIteration(iteration), self._subchannel, permit=permit_sizes(self._channel, peer)
             )  # 0
         for peer in self._peers:
             self._latest.begin(peer)  # 0
@@ -76,7 +76,7 @@ class PeerPulls(Pulls):
         self._latest.take(self._me, push)
         self._open.append(t)
 
-    def pull(self, shape: tuple[int, int], *, wait: bool) -> PullAnswer | None:
+    def pull(self, shape: tuple[int, int], *, wait: bool) -> PulledSum | None:
         while (come := self._channel.recv_due(self._peers, Push, self._subchannel)) is not None:
             self._latest.take(*come)  # 1
         t, workers = self._open[0], self._latest.workers
@@ -87,9 +87,9 @@ class PeerPulls(Pulls):
         self._open.popleft()
         batch = self._pace.batches[t]
         parts, versions = self._latest.parts(batch)
-        self._channel.note(PullAnswered(self._me, t, self._latest.slowest, versions))
+        self._channel.note(PullObservation(self._me, t, self._latest.slowest, versions))
         total = self._worker.reveal(self._adder.add(parts), versions, batch, shape)
-        return PullAnswer(t, total, workers[self._lead].finished, versions)
+        return PulledSum(t, total, workers[self._lead].finished, versions)
 
     def _permit(self, peer: str, H: Floats) -> DisclosurePermit:
         """Enters forward outputs that a peer is sent as they are."""

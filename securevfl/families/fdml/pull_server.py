@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from securevfl.errors import ProtocolError
-from securevfl.families.fdml.pulls import Position, Pulled, Push, Restored
+from securevfl.families.fdml.pulls import PullReply, Push, RestoredOutputs, StartIteration
 from securevfl.families.fdml.stored_sum import StoredServer
 from securevfl.families.fdml.worker_pace import WorkerPace
 from securevfl.protocols.party_context import PartyContext
@@ -16,7 +16,7 @@ from securevfl.runtime.channel import Channel
 
 
 @dataclass(frozen=True)
-class PullAnswered:
+class PullObservation:
     """A fact for observers: the pull of `worker` for an iteration was answered when the slowest had pushed `slowest`,
     from parts of these versions by worker."""
 
@@ -27,7 +27,7 @@ class PullAnswered:
 
 
 @dataclass
-class _Worker:
+class _WorkerProgress:
     """What is known of one: the last iterations pushed and answered, how many it has finished, what is held back."""
 
     pushed: int = -1
@@ -36,12 +36,12 @@ class _Worker:
     held: deque[int] = field(default_factory=deque)
 
 
-class Latest:
+class PayloadTable:
     """What each worker has pushed last of each batch, at whoever keeps it: payloads with their versions."""
 
     def __init__(self, channel: Channel, subchannel: str, pace: WorkerPace, workers: Sequence[str]) -> None:
         self._channel, self._subchannel, self._pace = channel, subchannel, pace
-        self.workers = {name: _Worker() for name in workers}
+        self.workers = {name: _WorkerProgress() for name in workers}
         self._stored: dict[str, dict[int, tuple[int, bytes]]] = {name: {} for name in workers}
 
     @property
@@ -56,13 +56,15 @@ class Latest:
         """
         last = len(self._pace.batches)
         while True:
-            _, message = self._channel.recv_any((name,), (Restored, Position), self._subchannel)  # 0
+            _, message = self._channel.recv_any((name,), (RestoredOutputs, StartIteration), self._subchannel)  # 0
             match message:
-                case Position(iteration) if 0 <= iteration <= last:
+                case StartIteration(iteration) if 0 <= iteration <= last:
                     worker = self.workers[name]
                     worker.finished, worker.pushed, worker.answered = iteration, iteration - 1, iteration - 1
                     return
-                case Restored(batch, version, payload) if 0 <= version < last and self._pace.batches[version] == batch:
+                case RestoredOutputs(batch, version, payload) if (
+                    0 <= version < last and self._pace.batches[version] == batch
+                ):
                     self.put(name, batch, version, payload)
                 case _:
                     raise ProtocolError(
@@ -111,7 +113,7 @@ class PullServer:
         none."""
         self._channel, self._subchannel = context.channel, f"{context.subchannel}/pulls"
         self._pace, self._stored, self._lead, self._told, self._whole = pace, stored, lead, frozenset(told), whole
-        self._latest = Latest(context.channel, self._subchannel, pace, context.contributors)
+        self._latest = PayloadTable(context.channel, self._subchannel, pace, context.contributors)
         self._workers = self._latest.workers
 
     def serve(self) -> Iterator[int]:
@@ -165,8 +167,8 @@ class PullServer:
                 total = self._stored.add(parts) if name in self._told else b""
                 versions = {each: stored.get(each, -1) for each in self._workers}
                 finished = self._workers[self._lead].finished
-                self._channel.note(PullAnswered(name, t, slowest, versions))
+                self._channel.note(PullObservation(name, t, slowest, versions))
                 permit = permit_sizes(self._channel, name)  # what the total tells, those who pushed have entered
                 self._channel.send(
-                    name, Pulled(t, total, tuple(versions.values()), finished), self._subchannel, permit=permit
+                    name, PullReply(t, total, tuple(versions.values()), finished), self._subchannel, permit=permit
                 )  # 2

@@ -38,7 +38,7 @@ from securevfl.protocols.permits import permit_sizes
 from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosurePermit, DisclosureRecord
 
 
-class Restored(DisclosingMessage, frozen=True):
+class RestoredOutputs(DisclosingMessage, frozen=True):
     """H_k, concealed, on a batch that was visited in an earlier session, last in iteration `version`."""
 
     batch: int
@@ -46,7 +46,7 @@ class Restored(DisclosingMessage, frozen=True):
     payload: bytes
 
 
-class Position(DisclosingMessage, frozen=True):
+class StartIteration(DisclosingMessage, frozen=True):
     """The iteration that the sender begins with; all before are finished."""
 
     iteration: int
@@ -61,7 +61,7 @@ class Push(DisclosingMessage, frozen=True):
     payload: bytes
 
 
-class Pulled(DisclosingMessage, frozen=True):
+class PullReply(DisclosingMessage, frozen=True):
     """The answer to the push of an iteration.
 
     total: the sum of what is stored of the batch; empty for a worker that is told none. versions: the iteration that
@@ -75,7 +75,7 @@ class Pulled(DisclosingMessage, frozen=True):
 
 
 @dataclass(frozen=True)
-class PullAnswer:
+class PulledSum:
     """A pull of one iteration. total: the sum of all workers' parts (n x c), where it is told. versions: of each
     worker's part in it."""
 
@@ -85,7 +85,7 @@ class PullAnswer:
     versions: Mapping[str, int] = field(default_factory=dict)
 
 
-class Pulls(ABC):
+class PullClient(ABC):
     """A worker's side, whoever keeps what is pushed."""
 
     @abstractmethod
@@ -97,28 +97,28 @@ class Pulls(ABC):
         """Push H (n x c) on the batch of t; `finished` iterations have been done before."""
 
     @abstractmethod
-    def pull(self, shape: tuple[int, int], *, wait: bool) -> PullAnswer | None:
+    def pull(self, shape: tuple[int, int], *, wait: bool) -> PulledSum | None:
         """Return the answer to the oldest push that has none yet, of a batch of this shape (n x c).
 
         None if the answer is not here and is not waited for.
         """
 
 
-def declares(stored: StoredSum, told: Iterable[str]) -> list[MessageDeclaration]:
+def declare_pulls(stored: StoredSum, told: Iterable[str]) -> list[MessageDeclaration]:
     """Declare what the messages reveal; `told` are the roles that pull sums."""
     found = []
     for role in (ACTIVE, PASSIVE):
         pulled = stored.pulled if role in told else Reveal("public")
         found += [
-            MessageDeclaration(Restored, role, SERVER, stored.pushed),
-            MessageDeclaration(Position, role, SERVER, Reveal("public")),
+            MessageDeclaration(RestoredOutputs, role, SERVER, stored.pushed),
+            MessageDeclaration(StartIteration, role, SERVER, Reveal("public")),
             MessageDeclaration(Push, role, SERVER, stored.pushed),
-            MessageDeclaration(Pulled, SERVER, role, pulled),
+            MessageDeclaration(PullReply, SERVER, role, pulled),
         ]
     return found
 
 
-class ServerPulls(Pulls):
+class ServerPullClient(PullClient):
     """A worker's side towards a server."""
 
     def __init__(self, context: PartyContext, pace: WorkerPace, stored: StoredWorker, *, told: Collection[str]) -> None:
@@ -133,9 +133,11 @@ class ServerPulls(Pulls):
         for batch, version, H in restored:
             payload = self._stored.conceal(H, batch, version)
             permit = self._permit(H)
-            self._channel.send(self._server, Restored(batch, version, payload), self._subchannel, permit=permit)  # 0
+            self._channel.send(
+                self._server, RestoredOutputs(batch, version, payload), self._subchannel, permit=permit
+            )  # 0
         permit = permit_sizes(self._channel, self._server)
-        self._channel.send(self._server, Position(iteration), self._subchannel, permit=permit)  # 0
+        self._channel.send(self._server, StartIteration(iteration), self._subchannel, permit=permit)  # 0
 
     def push(self, t: int, H: Floats, finished: int) -> None:
         batch = self._pace.batches[t]
@@ -154,10 +156,10 @@ class ServerPulls(Pulls):
             return permit
         return disclose(DisclosureRecord(self._server, "columns", H.size, 64, about=(me,), max_bytes=max_bytes))
 
-    def pull(self, shape: tuple[int, int], *, wait: bool) -> PullAnswer | None:
+    def pull(self, shape: tuple[int, int], *, wait: bool) -> PulledSum | None:
         if wait:
-            message = self._channel.recv(self._server, Pulled, self._subchannel)  # 2
-        elif (due := self._channel.recv_due((self._server,), Pulled, self._subchannel)) is not None:
+            message = self._channel.recv(self._server, PullReply, self._subchannel)  # 2
+        elif (due := self._channel.recv_due((self._server,), PullReply, self._subchannel)) is not None:
             message = due[1]
         else:
             return None
@@ -168,7 +170,7 @@ class ServerPulls(Pulls):
                 f"workers, it answered {message.iteration} for {len(message.versions)}; do both run the same job?"
             )
         if not self._told:
-            return PullAnswer(t, None, message.finished)
+            return PulledSum(t, None, message.finished)
         versions = {name: v for name, v in zip(self._workers, message.versions, strict=True) if v >= 0}
         total = self._stored.reveal(message.total, versions, self._pace.batches[t], shape)
-        return PullAnswer(t, total, message.finished, versions)
+        return PulledSum(t, total, message.finished, versions)

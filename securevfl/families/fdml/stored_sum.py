@@ -40,8 +40,10 @@ from securevfl.protocols.message_protocol import MessageProtocol
 from securevfl.protocols.number_spaces import Reals
 from securevfl.protocols.party_context import PartyContext
 
-SPACE = Reals()  # |H| of one entry never exceeds its bound
-OTHERS = "the sum of all workers' forward outputs; over a run the columns of all others, with two workers of the other"
+OUTPUT_SPACE = Reals()  # |H| of one entry never exceeds its bound
+SUM_OF_OTHERS = (
+    "the sum of all workers' forward outputs; over a run the columns of all others, with two workers of the other"
+)
 
 
 class StoredWorker(ABC):
@@ -59,7 +61,7 @@ class StoredWorker(ABC):
         """Return the payload for H (n x c) on this batch.
 
         CryptoError unless the version is above all before it of the batch; RangeError if an entry of H is not finite or
-        beyond the bound of `SPACE`.
+        beyond the bound of `OUTPUT_SPACE`.
         """
         latest = self._concealed.get(batch, -1)
         if version <= latest:
@@ -131,7 +133,7 @@ class StoredServer(ABC):
                 f"the server was expected to add payloads of {', '.join(self._workers)}, it has those of "
                 f"{', '.join(sorted(stored)) or 'nobody'}; let pulls wait until all have pushed"
             )
-        fit(stored)
+        check_payloads(stored)
         return self._add(stored)
 
     @abstractmethod
@@ -176,7 +178,7 @@ class StoredSum(MessageProtocol):
         return "the server and any worker that is told sums together open the forward outputs of every worker"
 
 
-def fit(stored: Mapping[str, bytes]) -> None:
+def check_payloads(stored: Mapping[str, bytes]) -> None:
     """ProtocolError unless all payloads are words of 8 bytes, equally many."""
     (first, one), *_ = stored.items()
     for name, payload in stored.items():

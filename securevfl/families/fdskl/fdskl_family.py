@@ -13,16 +13,16 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from securevfl.base.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, Role, Roles
-from securevfl.disclosure.counts import Disclosure, Sizes
-from securevfl.families.evaluations import scores
-from securevfl.families.family import J, MessageProtocol, Method, Told
+from securevfl.disclosure.counts import Disclosure, RunShape
+from securevfl.families.evaluations import score_disclosures
+from securevfl.families.family import Family, J, MessageProtocol, SheetStatement
 from securevfl.families.fdskl import phase_sums
 from securevfl.families.fdskl.fdskl_job import PhasesJob
 from securevfl.families.fdskl.fdskl_optimizer import FDSKL
-from securevfl.families.fdskl.fdskl_participant import PhasesPlayer
+from securevfl.families.fdskl.fdskl_participant import PhasesParticipant
 from securevfl.families.fdskl.kernel_model import Kernel
-from securevfl.families.participant import Player
-from securevfl.families.run_facts import Known
+from securevfl.families.participant import Participant
+from securevfl.families.run_facts import RunFacts
 from securevfl.families.state import State
 from securevfl.models.base import Model
 from securevfl.optim.optimizer import Training
@@ -35,7 +35,7 @@ from securevfl.protocols.sums.direct_sum import DirectSum
 from securevfl.protocols.sums.pairwise_sum import PairwiseSum
 from securevfl.protocols.sums.tree_sum import TreeSum
 
-PHASES_TELL = """\
+PHASES_STATEMENT = """\
 M = {M} phases of every row: the sum of x_l w_l over the other parties, modulo a turn. Each
 draws its w_l itself, so no system of equations leads to its columns. What no w hides is told:
 the kernel, and so the distance, of any two rows in the other parties' columns together; where
@@ -43,14 +43,14 @@ phases seldom wrap (small gamma), these columns up to one unknown linear map, wh
 rows as columns give away"""
 
 
-class Phases(Method[PhasesJob]):
+class PhasesFamily(Family[PhasesJob]):
     """Sums of phases to every party with labels, for kernel models by random features."""
 
     name: ClassVar[str] = "phases"
     options: ClassVar[type[JobOptions]] = PhasesJob
-    brings: ClassVar[tuple[type[Model] | type[Training], ...]] = (Kernel, FDSKL)
+    components: ClassVar[tuple[type[Model] | type[Training], ...]] = (Kernel, FDSKL)
 
-    def check(self, job: JobOptions) -> None:
+    def check_job(self, job: JobOptions) -> None:
         if job.protocol.residual is not None:
             raise ValueError(f"optimizer {job.optimizer.name} sends no residual; leave protocol.residual out")
         if isinstance(job.optimizer, FDSKL) and job.optimizer.precondition and job.model.loss.curvature is None:
@@ -61,10 +61,10 @@ class Phases(Method[PhasesJob]):
         if job.reshuffle:
             raise ValueError(f"optimizer {job.optimizer.name} keeps features by batch; set reshuffle = false")
 
-    def admits(self, role: Role, *, leads: bool) -> bool:
+    def accepts_role(self, role: Role, *, leads: bool) -> bool:
         return role == ACTIVE or (role == PASSIVE and not leads)
 
-    def examples(self) -> dict[str, dict[str, Any]]:
+    def example_jobs(self) -> dict[str, dict[str, Any]]:
         own = {"model": Kernel(gamma=0.01, blocks=2, block_size=32), "optimizer": FDSKL()}
         return {
             "kernel tree": own | {"protocol": Protocol(sum=TreeSum())},
@@ -72,21 +72,21 @@ class Phases(Method[PhasesJob]):
             "kernel pairwise": own | {"protocol": Protocol(sum=PairwiseSum())},
         }
 
-    def declares(self, job: PhasesJob, roles: Roles) -> list[MessageDeclaration]:
+    def declarations(self, job: PhasesJob, roles: Roles) -> list[MessageDeclaration]:
         found = []
         others = roles.others(roles.lead)
-        for declared in (job.protocol.sum_for(len(others)).declares(others), phase_sums.declares()):
+        for declared in (job.protocol.sum_for(len(others)).declares(others), phase_sums.declare_windows()):
             found += declare_in_roles(
                 declared, _parts(roles), space=None if len(roles.with_role(ACTIVE)) > 1 else Circle
             )
         return found
 
-    def counts(self, job: PhasesJob, sizes: Sizes) -> list[Disclosure]:
+    def disclosures(self, job: PhasesJob, sizes: RunShape) -> list[Disclosure]:
         """Scores alone: what phases tell has as many dimensions as there are from the first exchange on, and `tells`
         says it in words."""
-        return scores(job, sizes)
+        return score_disclosures(job, sizes)
 
-    def protocols(self, job: PhasesJob, roles: Roles) -> list[MessageProtocol]:
+    def message_protocols(self, job: PhasesJob, roles: Roles) -> list[MessageProtocol]:
         return [job.protocol.sum_for(len(roles.cast) - 1)]
 
     def title(self, job: PhasesJob, roles: Roles) -> str:
@@ -95,7 +95,7 @@ class Phases(Method[PhasesJob]):
     def strength(self, job: PhasesJob) -> str:
         return "none on the way down, where nothing is sent"
 
-    def tells(self, job: PhasesJob, roles: Roles, party: str, known: Known | None) -> list[Told]:
+    def statements(self, job: PhasesJob, roles: Roles, party: str, known: RunFacts | None) -> list[SheetStatement]:
         if roles.role(party) != ACTIVE:
             return [("learns", "nothing")]
         labelled = len(roles.with_role(ACTIVE))
@@ -104,20 +104,20 @@ class Phases(Method[PhasesJob]):
         found = [("learns", leading if party == roles.lead else "f on its minibatches")]
         if labelled > 1:
             found.append(("learns", f"{whose} on the rows of its minibatches, which follows their labels"))
-        found.append(("learns", PHASES_TELL.format(M=job.model.features)))
+        found.append(("learns", PHASES_STATEMENT.format(M=job.model.features)))
         return found
 
-    def pooling(self, job: PhasesJob, roles: Roles) -> str:
+    def coalitions(self, job: PhasesJob, roles: Roles) -> str:
         others = roles.others(roles.lead)
         return job.protocol.sum_for(len(others)).coalition(others, "the party with labels")
 
-    def player(self, job: PhasesJob, context: PartyContext, columns: int, state: State | None) -> Player:
-        return PhasesPlayer(job, context, columns, state)
+    def participant(self, job: PhasesJob, context: PartyContext, columns: int, state: State | None) -> Participant:
+        return PhasesParticipant(job, context, columns, state)
 
-    def drawn(self, state: State) -> State | None:
+    def drawn_secrets(self, state: State) -> State | None:
         return State(key=state["key"], theta=None)
 
-    def ideal(self, job: J) -> J:
+    def ideal_job(self, job: J) -> J:
         return job.model_copy(update={"protocol": Protocol(sum=DirectSum()), "max_label_auc": None})
 
 

@@ -27,22 +27,22 @@ from pydantic import Field
 
 from securevfl.base.arrays import Floats
 from securevfl.families.fdskl.phase_sums import PhaseSums
-from securevfl.families.fdskl.random_features import Expansion, Floats32, KernelShare
-from securevfl.optim.curvature import bound
+from securevfl.families.fdskl.random_features import Floats32, KernelExpansion, KernelModelPart
+from securevfl.optim.curvature import curvature_bound
 from securevfl.optim.optimizer import Optimizer
 from securevfl.protocols.residuals.base import Batch
 
 if TYPE_CHECKING:
-    from securevfl.families.fdskl.fdskl_participant import PhasesPlayer
+    from securevfl.families.fdskl.fdskl_participant import PhasesParticipant
 
-SAMPLE = 4096  # rows that preconditioners are made from
+PRECONDITIONER_ROWS = 4096  # rows that preconditioners are made from
 
 
 class FDSKL(Optimizer):
     """Step `lr`, constant or decaying; `precondition` with the ridge `rho`. Minibatches are the job's batches."""
 
     name: ClassVar[str] = "fdskl"
-    method: ClassVar[str] = "phases"
+    family: ClassVar[str] = "phases"
     lr: float = Field(default=0.5, gt=0)
     """eta, the size of the first step."""
     precondition: bool = True
@@ -54,14 +54,14 @@ class FDSKL(Optimizer):
     def label(self) -> str:
         return "FDSKL-p" if self.precondition else "FDSKL"
 
-    def run(self, party: PhasesPlayer) -> Iterator[None]:
+    def run(self, party: PhasesParticipant) -> Iterator[None]:
         """Run a party's side of the training, worker or not; yield whenever a round is over."""
         share, sums, own = party.share, party.sums, party.share.expansion
-        sample = [party.batch(visit) for visit in party.data.first(SAMPLE)] if self.precondition else []
+        sample = [party.batch(visit) for visit in party.data.first(PRECONDITIONER_ROWS)] if self.precondition else []
         for batch in sample:
             _exchange(share, sums, batch)  # 2
         preconditioners: dict[int, Floats32] = {}
-        turns = {worker: blocks(share.model.blocks, party.seed, i) for i, worker in enumerate(sums.workers)}
+        turns = {worker: block_order(share.model.blocks, party.seed, i) for i, worker in enumerate(sums.workers)}
         for t in range(party.start):
             next(turns[sums.workers[t % len(sums.workers)]])
         for t, batch in enumerate(party.batches(), party.start):  # 1
@@ -77,12 +77,12 @@ class FDSKL(Optimizer):
                 self._step(own, batch, k, g, self.eta(batch.epoch, party.parties), preconditioners.get(k))  # 4
             yield
 
-    def _step(self, own: Expansion, batch: Batch, k: int, g: Floats, eta: float, P: Floats32 | None) -> None:
+    def _step(self, own: KernelExpansion, batch: Batch, k: int, g: Floats, eta: float, P: Floats32 | None) -> None:
         move = g[:, 0].astype(np.float32) @ own.phi(batch.index, k) / np.float32(len(g))
         move += np.float32(own.model.l2) * own.alpha[k]
         own.alpha[k] -= np.float32(eta) * (move if P is None else P @ move)
 
-    def _preconditioner(self, own: Expansion, sample: list[Batch], k: int) -> Floats32:
+    def _preconditioner(self, own: KernelExpansion, sample: list[Batch], k: int) -> Floats32:
         """P_k (D x D)."""
         D = own.model.block_size
         gram, rows = np.zeros((D, D)), 0
@@ -90,16 +90,16 @@ class FDSKL(Optimizer):
             phi = own.phi(batch.index, k)
             gram += phi.T @ phi
             rows += len(phi)
-        return np.linalg.inv(bound(own.model.loss) / rows * gram + self.rho * np.eye(D)).astype(np.float32)
+        return np.linalg.inv(curvature_bound(own.model.loss) / rows * gram + self.rho * np.eye(D)).astype(np.float32)
 
 
-def blocks(K: int, seed: int, worker: int) -> Iterator[int]:
+def block_order(K: int, seed: int, worker: int) -> Iterator[int]:
     """Which block has its turn: all K of them in a new random order every time, the same at every party."""
     generator = np.random.default_rng([seed, 3, worker])
     while True:
         yield from generator.permutation(K).tolist()
 
 
-def _exchange(share: KernelShare, sums: PhaseSums, batch: Batch) -> None:
+def _exchange(share: KernelModelPart, sums: PhaseSums, batch: Batch) -> None:
     if not share.knows(batch.index):
         share.exchange(sums, batch.index, batch.X)

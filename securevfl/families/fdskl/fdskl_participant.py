@@ -11,10 +11,10 @@ from securevfl.base.arrays import Floats, RowSlices
 from securevfl.base.roles import ACTIVE
 from securevfl.crypto.key_derivation import SYMMETRIC_KEY_BYTES
 from securevfl.data.schedule import Iteration
-from securevfl.families.batch_participant import BatchPlayer
+from securevfl.families.batch_participant import BatchParticipant
 from securevfl.families.fdskl.fdskl_job import PhasesJob
 from securevfl.families.fdskl.phase_sums import PhaseSums
-from securevfl.families.fdskl.random_features import Expansion, Frequencies, KernelShare
+from securevfl.families.fdskl.random_features import KernelExpansion, KernelModelPart, RandomFrequencies
 from securevfl.families.participant import Round
 from securevfl.families.state import State
 from securevfl.families.training_data import TrainingData
@@ -22,10 +22,10 @@ from securevfl.protocols.joint_prediction import RowsToScore
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.base import Batch
 
-ROWS = 4096  # rows of features that are held at a time while new rows are predicted
+PREDICTION_BLOCK_ROWS = 4096  # rows of features that are held at a time while new rows are predicted
 
 
-class PhasesPlayer(BatchPlayer):
+class PhasesParticipant(BatchParticipant):
     """One party's random frequencies and, with labels, its coefficients and the features it keeps."""
 
     def __init__(self, job: PhasesJob, context: PartyContext, columns: int, state: State | None) -> None:
@@ -34,8 +34,8 @@ class PhasesPlayer(BatchPlayer):
         self._lead = context.roles.lead
         own = State(key=os.urandom(SYMMETRIC_KEY_BYTES), theta=None, exchanges=0) if state is None else state
         workers = context.roles.with_role(ACTIVE)
-        expansion = Expansion(job.model, own["theta"]) if context.me in workers else None
-        self.share = KernelShare(Frequencies(job.model, own["key"], columns), expansion)
+        expansion = KernelExpansion(job.model, own["theta"]) if context.me in workers else None
+        self.share = KernelModelPart(RandomFrequencies(job.model, own["key"], columns), expansion)
         sums = job.protocol.sum_for(len(context.parties) - 1)
         self.sums = PhaseSums(sums, context, workers, bits=job.model.bits)
         self._before = own.get("exchanges", 0)
@@ -43,7 +43,7 @@ class PhasesPlayer(BatchPlayer):
         self._training: TrainingData | None = None
 
     @property
-    def constant(self) -> bool:
+    def state_fits_any_round(self) -> bool:
         return self.share.expansion is None
 
     @property
@@ -58,7 +58,7 @@ class PhasesPlayer(BatchPlayer):
     def batch(self, visit: Iteration) -> Batch:
         return self.data.batch(visit, columns=not self.share.knows(visit.index))
 
-    def decision(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
+    def model_outputs(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
         data = self._training
         own = data is not None and rows is data.evaluated
         blocks = self._blocks(len(rows))
@@ -79,10 +79,13 @@ class PhasesPlayer(BatchPlayer):
         return np.concatenate(parts) if parts else None
 
     def _blocks(self, rows: int) -> dict[Hashable, slice]:
-        return {("asked", start): slice(start, min(start + ROWS, rows)) for start in range(0, rows, ROWS)}
+        return {
+            ("asked", start): slice(start, min(start + PREDICTION_BLOCK_ROWS, rows))
+            for start in range(0, rows, PREDICTION_BLOCK_ROWS)
+        }
 
     def state(self) -> State:
-        return State(self.outcome(), exchanges=self.exchanges)
+        return State(self.model_state(), exchanges=self.exchanges)
 
-    def outcome(self) -> State:
+    def model_state(self) -> State:
         return State(key=self.share.frequencies.key, theta=self.share.theta)

@@ -34,17 +34,17 @@ from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.sums.base import SumProtocol, SumRole
 from securevfl.runtime.codec import Message
 
-MESSAGE = 2**19  # phases a message, unless one block of features is more: larger ones cost page faults
-WINDOW = 2**23  # phases
+MESSAGE_PHASES = 2**19  # phases a message, unless one block of features is more: larger ones cost page faults
+WINDOW_PHASES = 2**23  # phases
 
 
-class Taken(Message, frozen=True):
+class WindowSummed(Message, frozen=True):
     """The sender has summed one window more of its phases."""
 
 
-def declares() -> list[MessageDeclaration]:
+def declare_windows() -> list[MessageDeclaration]:
     """Declare what the messages beside those of the sums reveal."""
-    return [MessageDeclaration(Taken, COLLECTOR, CONTRIBUTOR, Reveal("public"), space=Circle)]
+    return [MessageDeclaration(WindowSummed, COLLECTOR, CONTRIBUTOR, Reveal("public"), space=Circle)]
 
 
 def subchannel_to(worker: str) -> str:
@@ -84,7 +84,7 @@ class PhaseSums:
         """
         space = Circle(self.bits)
         sums = self.sums[worker]
-        at_once = max(1, MESSAGE // max(1, rows * size))
+        at_once = max(1, MESSAGE_PHASES // max(1, rows * size))
         for start in range(0, blocks, at_once):
             ks = range(start, min(start + at_once, blocks))
             part = np.empty((len(ks), rows, size), np.uint32)
@@ -108,14 +108,14 @@ class PhaseSums:
 
     def _wait(self, worker: str) -> None:
         """Until no more than two windows are on their way."""
-        while self._taken[worker] < self._summed[worker] // WINDOW - 1:
-            self._channel.recv(worker, Taken, self._subchannel(worker))  # 3
+        while self._taken[worker] < self._summed[worker] // WINDOW_PHASES - 1:
+            self._channel.recv(worker, WindowSummed, self._subchannel(worker))  # 3
             self._taken[worker] += 1
 
     def _tell(self) -> None:
-        while self._taken[self.me] < self._summed[self.me] // WINDOW:
+        while self._taken[self.me] < self._summed[self.me] // WINDOW_PHASES:
             for other in self._others:
-                self._channel.send(other, Taken(), self._subchannel(self.me))  # 3
+                self._channel.send(other, WindowSummed(), self._subchannel(self.me))  # 3
             self._taken[self.me] += 1
 
     def _subchannel(self, worker: str) -> str:

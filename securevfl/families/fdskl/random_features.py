@@ -28,7 +28,7 @@ _COSINES: Cosines = np.rint(cos_circle(np.arange(2**16, dtype=np.uint16)) * _COS
 _COSINES.flags.writeable = False
 
 
-class Frequencies(Secret):
+class RandomFrequencies(Secret):
     """One party's own rows w_l of every worker's features, from its key."""
 
     def __init__(self, model: Kernel, key: bytes, columns: int) -> None:
@@ -69,7 +69,7 @@ def cosines(phases: Phases, bits: Bits) -> Cosines:
     return np.take(_COSINES, steps, mode="clip")  # always in range; clip spares a check
 
 
-class Expansion:
+class KernelExpansion:
     """A worker's coefficients alpha (K x D) and the features it has kept, which take 2 bytes each."""
 
     def __init__(self, model: Kernel, alpha: Floats | None = None) -> None:
@@ -106,13 +106,13 @@ class Expansion:
         return f.astype(np.float64)[:, None]
 
 
-class KernelShare:
+class KernelModelPart:
     """What one party holds of a kernel model: its frequencies and, at a worker, coefficients and features kept.
 
     Rows are named by the caller; every party uses the same names in the same order.
     """
 
-    def __init__(self, frequencies: Frequencies, expansion: Expansion | None) -> None:
+    def __init__(self, frequencies: RandomFrequencies, expansion: KernelExpansion | None) -> None:
         self.frequencies = frequencies
         self.expansion = expansion
         self._rows: dict[Hashable, int] = {}

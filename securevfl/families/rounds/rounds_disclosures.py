@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from securevfl.disclosure.counts import Disclosure, Sizes
-from securevfl.families.evaluations import evaluated, evaluations, scores
+from securevfl.disclosure.counts import Disclosure, RunShape
+from securevfl.families.evaluations import count_evaluations, evaluation_rows, score_disclosures
 from securevfl.models.block import BlockModel
 from securevfl.options import JobOptions
 from securevfl.protocols.bin_classes import count_bits
@@ -13,18 +13,18 @@ from securevfl.protocols.residuals.defences import Gaussian
 from securevfl.runtime.disclosure_gate import Group
 
 
-def counts(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
+def rounds_disclosures(job: JobOptions, sizes: RunShape) -> list[Disclosure]:
     """Count what a run discloses if it goes to its end, with all exchanges and evaluations."""
-    return [*labels_told(job, sizes), *_columns_told(job, sizes), *scores(job, sizes)]
+    return [*label_disclosures(job, sizes), *_column_disclosures(job, sizes), *score_disclosures(job, sizes)]
 
 
-def labels_told(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
+def label_disclosures(job: JobOptions, sizes: RunShape) -> list[Disclosure]:
     """Count what residuals tell each passive party of labels."""
     about, of = (sizes.active,), sizes.residuals
     defence = getattr(job.protocol.residual, "defence", None)
     rho = defence.rho(sizes.epochs) if isinstance(defence, Gaussian) else 0.0
     if not job.protocol.seals:
-        numbers = sizes.rows * sizes.epochs * _width(job, sizes)
+        numbers = sizes.rows * sizes.epochs * _numbers_per_row(job, sizes)
         return [
             Disclosure("labels", name, about, of, of, "every residual", numbers=numbers, rho=rho)
             for name in sizes.passives
@@ -37,17 +37,17 @@ def labels_told(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
                 about,
                 job.equations * p,
                 of,
-                _basis(job, sizes, name),
-                numbers=count_opened(sizes, name),
+                _equation_basis(job, sizes, name),
+                numbers=count_opened_numbers(sizes, name),
                 rho=rho,
             )
             for name, p in sizes.parameters.items()
         ),
-        *bins_told(job, sizes),
+        *bin_disclosures(job, sizes),
     ]
 
 
-def bins_told(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
+def bin_disclosures(job: JobOptions, sizes: RunShape) -> list[Disclosure]:
     """Return the bits that words about the positive class in bins can tell of the labels of all training rows."""
     found, hold = [], round(sizes.rows * sizes.label_bits)
     if job.prepare.woe is None or job.protocol.residual is None:
@@ -60,24 +60,24 @@ def bins_told(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
     return found
 
 
-def _basis(job: JobOptions, sizes: Sizes, name: str) -> str:
+def _equation_basis(job: JobOptions, sizes: RunShape, name: str) -> str:
     """Names the equations that this passive party opens, which are the rows of its J^T on every batch, if it stays."""
     table = sizes.tables.get(name, "")
-    if not (table and sizes.partition and not job.moves):
+    if not (table and sizes.partition and not job.equations_change):
         return ""
     parted = f"parted anew in each of {sizes.epochs} epochs" if job.reshuffle else "one partition"
     return f"{job.model.name}, {job.scale} scale, columns {table}, batches {sizes.partition}, {parted}"
 
 
-def _columns_told(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
+def _column_disclosures(job: JobOptions, sizes: RunShape) -> list[Disclosure]:
     c, passives = job.model.output_width(sizes.outputs), sizes.passives
     hides = job.protocol.sum_for(len(passives)).hides_parts and len(passives) > 1
     exchanges = job.optimizer.exchanges(passives)
-    asked = {"training": sizes.epochs * exchanges - _empty(job, sizes), "held out": 0}
-    asked["held out" if sizes.held_out else "training"] += evaluations(job, sizes)
-    where, rows = evaluated(job, sizes)
-    numbers = {"training": sizes.rows * sizes.epochs * exchanges * _width(job, sizes), "held out": 0}
-    numbers[where] += rows * _width(job, sizes)
+    asked = {"training": sizes.epochs * exchanges - _count_empty_exchanges(job, sizes), "held out": 0}
+    asked["held out" if sizes.held_out else "training"] += count_evaluations(job, sizes)
+    where, rows = evaluation_rows(job, sizes)
+    numbers = {"training": sizes.rows * sizes.epochs * exchanges * _numbers_per_row(job, sizes), "held out": 0}
+    numbers[where] += rows * _numbers_per_row(job, sizes)
     found = []
     groups: tuple[Group, ...] = ("training", "held out") if sizes.held_out else ("training",)
     for group in groups:
@@ -88,7 +88,7 @@ def _columns_told(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
                 sizes.active,
                 about,
                 c * asked[group],
-                added_up(sizes, about),
+                total_columns(sizes, about),
                 group=group,
                 numbers=numbers[group],
             )
@@ -101,11 +101,11 @@ def _columns_told(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
     if not job.protocol.seals:  # parallel or in turn, each passive party gets one residual a visit
         for learner in passives:
             others = tuple(name for name in sizes.columns if name != learner)
-            found.append(Disclosure("columns", learner, others, c * sizes.epochs, added_up(sizes, others)))
+            found.append(Disclosure("columns", learner, others, c * sizes.epochs, total_columns(sizes, others)))
     return found
 
 
-def _width(job: JobOptions, sizes: Sizes) -> int:
+def _numbers_per_row(job: JobOptions, sizes: RunShape) -> int:
     """How many numbers a row a passive party sends up, and is sent where residuals go down as they are."""
     return (
         job.model.collected_width(sizes.outputs, len(sizes.passives))
@@ -114,16 +114,16 @@ def _width(job: JobOptions, sizes: Sizes) -> int:
     )
 
 
-def _empty(job: JobOptions, sizes: Sizes) -> int:
+def _count_empty_exchanges(job: JobOptions, sizes: RunShape) -> int:
     """How many exchanges tell nothing of any batch: the first of a run, where weights of columns start at zero."""
     return int(sizes.batches == 1 and job.model.by_column and not sizes.resumed)
 
 
-def added_up(sizes: Sizes, names: Sequence[str]) -> int:
+def total_columns(sizes: RunShape, names: Sequence[str]) -> int:
     """Return how many columns these parties have together."""
     return sum(sizes.columns[name] for name in names)
 
 
-def count_opened(sizes: Sizes, party: str) -> int:
+def count_opened_numbers(sizes: RunShape, party: str) -> int:
     """Count the numbers that a passive party opens of its gradients in a run that goes to its end."""
     return round(sizes.visits * sizes.openings) * sizes.parameters[party]

@@ -19,15 +19,15 @@ from securevfl.base.extras import is_installed
 from securevfl.base.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, Roles
 from securevfl.data.preparation import Preparation
 from securevfl.data.woe import Woe
-from securevfl.disclosure.counts import Disclosure, Sizes
-from securevfl.families.family import J, MessageProtocol, Method, Told
-from securevfl.families.output_rounding import step_for
-from securevfl.families.participant import Player
-from securevfl.families.rounds.rounds_disclosures import counts
+from securevfl.disclosure.counts import Disclosure, RunShape
+from securevfl.families.family import Family, J, MessageProtocol, SheetStatement
+from securevfl.families.output_rounding import output_step
+from securevfl.families.participant import Participant
+from securevfl.families.rounds.rounds_disclosures import rounds_disclosures
 from securevfl.families.rounds.rounds_job import RoundsJob
-from securevfl.families.rounds.rounds_participant import RoundsPlayer
-from securevfl.families.rounds.rounds_statements import active_learns, passive_learns
-from securevfl.families.run_facts import Known
+from securevfl.families.rounds.rounds_participant import RoundsParticipant
+from securevfl.families.rounds.rounds_statements import active_statements, passive_statements
+from securevfl.families.run_facts import RunFacts
 from securevfl.families.state import State
 from securevfl.models.linear import Logistic
 from securevfl.models.neural import Neural
@@ -47,20 +47,20 @@ from securevfl.protocols.residuals.sealed_residual import OpenedProduct
 from securevfl.protocols.sums.direct_sum import DirectSum
 from securevfl.protocols.sums.tree_sum import TreeSum
 
-EVIDENCE = Reveal("output", "the receiver's own parameter gradient J^T g, and the classes in each of its bins")
+EVIDENCE_REVEAL = Reveal("output", "the receiver's own parameter gradient J^T g, and the classes in each of its bins")
 
 
-class Rounds(Method[RoundsJob]):
+class RoundsFamily(Family[RoundsJob]):
     """A sum up and a residual down, for models that every party has a block of weights of."""
 
     name: ClassVar[str] = "rounds"
     options: ClassVar[type[JobOptions]] = RoundsJob
-    weighs: ClassVar[bool] = True
-    bins: ClassVar[bool] = True
-    repeats: ClassVar[bool] = True
-    single: ClassVar[bool] = True
+    supports_row_weights: ClassVar[bool] = True
+    supports_evidence: ClassVar[bool] = True
+    repeatable_scores: ClassVar[bool] = True
+    supports_single_precision: ClassVar[bool] = True
 
-    def check(self, job: JobOptions) -> None:
+    def check_job(self, job: JobOptions) -> None:
         if job.protocol.residual is None:
             raise ValueError("protocol.residual: is missing; add it")
         if isinstance(job.optimizer, RoundsTraining):
@@ -72,7 +72,7 @@ class Rounds(Method[RoundsJob]):
                 'hides none of them; use sum = "direct"'
             )
 
-    def examples(self) -> dict[str, dict[str, Any]]:
+    def example_jobs(self) -> dict[str, dict[str, Any]]:
         own: dict[str, Any] = {"model": Logistic(l2=1e-3), "optimizer": FedBCD(local_steps=3, lr=0.2)}
         nets = own | {"accepts": ("columns", "fresh_equations"), "protocol": Protocol(sum=DirectSum(), residual=Ckks())}
         neural = {"neural": nets | {"model": Neural()}, "neural top": nets | {"model": Neural(joint="top", width=2)}}
@@ -89,27 +89,27 @@ class Rounds(Method[RoundsJob]):
         }
         return linear | (neural if is_installed("torch") else {})
 
-    def declares(self, job: RoundsJob, roles: Roles) -> list[MessageDeclaration]:
+    def declarations(self, job: RoundsJob, roles: Roles) -> list[MessageDeclaration]:
         sums = job.protocol.sum_for(len(roles.with_role(PASSIVE)))
         parts, down = sums.declares(roles.with_role(PASSIVE)), job.protocol.residual.declares()
         if job.prepare.woe is not None:
-            down = [replace(item, reveals=EVIDENCE) if item.message is OpenedProduct else item for item in down]
+            down = [replace(item, reveals=EVIDENCE_REVEAL) if item.message is OpenedProduct else item for item in down]
         return [
             *declare_in_roles(parts, {COLLECTOR: (ACTIVE,), CONTRIBUTOR: (PASSIVE,)}, space=Reals),
             *down,
             *job.optimizer.declares(),
         ]
 
-    def counts(self, job: RoundsJob, sizes: Sizes) -> list[Disclosure]:
-        return counts(job, sizes)
+    def disclosures(self, job: RoundsJob, sizes: RunShape) -> list[Disclosure]:
+        return rounds_disclosures(job, sizes)
 
-    def rounding(self, job: RoundsJob, rows: int, parties: int) -> SumRounding | None:
+    def sum_rounding(self, job: RoundsJob, rows: int, parties: int) -> SumRounding | None:
         if not (job.protocol.seals and job.model.static_jacobian):
             return None
         remedy = "to have less of it, train on shares (leave protocol out)"
-        return SumRounding(step_for(rows) * math.sqrt((parties - 1) / 6), remedy)
+        return SumRounding(output_step(rows) * math.sqrt((parties - 1) / 6), remedy)
 
-    def protocols(self, job: RoundsJob, roles: Roles) -> list[MessageProtocol]:
+    def message_protocols(self, job: RoundsJob, roles: Roles) -> list[MessageProtocol]:
         return [job.protocol.sum_for(len(roles.with_role(PASSIVE))), job.protocol.residual]
 
     def title(self, job: RoundsJob, roles: Roles) -> str:
@@ -118,7 +118,7 @@ class Rounds(Method[RoundsJob]):
     def strength(self, job: RoundsJob) -> str:
         return job.protocol.residual.strength
 
-    def openings(self, job: RoundsJob, sizes: Sizes) -> str:
+    def opened_values(self, job: RoundsJob, sizes: RunShape) -> str:
         times = job.optimizer.agreement(job.model).openings
         opened = sizes.batches * times * sum(sizes.parameters.values())
         columns = (sizes.batches * times + (job.prepare.woe is not None)) * len(sizes.passives) * sizes.outputs
@@ -127,12 +127,12 @@ class Rounds(Method[RoundsJob]):
         told = job.protocol.residual.openings(opened, sizes.epochs, columns=columns, once=slots)
         return f"{told}; {slots:,} of these values are counts in bins, some of them empty" if told and slots else told
 
-    def tells(self, job: RoundsJob, roles: Roles, party: str, known: Known | None) -> list[Told]:
+    def statements(self, job: RoundsJob, roles: Roles, party: str, known: RunFacts | None) -> list[SheetStatement]:
         if roles.role(party) == ACTIVE:
-            return active_learns(job, party, known)
-        return passive_learns(job, party, known)
+            return active_statements(job, party, known)
+        return passive_statements(job, party, known)
 
-    def pooling(self, job: RoundsJob, roles: Roles) -> str:
+    def coalitions(self, job: RoundsJob, roles: Roles) -> str:
         passives = roles.with_role(PASSIVE)
         sums = job.protocol.sum_for(len(passives))
         if sums.hides_parts and len(passives) > 1 and job.optimizer.exchanges(passives) > 1:
@@ -142,10 +142,10 @@ class Rounds(Method[RoundsJob]):
             )
         return sums.coalition(passives)
 
-    def player(self, job: RoundsJob, context: PartyContext, columns: int, state: State | None) -> Player:
-        return RoundsPlayer(job, context, columns, state)
+    def participant(self, job: RoundsJob, context: PartyContext, columns: int, state: State | None) -> Participant:
+        return RoundsParticipant(job, context, columns, state)
 
-    def ideal(self, job: J) -> J:
+    def ideal_job(self, job: J) -> J:
         """Return the same job with a direct sum and an open residual, under the defence that its residual has."""
         defence = getattr(job.protocol.residual, "defence", None)
         residual = OpenResidual() if defence is None else OpenResidual(defence=defence)

@@ -9,7 +9,7 @@ from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.residuals.base import ResidualProtocol
 
 
-class ResidualGoesDown(Protocol, defer_build=True):
+class ResidualMessages(Protocol, defer_build=True):
     """The messages of a job whose residual goes down."""
 
     residual: ResidualProtocol
@@ -20,4 +20,4 @@ class RoundsJob(JobOptions, defer_build=True):
 
     model: BlockModel
     optimizer: RoundsTraining
-    protocol: ResidualGoesDown
+    protocol: ResidualMessages

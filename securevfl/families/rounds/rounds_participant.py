@@ -6,8 +6,8 @@ from collections.abc import Callable, Generator
 from dataclasses import replace
 
 from securevfl.base.arrays import Floats, RowSlices
-from securevfl.families.batch_participant import BatchPlayer
-from securevfl.families.participant import Player, Round
+from securevfl.families.batch_participant import BatchParticipant
+from securevfl.families.participant import Participant, Round
 from securevfl.families.rounds.rounds_job import RoundsJob
 from securevfl.families.state import State
 from securevfl.families.training_data import TrainingData
@@ -17,10 +17,10 @@ from securevfl.protocols.joint_prediction import RowsToScore, predict
 from securevfl.protocols.link import ActiveLink, PassiveLink
 from securevfl.protocols.party_context import PartyContext
 
-SAMPLE = 1024  # rows that the first weights are drawn from
+INITIAL_WEIGHT_ROWS = 1024  # rows that the first weights are drawn from
 
 
-class RoundsPlayer(BatchPlayer):
+class RoundsParticipant(BatchParticipant):
     """The player of one party, which holds that party's block of weights."""
 
     _job: RoundsJob
@@ -43,7 +43,7 @@ class RoundsPlayer(BatchPlayer):
             self.model.restore(state)
         self._before: int = own.get("exchanges", 0)
         self.memory = self._optimizer.init_state(self.model, own.get("update"))
-        self.keep_secret(own.get("noise"))
+        self.set_run_key(own.get("noise"))
         self._sums = job.protocol.sum_for(len(context.passives)).role(context.sum_to(context.active))
         self._link: ActiveLink | PassiveLink | None = None
 
@@ -61,7 +61,7 @@ class RoundsPlayer(BatchPlayer):
         self.begin(data, start)
         data.stays = True  # what linear models ask of a batch, rows give where they lie
         if start == 0:
-            first, targets = data.starting(SAMPLE)
+            first, targets = data.starting(INITIAL_WEIGHT_ROWS)
             self.model.start(data.raw(first), data.scaled(first), targets, self.seed)
             self.memory = self._optimizer.init_state(self.model, None)
         residual, agreement = self._job.protocol.residual, self._optimizer.agreement(self._job.model)
@@ -71,12 +71,12 @@ class RoundsPlayer(BatchPlayer):
                 yield from self.rounds(self._optimizer.active(self, self._link))
         else:
             asks = residual.passive(self._context, agreement)
-            with PassiveLink(self._context, self._sums, asks, self.shown_batch) as self._link:
+            with PassiveLink(self._context, self._sums, asks, self.sendable_batch_outputs) as self._link:
                 yield from self.rounds(self._optimizer.passive(self, self._link))
 
-    def decision(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
+    def model_outputs(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
         self._settle()
-        return predict(self._context, self._sums, self.model, rows, self._outputs, self.shown_of(rows))
+        return predict(self._context, self._sums, self.model, rows, self._outputs, self.output_filter(rows))
 
     def _settle(self) -> None:
         if isinstance(self._link, ActiveLink):
@@ -84,13 +84,13 @@ class RoundsPlayer(BatchPlayer):
 
     def state(self) -> State:
         self._settle()
-        return State(self.outcome(), exchanges=self.exchanges, noise=self._secret, update=self.memory.state)
+        return State(self.model_state(), exchanges=self.exchanges, noise=self._secret, update=self.memory.state)
 
-    def outcome(self) -> State:
+    def model_state(self) -> State:
         return State(self.model.state())
 
-    def going_back(self, best: State, anew: Callable[[State], Player]) -> Player:
+    def resume_from(self, best: State, anew: Callable[[State], Participant]) -> Participant:
         before = anew(best)
-        assert isinstance(before, RoundsPlayer), "it is one of this method"
-        before.keep_secret(self._secret)
+        assert isinstance(before, RoundsParticipant), "it is one of this method"
+        before.set_run_key(self._secret)
         return before

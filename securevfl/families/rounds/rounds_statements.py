@@ -9,38 +9,44 @@ import numpy as np
 from securevfl.base.arrays import Floats
 from securevfl.data.location_scale import moments
 from securevfl.data.schedule import Schedule
-from securevfl.disclosure.counts import Disclosure, Sizes
-from securevfl.disclosure.exposure import ROWS, expected_label_auc, held, measure
-from securevfl.families.family import O, Told
-from securevfl.families.rounds.rounds_disclosures import bins_told, count_opened, counts
+from securevfl.disclosure.column_recovery import MAX_SAMPLE_ROWS, variance_share
+from securevfl.disclosure.counts import Disclosure, RunShape
+from securevfl.disclosure.label_auc import expected_label_auc
+from securevfl.disclosure.leverage import measure_leverage
+from securevfl.families.family import O, SheetStatement
+from securevfl.families.rounds.rounds_disclosures import bin_disclosures, count_opened_numbers, rounds_disclosures
 from securevfl.families.rounds.rounds_job import RoundsJob
-from securevfl.families.run_facts import Known
+from securevfl.families.run_facts import RunFacts
 from securevfl.options import JobOptions
 from securevfl.protocols.bin_classes import count_bits
 
-BATCHES = 8  # of a partition that are measured
+MEASURED_BATCHES = 8  # of a partition that are measured
 
 
-def active_learns(job: JobOptions, party: str, known: Known | None) -> list[Told]:
+def active_statements(job: JobOptions, party: str, known: RunFacts | None) -> list[SheetStatement]:
     """Describe in words what the active party learns: scores, and what these tell of the others' columns."""
     what = "f and every Z_k" if job.model.separates_outputs else "f = sum_k H_k"
     scores = f"{what} on the rows predicted, and messages marked output or plain"
-    found = [("learns", "\n".join([scores, *columns_lines(job, party, known, counts)]))]
+    found = [("learns", "\n".join([scores, *column_lines(job, party, known, rounds_disclosures)]))]
     opens = job.protocol.seals and job.model.by_column
-    return found + ([("opens", "\n".join(_alone_elsewhere(job, known)))] if opens else [])
+    return found + ([("opens", "\n".join(_isolated_rows_of_others(job, known)))] if opens else [])
 
 
-def passive_learns(job: RoundsJob, party: str, known: Known | None) -> list[Told]:
+def passive_statements(job: RoundsJob, party: str, known: RunFacts | None) -> list[SheetStatement]:
     """Describe in words what a passive party learns by the kind of residual, and what its own part tells it."""
     residual = job.protocol.residual
-    lines = [*equations(job, party, known), *_bins(job, party, known)] if residual.seals else [residual.passive_view]
+    lines = (
+        [*equation_lines(job, party, known), *_bin_lines(job, party, known)]
+        if residual.seals
+        else [residual.passive_view]
+    )
     if not residual.seals:
-        lines += columns_lines(job, party, known, counts)
+        lines += column_lines(job, party, known, rounds_disclosures)
     found = [("learns", "\n".join(lines))]
-    return found + classifier_kept(job)
+    return found + classifier_statements(job)
 
 
-def classifier_kept(job: JobOptions) -> list[Told]:
+def classifier_statements(job: JobOptions) -> list[SheetStatement]:
     """Describe in words what a party without labels keeps of a classifier; empty for a loss of numbers."""
     if not job.model.loss.classifies:
         return []
@@ -53,7 +59,7 @@ def classifier_kept(job: JobOptions) -> list[Told]:
     ]
 
 
-def equations(job: JobOptions, party: str, known: Known | None) -> list[str]:
+def equation_lines(job: JobOptions, party: str, known: RunFacts | None) -> list[str]:
     """Describe in words what an opened gradient tells a passive party of labels."""
     if known is None:
         return [
@@ -64,7 +70,7 @@ def equations(job: JobOptions, party: str, known: Known | None) -> list[str]:
     p, share = sizes.parameters[party], sizes.parameters[party] / sizes.residuals
     batches = "batch" if schedule.batches == 1 else f"{schedule.batches} batches"
     times = f"new in each of {job.epochs} epochs"
-    if job.moves:
+    if job.equations_change:
         why = "J moves" if not job.model.static_jacobian else "rows are weighed anew"
         times = f"others in each of {job.equations} local steps of a run, as {why}"
     elif not job.reshuffle:
@@ -73,13 +79,13 @@ def equations(job: JobOptions, party: str, known: Known | None) -> list[str]:
     return [
         f"its own gradient: p = {p} equations about n x c = {sizes.residuals} residuals a batch, {times};",
         f"the share p / (n c) = {share:.3f} projects the labels: a leak that larger batches make smaller.",
-        f"In {job.epochs} epochs it opens {count_opened(sizes, party):,} numbers, about residuals that move.",
+        f"In {job.epochs} epochs it opens {count_opened_numbers(sizes, party):,} numbers, about residuals that move.",
         f"from columns of noise it tells labels to an AUC of {auc:.2f}, from real columns to more",
-        *(_alone(job, X, schedule) if job.model.by_column and X is not None else ()),
+        *(_isolated_row_lines(job, X, schedule) if job.model.by_column and X is not None else ()),
     ]
 
 
-def _bins(job: JobOptions, party: str, known: Known | None) -> list[str]:
+def _bin_lines(job: JobOptions, party: str, known: RunFacts | None) -> list[str]:
     """Describe in words what the counts in its bins tell a passive party of labels; empty where the job has none."""
     if job.prepare.woe is None:
         return []
@@ -87,18 +93,18 @@ def _bins(job: JobOptions, party: str, known: Known | None) -> list[str]:
     if known is None:
         return [f"{what}; a bin of one class is", "the labels of its rows"]
     sizes = known.sizes
-    told = next(item for item in bins_told(job, sizes) if item.learner == party)
+    told = next(item for item in bin_disclosures(job, sizes) if item.learner == party)
     return [
         f"{what}:",
         f"{sizes.bins[party]} words of {count_bits(sizes.rows)} bits and checks, {told.count:,} bits of the "
-        f"{told.of:,} "
+        f"{told.capacity:,} "
         "that the labels of",
         f"{sizes.rows:,} rows hold ({told.share:.3f}), whatever it asks; a bin of one class is the labels of its rows",
     ]
 
 
-def columns_lines(
-    job: O, learner: str, known: Known | None, count: Callable[[O, Sizes], list[Disclosure]]
+def column_lines(
+    job: O, learner: str, known: RunFacts | None, count: Callable[[O, RunShape], list[Disclosure]]
 ) -> list[str]:
     """Describe in words what the numbers that a party receives in a run, as a method counts them, tell of other
     parties' columns."""
@@ -108,7 +114,7 @@ def columns_lines(
             "columns behind them, and more of their variance; from half of d on, or fewer, these columns",
         ]
     sizes, schedule = known.sizes, known.schedule
-    groups = {"training": schedule.partition(0)[:BATCHES], "held out": [schedule.test[:ROWS]]}
+    groups = {"training": schedule.partition(0)[:MEASURED_BATCHES], "held out": [schedule.test[:MAX_SAMPLE_ROWS]]}
     lines: list[str] = []
     c = job.model.output_width(sizes.outputs)
     for item in count(job, sizes):
@@ -117,18 +123,19 @@ def columns_lines(
         behind = [X for name in item.about if (X := known.table(name)) is not None]
         most = ""
         if len(behind) == len(item.about):
-            share = max(held(np.hstack([X[rows] for X in behind]), item.count) for rows in groups[item.group])
+            share = max(variance_share(np.hstack([X[rows] for X in behind]), item.count) for rows in groups[item.group])
             most = f", up to {share:.2f} of their variance"
         enough, few = "enough to find them", "too few to find most, but what goes with the label shows from the first"
         lines += [
             f"T c = {item.count // c} x {c} numbers about each {item.group} row: "
-            f"{min(1.0, item.share):.2f} of the dimensions of the {item.of} columns",
-            f"of {', '.join(item.about)}{most}: " + (enough if item.count >= sizes.enough_for(item.about) else few),
+            f"{min(1.0, item.share):.2f} of the dimensions of the {item.capacity} columns",
+            f"of {', '.join(item.about)}{most}: "
+            + (enough if item.count >= sizes.recovery_threshold(item.about) else few),
         ]
     return lines
 
 
-def _alone_elsewhere(job: JobOptions, known: Known | None) -> list[str]:
+def _isolated_rows_of_others(job: JobOptions, known: RunFacts | None) -> list[str]:
     """Describe in words what the party with labels is told of rows that stand nearly alone in other parties'
     columns."""
     tables = [] if known is None else [(name, known.table(name)) for name in known.sizes.passives]
@@ -136,7 +143,7 @@ def _alone_elsewhere(job: JobOptions, known: Known | None) -> list[str]:
         f"{name}: {line}"
         for name, X in tables
         if known is not None and X is not None
-        for line in _alone(job, X, known.schedule)
+        for line in _isolated_row_lines(job, X, known.schedule)
     ]
     if known is not None and len([X for _, X in tables if X is not None]) == len(tables):
         return found or ["no label by a row that stands alone in another party's columns"]
@@ -146,13 +153,16 @@ def _alone_elsewhere(job: JobOptions, known: Known | None) -> list[str]:
     ]
 
 
-def _alone(job: JobOptions, X: Floats, schedule: Schedule) -> list[str]:
+def _isolated_row_lines(job: JobOptions, X: Floats, schedule: Schedule) -> list[str]:
     """Return a further line if rows of the party stand nearly alone in their batches; empty otherwise."""
-    mean, deviation = moments(X, schedule.flow)[:2] if job.scale == "standard" else (np.zeros(1), np.ones(1))
-    found = measure((X[rows] - mean) / np.where(deviation > 0, deviation, np.inf) for rows in schedule.partition(0))
-    if not found.alone:
+    mean, deviation = moments(X, schedule.batch_order)[:2] if job.scale == "standard" else (np.zeros(1), np.ones(1))
+    found = measure_leverage(
+        (X[rows] - mean) / np.where(deviation > 0, deviation, np.inf) for rows in schedule.partition(0)
+    )
+    if not found.singled_out:
         return []
     return [
-        f"{found.alone} rows of {found.rows} stand nearly alone (rare values, leverage up to {found.largest:.2f}): "
+        f"{found.singled_out} rows of {found.rows} stand nearly alone (rare values, leverage up to "
+        f"{found.largest:.2f}): "
         "their residual, and so label, is nearly opened"
     ]

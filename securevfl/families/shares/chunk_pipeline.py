@@ -17,7 +17,7 @@ from securevfl.runtime.channel import Channel
 T = TypeVar("T")
 
 
-class Turns(Generic[T]):
+class ChunkPipeline(Generic[T]):
     """Chunks of one party, ready when their turn comes.
 
     make: makes a chunk, in a thread of its own for all but the first. room: whether a chunk may be made while the one
@@ -42,7 +42,7 @@ class Turns(Generic[T]):
                 self._making = BackgroundTask(self._channel, partial(self._make, after[0]), "work ahead")
             yield chunk
 
-    def __enter__(self) -> Turns[T]:
+    def __enter__(self) -> ChunkPipeline[T]:
         return self
 
     def __exit__(
@@ -56,21 +56,21 @@ class Turns(Generic[T]):
             self._making.join()
 
 
-AHEAD = 1 << 29  # bytes of work ahead
+MAX_PREPROCESSING_BYTES = 1 << 29  # bytes of work ahead
 
-EPOCHS_AHEAD = 32
+MAX_CHUNK_EPOCHS = 32
 
 
-def epochs_ahead(job: SharesJob, rows: int, outputs: int) -> int:
+def chunk_epochs(job: SharesJob, rows: int, outputs: int) -> int:
     """Return for how many epochs work is done ahead at a time, for so many training rows and outputs."""
     options = job.protocol.shares
     if options.chunk is not None:
         return options.chunk
-    kept = min(job.epochs, EPOCHS_AHEAD) * rows * outputs * 16 * (1 + options.table_bits)
-    return EPOCHS_AHEAD if kept <= AHEAD else EPOCHS_AHEAD // 2
+    kept = min(job.epochs, MAX_CHUNK_EPOCHS) * rows * outputs * 16 * (1 + options.table_bits)
+    return MAX_CHUNK_EPOCHS if kept <= MAX_PREPROCESSING_BYTES else MAX_CHUNK_EPOCHS // 2
 
 
-def chunks_of(visits: Sequence[Iteration], start: int, epochs: int) -> Iterator[tuple[int, list[Iteration]]]:
+def split_chunks(visits: Sequence[Iteration], start: int, epochs: int) -> Iterator[tuple[int, list[Iteration]]]:
     """Yield the visits from `start` on in chunks of so many whole epochs, each with the number of its first visit."""
     for _, stretch in groupby(enumerate(visits), key=lambda item: item[1].epoch // epochs):
         part = list(stretch)

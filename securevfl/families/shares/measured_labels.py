@@ -20,7 +20,7 @@ from securevfl.protocols.shares.score_label_pairs import MIN_ROWS_PER_LABEL, Sco
 
 
 @dataclass(frozen=True)
-class MeasuredLabels:
+class MetricLabels:
     """The labels of the rows that are measured: targets (n x c), marks (n x c), and what is taken off the sums (n x c),
     if anything; reach: how far the levels go on either side."""
 
@@ -33,7 +33,7 @@ class MeasuredLabels:
     side: float = 1.0
 
     @classmethod
-    def of(cls, loss: Loss, labels: NDArray[Any], classes: NDArray[Any], reach: float) -> MeasuredLabels:
+    def of(cls, loss: Loss, labels: NDArray[Any], classes: NDArray[Any], reach: float) -> MetricLabels:
         """Make the targets and marks from labels (n,) and the classes of the training."""
         targets = loss.targets(labels, classes)
         if loss.classifies:

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.data.load import MAX_IN_MEMORY_BYTES
 from securevfl.data.schedule import Schedule
-from securevfl.disclosure.counts import Sizes
+from securevfl.disclosure.counts import RunShape
 from securevfl.errors import ConfigError
-from securevfl.families.shares.chunk_pipeline import chunks_of, epochs_ahead
+from securevfl.families.shares.chunk_pipeline import chunk_epochs, split_chunks
 from securevfl.families.shares.shares_job import SharesJob
-from securevfl.families.shares.shares_plan import plan
+from securevfl.families.shares.shares_plan import make_plan
 from securevfl.models.inputs import InputShape
 from securevfl.protocols.shares.shares_params import ROWS_PER_BLOCK
 
@@ -31,7 +31,7 @@ INTEGERS = 6  # bytes of an entry as integers, on disk
 LINE = 300e6 / 8  # bytes a second
 
 
-def needs(job: SharesJob, schedule: Schedule, sizes: Sizes) -> list[str]:
+def resource_lines(job: SharesJob, schedule: Schedule, sizes: RunShape) -> list[str]:
     """Describe in lines the visits of a run, the bits of its numbers, and what goes over the line, is kept and takes
     time; or why it would be refused."""
     visits, parties = list(schedule.iterations()), len(sizes.columns)
@@ -43,20 +43,20 @@ def needs(job: SharesJob, schedule: Schedule, sizes: Sizes) -> list[str]:
     if not (visits and rows):
         return []
     try:
-        numbers = plan(job, rows=rows, batches=schedule.batches, parties=parties).numbers
+        numbers = make_plan(job, rows=rows, batches=schedule.batches, parties=parties).numbers
     except ConfigError as error:
         return [f"more bits than there are, so it would be refused: {error}"]
     by_rows = Counter(len(visit.rows) for visit in visits)
     several = len(by_rows) > 1 and max(by_rows) > min(by_rows) + 1
     visited = " then ".join(f"{times:,} to {each:,}" for each, times in sorted(by_rows.items())) if several else ""
     total = sum(len(visit.rows) for visit in visits) * sizes.outputs
-    epochs = epochs_ahead(job, len(schedule.train), sizes.outputs)
-    chunk = max(sum(len(visit.rows) for visit in part) for _, part in chunks_of(visits, 0, epochs))
+    epochs = chunk_epochs(job, len(schedule.train), sizes.outputs)
+    chunk = max(sum(len(visit.rows) for visit in part) for _, part in split_chunks(visits, 0, epochs))
     octets = ShareRing(numbers.bits).octets
     sent = float(numbers.entries * octets + octets + 1 + 16 * numbers.table_bits)
     sent += 2 * (parties - 1) * (PRODUCT_BYTES + WIDE_BYTES * max(0, sum(widths.values()) / parties - WIDE))
     sent += 2 * octets * (parties - 2)
-    seconds = total * _processor(sum(widths.values()), parties)
+    seconds = total * _processor_seconds(sum(widths.values()), parties)
     kept = chunk * sizes.outputs * (2 * octets + 16 * numbers.table_bits)
     n, widest = len(schedule.train) + len(schedule.test), max(widths.values())
     own = 8 * n * max(sizes.columns.values())
@@ -71,20 +71,21 @@ def needs(job: SharesJob, schedule: Schedule, sizes: Sizes) -> list[str]:
     return [
         f"{len(visits):,} visits at most, {visited or f'to {rows:,} rows'}; {numbers.bits} bits a number, "
         f"w = {numbers.w}",
-        f"some {_size(total * sent)} sent, {_size(kept)} of work ahead at the active party at a time "
+        f"some {_format_bytes(total * sent)} sent, {_format_bytes(kept)} of work ahead at the active party at a time "
         f"(chunk = {epochs}), {seconds:,.0f} s of processor at all parties; evaluations come on top",
-        f"between organisations some {_size(memory)} of memory and {_size(disk)} of disk a party at most, "
-        f"{seconds / parties:,.0f} s by the clock with a core each, or {total * sent / LINE:,.0f} s where a line of "
+        f"between organisations some {_format_bytes(memory)} of memory and {_format_bytes(disk)} of disk a party at "
+        f"most, {seconds / parties:,.0f} s by the clock with a core each, or {total * sent / LINE:,.0f} s where a line "
+        "of "
         "300 Mbit/s takes longer",
     ]
 
 
-def _processor(columns: int, parties: int) -> float:
+def _processor_seconds(columns: int, parties: int) -> float:
     """Return the seconds of processor that a row and visit take at all parties, of so many columns in all."""
     first, column, more = PROCESSOR
     return first + column * min(columns, WIDE) + WIDE_COLUMN * max(0, columns - WIDE) + more * (parties - 2)
 
 
-def _size(count: float) -> str:
+def _format_bytes(count: float) -> str:
     units: Sequence[tuple[float, str]] = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
     return next((f"{count / unit:.3g} {name}" for unit, name in units if count >= unit), f"{count:.0f} B")

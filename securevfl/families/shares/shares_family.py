@@ -18,24 +18,24 @@ from typing import Any, ClassVar
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PARTNER, PASSIVE, Role, Roles
 from securevfl.crypto.share_ring import ShareRing
-from securevfl.disclosure.counts import Disclosure, Sizes
+from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.disclosure.leaks import Leak
 from securevfl.errors import PartiesError
-from securevfl.families.evaluations import evaluated
-from securevfl.families.family import J, MessageProtocol, Method, Told
-from securevfl.families.participant import Player
-from securevfl.families.run_facts import Known
+from securevfl.families.evaluations import evaluation_rows
+from securevfl.families.family import Family, J, MessageProtocol, SheetStatement
+from securevfl.families.participant import Participant
+from securevfl.families.run_facts import RunFacts
 from securevfl.families.shares.shares_disclosures import (
-    SCORES,
-    _partner,
-    _rounds,
-    chunks,
-    measured,
-    measures,
-    told_bits,
-    weights_told,
+    LARGE_SCORES,
+    count_chunks,
+    count_measurements,
+    disclosed_score_bits,
+    measured_rows,
+    partner_of,
+    rounding_party,
+    weight_disclosures,
 )
-from securevfl.families.shares.shares_estimates import needs
+from securevfl.families.shares.shares_estimates import resource_lines
 from securevfl.families.shares.shares_job import SharesJob, check_optimizer
 from securevfl.families.shares.shares_leaks import (
     EXACT_SCORES,
@@ -45,9 +45,16 @@ from securevfl.families.shares.shares_leaks import (
     score_leaks,
     weight_leaks,
 )
-from securevfl.families.shares.shares_participant import SharesPlayer
-from securevfl.families.shares.shares_plan import plan_of, rounding
-from securevfl.families.shares.shares_statements import PARTS, _weights, of_new_rows, quality, table_error, verdicts
+from securevfl.families.shares.shares_participant import SharesParticipant
+from securevfl.families.shares.shares_plan import plan_of, sum_rounding
+from securevfl.families.shares.shares_statements import (
+    SCORE_PARTS_TEXT,
+    quality_text,
+    scores_text,
+    stop_decisions_text,
+    table_error,
+    weights_text,
+)
 from securevfl.families.state import State
 from securevfl.models import pair_metrics
 from securevfl.models.linear import Logistic, Poisson
@@ -71,19 +78,19 @@ from securevfl.protocols.shares import (
 from securevfl.protocols.shares.shares_options import Shares
 
 
-class SharesMethod(Method[SharesJob]):
+class SharesFamily(Family[SharesJob]):
     """Shares at two holders, for linear models whose loss is a table of one sum."""
 
     name: ClassVar[str] = "shares"
     options: ClassVar[type[JobOptions]] = SharesJob
-    weighs: ClassVar[bool] = True
-    replayed: ClassVar[bool] = True
-    accounts: ClassVar[bool] = True
-    leak_kinds = (*Method.leak_kinds, SMALL_METRICS, SCORES, EXACT_SCORES, OPENED_WEIGHTS)
+    supports_row_weights: ClassVar[bool] = True
+    reveals_only_outputs: ClassVar[bool] = True
+    admits_rows_itself: ClassVar[bool] = True
+    leak_kinds = (*Family.leak_kinds, SMALL_METRICS, LARGE_SCORES, EXACT_SCORES, OPENED_WEIGHTS)
 
-    def check(self, job: JobOptions) -> None:
+    def check_job(self, job: JobOptions) -> None:
         if job.protocol.shares is None:
-            if job.model.method == self.name:
+            if job.model.family == self.name:
                 raise ValueError(
                     f"a {job.model.name} model trains on shares alone, as a residual, open or sealed, would tell each "
                     "party an equation about labels for each leaf; set protocol.shares, as in [protocol.shares]"
@@ -105,7 +112,7 @@ class SharesMethod(Method[SharesJob]):
             )
         if job.reshuffle:
             raise ValueError("shares prepare batches ahead, which stay the same; set reshuffle = false")
-        told = pair_metrics.level_names(job.model.loss)
+        told = pair_metrics.pair_metric_names(job.model.loss)
         for key, stop in (("target", job.target), ("patience", job.patience)):
             if stop is not None and stop.metric not in told:
                 raise ValueError(
@@ -113,10 +120,10 @@ class SharesMethod(Method[SharesJob]):
                     "classes come together; choose one of these"
                 )
 
-    def admits(self, role: Role, *, leads: bool) -> bool:
+    def accepts_role(self, role: Role, *, leads: bool) -> bool:
         return role == (ACTIVE if leads else PASSIVE)
 
-    def assigned(self, job: SharesJob, roles: Roles, columns: Mapping[str, int]) -> Roles:
+    def complete_roles(self, job: SharesJob, roles: Roles, columns: Mapping[str, int]) -> Roles:
         """Assign the role of partner to the passive party that the job names, or else to the one with the most columns,
         the first of several."""
         passives, chosen = roles.with_role(PASSIVE), job.protocol.shares.partner
@@ -131,24 +138,24 @@ class SharesMethod(Method[SharesJob]):
                     f"protocol.shares.{key}: some of {', '.join(roles.parties)} were expected, {', '.join(strange)} "
                     "came; correct the names"
                 )
-        partner = _partner(job, passives, columns)
+        partner = partner_of(job, passives, columns)
         return Roles.of((name, PARTNER if name == partner else role) for name, role in roles.cast)
 
-    def asker(self, job: SharesJob, lead: str) -> str:
+    def score_requester(self, job: SharesJob, lead: str) -> str:
         return job.protocol.shares.scores_to or lead
 
-    def score_bits(self, job: SharesJob, sizes: Sizes | None = None) -> int:
+    def score_bits(self, job: SharesJob, sizes: RunShape | None = None) -> int:
         options = job.protocol.shares
         if options.scores == "levels":
             if sizes is not None:
-                return told_bits(job, sizes, _rounds(job, sizes))
-            return options.score_levels(job.model.loss.spacing).bits
+                return disclosed_score_bits(job, sizes, rounding_party(job, sizes))
+            return options.score_quantizer(job.model.loss.spacing).bits
         return 0 if options.scores == "none" else super().score_bits(job)
 
-    def clip(self, job: SharesJob) -> float | None:
+    def column_clip(self, job: SharesJob) -> float | None:
         return job.protocol.shares.clip if job.model.scales else None
 
-    def examples(self) -> dict[str, dict[str, Any]]:
+    def example_jobs(self) -> dict[str, dict[str, Any]]:
         own = {"model": Logistic(), "optimizer": FedSGD(lr=0.3)}
         opened = Protocol(shares=Shares(open_weights=("shop",)))
         counts = {"model": Poisson(), "optimizer": FedSGD(lr=0.03), "protocol": Protocol(shares=Shares())}
@@ -161,43 +168,47 @@ class SharesMethod(Method[SharesJob]):
             "shares, scores to another": own | {"protocol": Protocol(shares=Shares(scores_to="shop"))},
         }
 
-    def rounding(self, job: SharesJob, rows: int, parties: int) -> SumRounding | None:
-        return rounding(job)
+    def sum_rounding(self, job: SharesJob, rows: int, parties: int) -> SumRounding | None:
+        return sum_rounding(job)
 
-    def declares(self, job: SharesJob, roles: Roles) -> list[MessageDeclaration]:
-        asks = self.asker(job, roles.lead)
+    def declarations(self, job: SharesJob, roles: Roles) -> list[MessageDeclaration]:
+        asks = self.score_requester(job, roles.lead)
         found = [
             *chunk_agreement.declares(),
             *offline_phase.declares(),
             *iteration.declares(),
-            *(score_label_pairs.declares if pair_metrics.fits(job.model.loss) else opened_loss.declares)(),
+            *(score_label_pairs.declares if pair_metrics.supports_pairs(job.model.loss) else opened_loss.declares)(),
             *range_count.declares_counts(),
             *opened_scores.declares(roles.role(asks) if asks in roles.parties else PASSIVE),
             *(opened_weights.declares() if job.protocol.shares.open_weights else ()),
         ]
         return [each for each in dict.fromkeys(found) if roles.may_send(each.sender, each.receiver)]
 
-    def counts(self, job: SharesJob, sizes: Sizes) -> list[Disclosure]:
+    def disclosures(self, job: SharesJob, sizes: RunShape) -> list[Disclosure]:
         """Count what a whole run discloses: a level of each output of each row, from the partner, or one sum of losses,
         whenever metrics are taken, and one count a chunk; and the bits of weights that are told, about labels and
         about the columns of each other party."""
-        fits, times, opened = pair_metrics.fits(job.model.loss), measures(job, sizes), chunks(job, sizes)
+        fits, times, opened = (
+            pair_metrics.supports_pairs(job.model.loss),
+            count_measurements(job, sizes),
+            count_chunks(job, sizes),
+        )
         found = [Disclosure("scores", sizes.active, sizes.passives, opened if fits else opened + 2 * times, 0)]
-        if fits and (told := times * measured(sizes) * sizes.outputs):
-            rows, giver = evaluated(job, sizes)[0], _partner(job, sizes.passives, sizes.columns)
-            levels = Disclosure("scores", sizes.active, sizes.passives, told, 0, group=rows, numbers=told, giver=giver)
+        if fits and (told := times * measured_rows(sizes) * sizes.outputs):
+            rows, giver = evaluation_rows(job, sizes)[0], partner_of(job, sizes.passives, sizes.columns)
+            levels = Disclosure("scores", sizes.active, sizes.passives, told, 0, group=rows, numbers=told, sender=giver)
             found.append(levels)
-        return [*found, *weights_told(job, sizes)]
+        return [*found, *weight_disclosures(job, sizes)]
 
-    def leaks(self, job: SharesJob, sizes: Sizes, before: Sequence[Disclosure] = ()) -> list[Leak]:
+    def leaks(self, job: SharesJob, sizes: RunShape, before: Sequence[Disclosure] = ()) -> list[Leak]:
         return [
             *super().leaks(job, sizes, before),
-            *weight_leaks(job, self.counts(job, sizes), sizes, before),
+            *weight_leaks(job, self.disclosures(job, sizes), sizes, before),
             *metric_leaks(job, sizes),
-            *score_leaks(job, sizes, _rounds(job, sizes)),
+            *score_leaks(job, sizes, rounding_party(job, sizes)),
         ]
 
-    def protocols(self, job: SharesJob, roles: Roles) -> list[MessageProtocol]:
+    def message_protocols(self, job: SharesJob, roles: Roles) -> list[MessageProtocol]:
         return []
 
     def title(self, job: SharesJob, roles: Roles) -> str:
@@ -212,55 +223,59 @@ class SharesMethod(Method[SharesJob]):
             f"of each row's centre: near 0 to {table_error(loss, step):.2g}"
         )
 
-    def openings(self, job: SharesJob, sizes: Sizes) -> str:
-        rows, times = measured(sizes), measures(job, sizes)
+    def opened_values(self, job: SharesJob, sizes: RunShape) -> str:
+        rows, times = measured_rows(sizes), count_measurements(job, sizes)
         each = " of each class" if sizes.outputs > 1 else ""
-        if not pair_metrics.fits(job.model.loss):
-            return f"{times} sums of losses; {chunks(job, sizes)} counts of rows near the table's end, one a chunk"
+        if not pair_metrics.supports_pairs(job.model.loss):
+            return (
+                f"{times} sums of losses; {count_chunks(job, sizes)} counts of rows near the table's end, one a chunk"
+            )
         return (
             f"(level, label) pairs{each} of {rows} rows in a hidden order, {times} times; "
-            f"{chunks(job, sizes)} counts of rows near the table's end, one a chunk"
+            f"{count_chunks(job, sizes)} counts of rows near the table's end, one a chunk"
         )
 
-    def needs(self, job: SharesJob, known: Known) -> list[str]:
-        return needs(job, known.schedule, known.sizes)
+    def resource_estimates(self, job: SharesJob, known: RunFacts) -> list[str]:
+        return resource_lines(job, known.schedule, known.sizes)
 
-    def tells(self, job: SharesJob, roles: Roles, party: str, known: Known | None) -> list[Told]:
-        shares_, asker = job.protocol.shares, self.asker(job, roles.lead)
-        own = [("learns", _weights(job, party, known))] if party in shares_.open_weights else []
-        parts = [("", PARTS.format(asker=asker))] if asker in shares_.open_weights else []
+    def statements(self, job: SharesJob, roles: Roles, party: str, known: RunFacts | None) -> list[SheetStatement]:
+        shares_, asker = job.protocol.shares, self.score_requester(job, roles.lead)
+        own = [("learns", weights_text(job, party, known))] if party in shares_.open_weights else []
+        parts = [("", SCORE_PARTS_TEXT.format(asker=asker))] if asker in shares_.open_weights else []
         scores = (
-            [("learns", of_new_rows(job, None if known is None else known.sizes))]
+            [("learns", scores_text(job, None if known is None else known.sizes))]
             if party == asker and shares_.scores != "none"
             else []
         )
         if roles.role(party) != ACTIVE:
-            told = f"sizes: rows, columns of each party, batches, visits{verdicts(job)}; nothing else"
+            told = f"sizes: rows, columns of each party, batches, visits{stop_decisions_text(job)}; nothing else"
         elif known is None:
             told = "(level, label) pairs in a hidden order, counts; sizes; nothing else"
         else:
-            told = f"{quality(job, known.sizes)}; sizes; nothing else"
+            told = f"{quality_text(job, known.sizes)}; sizes; nothing else"
         return [*own, *scores, ("learns", told), *parts]
 
-    def pooling(self, job: SharesJob, roles: Roles) -> str:
+    def coalitions(self, job: SharesJob, roles: Roles) -> str:
         partner = roles.with_role(PARTNER) or ("its partner",)
         return (
             f"{roles.lead} and {partner[0]} together learn every residual and sum, and their own weights; any others,\n"
             "however many, learn nothing without both"
         )
 
-    def player(self, job: SharesJob, context: PartyContext, columns: int, state: State | None) -> Player:
-        return SharesPlayer(job, context, columns, state)
+    def participant(self, job: SharesJob, context: PartyContext, columns: int, state: State | None) -> Participant:
+        return SharesParticipant(job, context, columns, state)
 
-    def ideal(self, job: J) -> J:
+    def ideal_job(self, job: J) -> J:
         """Return the job itself: what a party holds after it, messages aside, is uniform words and the agreed
         scores."""
         return job
 
-    def weights(self, job: SharesJob, state: State, parties: int) -> Floats:
+    def final_weights(self, job: SharesJob, state: State, parties: int) -> Floats:
         """Return a party's share of its own weights, read as if it were the weights; the weights themselves if the job
         opens them."""
         if "theta" in state:
-            return super().weights(job, state, parties)
+            return super().final_weights(job, state, parties)
         made = plan_of(job, state["sizes"], parties)
-        return made.numbers.weights(ShareRing(made.numbers.bits).reduce(made.rule.theta(state["own"], state["visits"])))
+        return made.numbers.decode_weights(
+            ShareRing(made.numbers.bits).reduce(made.rule.theta(state["own"], state["visits"]))
+        )

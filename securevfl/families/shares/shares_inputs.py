@@ -35,7 +35,7 @@ class InputRows:
 
 
 @dataclass(frozen=True)
-class _WorkerInputs:
+class _RemoteInputs:
     """A party's inputs (m x breadth) of rows at a worker, made of them (m x d) when they are read by slices."""
 
     of: RowsHere
@@ -57,15 +57,15 @@ class _WorkerInputs:
         return own if self.roots is None else own * self.roots[rows][:, None]
 
 
-def worker_inputs(
+def remote_inputs(
     stretch: RowChunk, inputs: Inputs, at: Rows, roots: Floats | None, clip: float, breadth: int
 ) -> RowChunk:
     """Return a party's inputs of a stretch of its rows, where these lie; their places are as for `inputs_at`. Each is
     cut off at `clip`, and multiplied by its row's root, if there are any."""
-    return RowChunk(_WorkerInputs(stretch.rows, inputs, at, roots, clip, breadth))
+    return RowChunk(_RemoteInputs(stretch.rows, inputs, at, roots, clip, breadth))
 
 
-INPUTS = "inputs.json"  # beside work done ahead, which rests on them
+INPUTS_FILE = "inputs.json"  # beside work done ahead, which rests on them
 
 
 def read_inputs(file: Path) -> State:
@@ -82,7 +82,7 @@ def read_inputs(file: Path) -> State:
     )
 
 
-def _places(data: TrainingData, rows: Rows) -> Rows:
+def fitted_positions(data: TrainingData, rows: Rows) -> Rows:
     """Return the places of rows (k,) among those by which a party makes its inputs; -1 of others."""
     seen = data.schedule.fitting_rows
     at = np.minimum(np.searchsorted(seen, rows), len(seen) - 1)

@@ -13,7 +13,7 @@ from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.shares.shares_options import Shares
 
 
-class SharesHide(Protocol, defer_build=True):
+class SharesMessages(Protocol, defer_build=True):
     """The messages of a job on shares."""
 
     shares: Shares
@@ -24,10 +24,10 @@ class SharesJob(JobOptions, defer_build=True):
 
     model: LinearModel
     optimizer: FedBCD | BlockDescent
-    protocol: SharesHide
+    protocol: SharesMessages
 
 
-def on_shares(job: JobOptions) -> TypeGuard[SharesJob]:
+def trains_on_shares(job: JobOptions) -> TypeGuard[SharesJob]:
     """Whether a job trains on shares."""
     return not any(mismatched_fields(job, SharesJob))
 

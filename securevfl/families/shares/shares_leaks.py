@@ -20,18 +20,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import ceil
 
-from securevfl.disclosure.counts import Disclosure, Sizes, earlier
-from securevfl.disclosure.exposure import HALF
-from securevfl.disclosure.leaks import RANK, Leak, LeakKind
-from securevfl.families.shares.shares_disclosures import SCORES, measured, measures, told_bits, weights_of
+from securevfl.disclosure.column_recovery import MAX_NUMBERS_PER_COLUMN
+from securevfl.disclosure.counts import Disclosure, RunShape, earlier_share
+from securevfl.disclosure.gradient_leaks import RANK
+from securevfl.disclosure.leaks import Leak, LeakKind
+from securevfl.families.shares.shares_disclosures import (
+    LARGE_SCORES,
+    count_measurements,
+    count_weights,
+    disclosed_score_bits,
+    measured_rows,
+)
 from securevfl.families.shares.shares_job import SharesJob
-from securevfl.families.shares.shares_plan import bits_of_codes, weight_levels
+from securevfl.families.shares.shares_plan import reason_code_bits, weight_levels
 from securevfl.models import pair_metrics
 from securevfl.options import JobOptions
 from securevfl.protocols.score_ledger.limits import ROWS_PER_EVALUATION, SCORE_BIT_BUDGET
 from securevfl.protocols.shares.score_label_pairs import MIN_PAIR_ROWS, MIN_ROWS_PER_LABEL
 
-HEAVY = 0.5  # of what columns hold
+MAX_COLUMN_SHARE = 0.5  # of what columns hold
 
 SMALL_METRICS = LeakKind(
     "small_metrics",
@@ -56,16 +63,16 @@ EXACT_SCORES = LeakKind(
 
 
 def weight_leaks(
-    job: SharesJob, counts: Sequence[Disclosure], sizes: Sizes, before: Sequence[Disclosure]
+    job: SharesJob, counts: Sequence[Disclosure], sizes: RunShape, before: Sequence[Disclosure]
 ) -> Iterator[Leak]:
     """Yield the parties whose weights are opened to them and are as many as there are labels, or have half as many bits
     as labels hold, or as the columns of another party whose table is at hand."""
     bits, remedy = weight_levels(job, sizes.rows).bits, "leave it out of open_weights, or train fewer weights "
     remedy += "(fewer trees, a smaller depth, fewer columns) or on more rows"
     for name in sorted(sizes.columns.keys() & set(job.protocol.shares.open_weights)):
-        count, of, told = weights_of(job, sizes, name), sizes.rows * sizes.outputs, list[str]()
-        own = [each for each in counts if (each.group, each.learner) == ("weights", name) and each.of]
-        labels = [earlier(each, before) for each in own if each.kind == "labels"]
+        count, of, told = count_weights(job, sizes, name), sizes.rows * sizes.outputs, list[str]()
+        own = [each for each in counts if (each.group, each.learner) == ("weights", name) and each.capacity]
+        labels = [earlier_share(each, before) for each in own if each.kind == "labels"]
         total = count + ceil(sum(labels) * of)
         if total >= of:
             yield Leak(
@@ -80,8 +87,8 @@ def weight_leaks(
             )
             continue
         for each in own:
-            share = each.share + earlier(each, before)
-            if share >= HALF:
+            share = each.share + earlier_share(each, before)
+            if share >= MAX_NUMBERS_PER_COLUMN:
                 whose = "labels" if each.kind == "labels" else f"columns of {each.about[0]}"
                 told.append(f"{share:.0%} of what {whose} hold")
         if told:
@@ -95,15 +102,17 @@ def weight_leaks(
             )
 
 
-def metric_leaks(job: JobOptions, sizes: Sizes) -> Iterator[Leak]:
-    rows, times = measured(sizes), measures(job, sizes)
+def metric_leaks(job: JobOptions, sizes: RunShape) -> Iterator[Leak]:
+    rows, times = measured_rows(sizes), count_measurements(job, sizes)
     if not rows:
         return
-    few, pairs = [], pair_metrics.fits(job.model.loss)  # where not, one sum of losses is told
+    few, pairs = [], pair_metrics.supports_pairs(job.model.loss)  # where not, one sum of losses is told
     if pairs and rows < MIN_PAIR_ROWS:
         few.append(f"metrics are of {rows} rows, fewer than {MIN_PAIR_ROWS}")
-    if pairs and sizes.alike is not None and sizes.alike < MIN_ROWS_PER_LABEL:
-        few.append(f"{sizes.alike} of the rows measured have the rarest label, fewer than {MIN_ROWS_PER_LABEL}")
+    if pairs and sizes.rarest_label_rows is not None and sizes.rarest_label_rows < MIN_ROWS_PER_LABEL:
+        few.append(
+            f"{sizes.rarest_label_rows} of the rows measured have the rarest label, fewer than {MIN_ROWS_PER_LABEL}"
+        )
     if few:
         share = ceil(100 * MIN_PAIR_ROWS / (sizes.rows + sizes.held_out)) / 100
         enough = f" = {share}" if rows < MIN_PAIR_ROWS and sizes.held_out and share <= 0.5 else ""
@@ -125,7 +134,7 @@ def metric_leaks(job: JobOptions, sizes: Sizes) -> Iterator[Leak]:
         )
 
 
-def score_leaks(job: SharesJob, sizes: Sizes, rounds: str) -> Iterator[Leak]:
+def score_leaks(job: SharesJob, sizes: RunShape, rounds: str) -> Iterator[Leak]:
     options = job.protocol.shares
     asker, c = options.scores_to or sizes.active, sizes.outputs
     if options.scores == "none":
@@ -134,26 +143,26 @@ def score_leaks(job: SharesJob, sizes: Sizes, rounds: str) -> Iterator[Leak]:
         what = "scores of new rows are exact, from which it reads columns of few values, and one column from few rows"
         yield Leak(EXACT_SCORES, asker, what, 'use scores = "levels"', apart=True)
         return
-    levels = options.score_levels(job.model.loss.spacing)
+    levels = options.score_quantizer(job.model.loss.spacing)
     if c > 1:
         yield Leak(
-            SCORES,
+            LARGE_SCORES,
             asker,
             f"{c} scores of a new row come together, from which the others' columns follow",
             'add scores = "none" to protocol.shares',
             apart=True,
         )
-    for name, own in sizes.holds.items():
+    for name, own in sizes.information.items():
         if name == asker:
             continue
-        bits = (told_bits(job, sizes, rounds) if name == rounds else levels.bits) * c
-        codes = bits_of_codes(job, name, sizes.columns[name])
+        bits = (disclosed_score_bits(job, sizes, rounds) if name == rounds else levels.bits) * c
+        codes = reason_code_bits(job, name, sizes.columns[name])
         if bits + codes > SCORE_BIT_BUDGET * own.bits:
             most = int((SCORE_BIT_BUDGET * own.bits - codes) / c)
             beside = f" and {job.reason_codes} reason codes {codes:.1f} more" if codes else ""
             fewer = "use fewer reason_codes, or " if codes else ""
             yield Leak(
-                SCORES,
+                LARGE_SCORES,
                 asker,
                 f"scores of a new row tell up to {bits} bits{beside}, a row of {name} holds {own.bits:.1f}, a "
                 f"fourth of which are {SCORE_BIT_BUDGET * own.bits:.1f}",
@@ -162,11 +171,11 @@ def score_leaks(job: SharesJob, sizes: Sizes, rounds: str) -> Iterator[Leak]:
                 else f'{fewer}add scores = "none" to protocol.shares',
                 apart=True,
             )
-        if own.heaviest > HEAVY:
+        if own.max_share > MAX_COLUMN_SHARE:
             yield Leak(
-                SCORES,
+                LARGE_SCORES,
                 asker,
-                f"a single column holds {own.heaviest:.0%} of what a row of {name} does, and is read from scores",
+                f"a single column holds {own.max_share:.0%} of what a row of {name} does, and is read from scores",
                 'add scores = "none" to protocol.shares, or bring more columns',
                 apart=True,
             )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import warnings
 from collections import deque
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,11 +12,12 @@ import numpy as np
 from securevfl.base.roles import PARTNER
 from securevfl.data.schedule import Iteration
 from securevfl.errors import DataNotice
-from securevfl.families.divergence import FAR as FAR_ABOVE
-from securevfl.families.divergence import diverged
-from securevfl.families.shares.measured_labels import MeasuredLabels
+from securevfl.families.divergence import DIVERGENCE_FACTOR as FAR_ABOVE
+from securevfl.families.divergence import divergence_error
+from securevfl.families.score_results import Measurement
+from securevfl.families.shares.measured_labels import MetricLabels
 from securevfl.families.shares.shares_job import SharesJob
-from securevfl.families.shares.shares_plan import turns_back
+from securevfl.families.shares.shares_plan import can_roll_back
 from securevfl.families.training_data import ScaledRows, TrainingData
 from securevfl.models import pair_metrics
 from securevfl.models.loss import Loss
@@ -33,57 +33,50 @@ from securevfl.runtime import eventlog
 from securevfl.runtime.costs import Stage
 
 if TYPE_CHECKING:
-    from securevfl.families.shares.shares_participant import SharesPlayer
+    from securevfl.families.shares.shares_participant import SharesParticipant
 
-AHEAD = 4  # shuffles of a chunk that are made with it
+MAX_PRECOMPUTED_SHUFFLES = 4  # shuffles of a chunk that are made with it
 
-NEAR_END = 0.01  # part of the rows near the end of the table from which a party is warned where none are counted
+MAX_NEAR_END_SHARE = (
+    0.01  # part of the rows near the end of the table from which a party is warned where none are counted
+)
 
-OUTER = 0.75  # of what levels cover: sums between this and the end say that others may have wrapped
+OUTER_SHARE = 0.75  # of what levels cover: sums between this and the end say that others may have wrapped
 
-_FAR = (
+_OUT_OF_RANGE = (
     "so many rows have scores beyond the largest that the training counts with, where they are taken for others and "
     "draw weights further: set protocol.shares.table_bits one higher, by which scores may be twice as large and almost "
     "twice as much is sent, or cut values off that lie far out (prepare.clip)"
 )
 
-_NEAR = (
+_NEAR_RANGE_END = (
     "so many rows have scores near the largest that the training counts with; beyond it they are taken for others, and "
     "whether some are could not be counted: set protocol.shares.table_bits one higher if metrics get worse"
 )
 
-_WRAP = (
+_LEVELS_WRAP = (
     "so many rows have scores near the largest that metrics count with or beyond, where they are taken for others: "
     "these may be wrong; set a larger metrics_range"
 )
 
-Found = tuple[dict[str, float], Sequence[list[float]], Mapping[str, float]]
 
-
-class Measures:
+class Measurements:
     """The measurements of one training, with the shuffles that were made ahead of them."""
 
-    def __init__(self, player: SharesPlayer, job: SharesJob, context: PartyContext) -> None:
+    def __init__(self, player: SharesParticipant, job: SharesJob, context: PartyContext) -> None:
         """player: what it is asked about the model, each at its time."""
         self._player, self._job, self._context = player, job, context
         self._chunk = -1
         self._shuffles: dict[int, deque[Shuffle]] = {}
-        self._calibration: Sequence[list[float]] = []
-        self._spread: Mapping[str, float] = {}
         self.none = np.inf  # the loss without a model, of the rows last measured; known to the party with labels
         self._far = 0.0  # the part of the rows that was warned of last
         self._uncounted = False  # whether the partner told no count of rows beyond the table
 
-    def measure(self, loss: Loss, data: TrainingData, state: SharedState, rounds: int) -> Found:
-        """Return the metrics after so many rounds, points of a calibration curve, and the metrics' standard errors; all
-        empty where nobody is told.
+    def measure(self, loss: Loss, data: TrainingData, state: SharedState, rounds: int) -> Measurement:
+        """Return the metrics after `rounds` rounds; empty at a party that receives none.
 
         DivergenceError if the loss is far above that of a model that says nothing.
         """
-        self._calibration, self._spread = [], {}
-        return self._measure(loss, data, state, rounds), self._calibration, self._spread
-
-    def _measure(self, loss: Loss, data: TrainingData, state: SharedState, rounds: int) -> dict[str, float]:
         rows = self._evaluated(data)
         if len(rows) < MIN_LOSS_ROWS:
             if self._context.me == self._context.active:
@@ -91,16 +84,16 @@ class Measures:
                 warnings.warn(
                     f"party {self._context.me}: {what}; hold out more (test_fraction)", DataNotice, stacklevel=2
                 )
-            return {}
+            return Measurement()
         self._note_measure(data, rows)
-        if not pair_metrics.fits(loss):
+        if not pair_metrics.supports_pairs(loss):
             return self._sum_of_losses(data, rows, state, rounds)
         labels, classes = data.labels(rows.rows), data.classes
         own, levels = None, self._levels(loss)
         if labels is not None and classes is not None:
-            own = MeasuredLabels.of(loss, labels, classes, levels.reach)
+            own = MetricLabels.of(loss, labels, classes, levels.reach)
         met = self._player.met
-        held = loss.classifies and levels.has_ends(self._player.plan.numbers)
+        held = loss.classifies and levels.can_clip(self._player.plan.numbers)
         found = open_pairs(
             met.products,
             self._shuffle(len(rows)),
@@ -109,21 +102,22 @@ class Measures:
             self._player.inputs_of(data, rows.rows),
             levels,
             None if own is None else PairInputs(own.marks, own.less),
-            met.tops if held else None,
+            met.top_transfers if held else None,
         )
         if found is None or own is None:
-            return {}
-        told, self._calibration = own.metrics(found)
-        self._spread = own.spread(found)
+            return Measurement()
+        told, curve = own.metrics(found)
         self._watch(told["loss"], own.none, rounds)
         if self._uncounted and own.less is None:
-            self._warn(float((np.abs(found.f) > CLIP_FRACTION * levels.reach).mean()), NEAR_END, _NEAR)
+            self._warn(
+                float((np.abs(found.f) > CLIP_FRACTION * levels.reach).mean()), MAX_NEAR_END_SHARE, _NEAR_RANGE_END
+            )
         if not held:
-            outer = (np.abs(found.f) > OUTER * own.reach) & ((own.less is None) | ~found.marked)
-            self._warn(float(outer.mean()), 0.0, _WRAP)
-        return told
+            outer = (np.abs(found.f) > OUTER_SHARE * own.reach) & ((own.less is None) | ~found.marked)
+            self._warn(float(outer.mean()), 0.0, _LEVELS_WRAP)
+        return Measurement(told, curve, own.spread(found))
 
-    def _sum_of_losses(self, data: TrainingData, rows: ScaledRows, state: SharedState, rounds: int) -> dict[str, float]:
+    def _sum_of_losses(self, data: TrainingData, rows: ScaledRows, state: SharedState, rounds: int) -> Measurement:
         """Return what one opened sum tells of a loss that pairs do not."""
         targets = (
             None
@@ -133,19 +127,19 @@ class Measures:
         met, own = self._player.met, self._player.inputs_of(data, rows.rows)
         found = open_loss(met.products, met.transfers, self._player.terms, state, state.visits, own, targets)
         if found is None or targets is None:
-            return {}
-        none = float(targets.values(np.zeros_like(targets.least), targets.targets).mean())
+            return Measurement()
+        none = float(targets.values(np.zeros_like(targets.minimizers), targets.targets).mean())
         self._watch(found.loss * self._context.outputs, none * self._context.outputs, rounds)
         if self._uncounted:
-            self._warn(found.far, NEAR_END, _NEAR)
+            self._warn(found.far_share, MAX_NEAR_END_SHARE, _NEAR_RANGE_END)
         counts = 1.0 if data.weights is None else float(data.weights[rows.rows].mean())
-        return {"loss": found.loss * self._context.outputs / counts}
+        return Measurement({"loss": found.loss * self._context.outputs / counts})
 
     def _watch(self, loss: float, none: float, rounds: int) -> None:
         """Compare the loss with that of no model. DivergenceError if it is far above, and nothing turns back for it."""
         self.none = none
-        if loss > FAR_ABOVE * none and not turns_back(self._job, self._player.turned):
-            raise diverged(rounds)
+        if loss > FAR_ABOVE * none and not can_roll_back(self._job, self._player.rollbacks):
+            raise divergence_error(rounds)
 
     def count_far(self, data: TrainingData, state: SharedState | None, visit: Iteration) -> None:
         """Count, of some rows of the last visit, those whose sums are beyond the end of their table, as often as the
@@ -159,18 +153,19 @@ class Measures:
         limited = not (self._context.resources.simulated or "small_metrics" in self._job.accepts)
         found = count_out_of_range(
             met.products,
-            met.tops,
+            met.top_transfers,
             self._player.terms,
             state,
             state.visits,
             X,
-            np.zeros(0) if rated is None else numbers.centres(self._job.loss.minimizer(rated)),
-            allowed=lambda: not limited or self._player.ledger.count(data.ids(rows)),
+            np.zeros(0) if rated is None else numbers.table_centres(self._job.loss.minimizer(rated)),
+            allowed=lambda: not limited or self._player.ledger.record_range_count(data.ids(rows)),
         )
         self._uncounted = found is None
         if found is not None:
             self._warn(
-                found / (len(rows) * self._context.outputs), *((0.0, _FAR) if numbers.roomy else (NEAR_END, _NEAR))
+                found / (len(rows) * self._context.outputs),
+                *((0.0, _OUT_OF_RANGE) if numbers.has_headroom else (MAX_NEAR_END_SHARE, _NEAR_RANGE_END)),
             )
 
     def _warn(self, far: float, most: float, why: str) -> None:
@@ -189,7 +184,7 @@ class Measures:
         return ScaledRows(data, rows[spread])
 
     def _levels(self, loss: Loss) -> Quantizer:
-        return self._job.protocol.shares.metrics_levels(self._player.plan.numbers, classifies=loss.classifies)
+        return self._job.protocol.shares.metric_quantizer(self._player.plan.numbers, classifies=loss.classifies)
 
     def _shuffle(self, rows: int) -> Shuffle | None:
         """Take a shuffle of so many rows at a holder, made with the chunk or now."""
@@ -197,7 +192,7 @@ class Measures:
         return made.popleft() if made else self._prepared(self._player.met, rows)
 
     def _prepared(self, met: SharesSession, rows: int) -> Shuffle | None:
-        ends, holders = met.switches, (self._context.active, self._context.roles.only(PARTNER))
+        ends, holders = met.switch_transfers, (self._context.active, self._context.roles.only(PARTNER))
         if ends is None:
             return None
         (peer,) = (name for name in holders if name != self._context.me)
@@ -214,7 +209,11 @@ class Measures:
         every, rows, last = self._job.evaluation_interval, len(self._evaluated(data)), first + visits
         due = {number for number in range(first + 1, last + 1) if every and number % every == 0}
         due |= {last} if last == total else set()
-        count = min(len(due), AHEAD) if rows >= MIN_LOSS_ROWS and pair_metrics.fits(self._job.model.loss) else 0
+        count = (
+            min(len(due), MAX_PRECOMPUTED_SHUFFLES)
+            if rows >= MIN_LOSS_ROWS and pair_metrics.supports_pairs(self._job.model.loss)
+            else 0
+        )
         made = (self._prepared(met, rows) for _ in range(count))
         self._shuffles[first] = deque(shuffle for shuffle in made if shuffle is not None)
 
@@ -223,12 +222,12 @@ class Measures:
         context = self._context
         if not (context.me == context.active or context.resources.simulated or context.resources.evaluations_reserved):
             limited = "small_metrics" not in self._job.accepts
-            self._player.ledger.measure(context.active, data.ids(rows.rows), limited=limited, me=context.me)
+            self._player.ledger.record_evaluation(context.active, data.ids(rows.rows), limited=limited, me=context.me)
 
     def check(self, data: TrainingData, start: int) -> None:
         """Raise LeakageError if the evaluations of the run from round `start` on would be too many. A DataNotice says
         where rows that count more or less than others are measured alike."""
-        if data.counts(data.evaluated.rows) is not None and pair_metrics.fits(self._job.model.loss):
+        if data.counts(data.evaluated.rows) is not None and pair_metrics.supports_pairs(self._job.model.loss):
             what = "on shares metrics count every row alike, as nobody knows which row a score is of"
             why = "weights.column counts in the training alone"
             warnings.warn(f"party {self._context.me}: {what}; {why}", DataNotice, stacklevel=2)
@@ -244,4 +243,4 @@ class Measures:
         total = len(data.schedule)
         measured_at_end = not every or total % every > 0 or (start > 0 and self._job.patience is not None)
         times = (total // every - start // every if every else 0) + measured_at_end
-        self._player.ledger.check_measures(context.active, data.ids(rows.rows), times)
+        self._player.ledger.check_evaluations(context.active, data.ids(rows.rows), times)

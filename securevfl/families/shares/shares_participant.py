@@ -22,21 +22,29 @@ from securevfl.base.machine import release_freed_memory, single_threaded_blas
 from securevfl.base.roles import PARTNER
 from securevfl.crypto.share_scheme import ShareScheme
 from securevfl.data.schedule import Iteration, Rows
-from securevfl.disclosure.exposure import ROWS, Holds
+from securevfl.disclosure.column_recovery import MAX_SAMPLE_ROWS
+from securevfl.disclosure.information_content import InformationContent
 from securevfl.errors import ConfigError, LeakageError
-from securevfl.families.participant import Player, Round
-from securevfl.families.score_results import AnsweredRows, KnownRows
-from securevfl.families.shares.chunk_pipeline import Turns, chunks_of, epochs_ahead
-from securevfl.families.shares.shares_inputs import INPUTS, InputRows, _places, read_inputs, worker_inputs
+from securevfl.families.participant import Participant, Round
+from securevfl.families.score_results import Measurement, RowHistory, ScoreResult
+from securevfl.families.shares.chunk_pipeline import ChunkPipeline, chunk_epochs, split_chunks
+from securevfl.families.shares.shares_inputs import INPUTS_FILE, InputRows, fitted_positions, read_inputs, remote_inputs
 from securevfl.families.shares.shares_job import SharesJob
-from securevfl.families.shares.shares_measures import Found, Measures
-from securevfl.families.shares.shares_plan import Plan, Turned, bits_of_codes, plan_of, turns_back, weight_levels
+from securevfl.families.shares.shares_measures import Measurements
+from securevfl.families.shares.shares_plan import (
+    Plan,
+    Rollbacks,
+    can_roll_back,
+    plan_of,
+    reason_code_bits,
+    weight_levels,
+)
 from securevfl.families.state import State
 from securevfl.families.training_data import ScaledRows, TrainingData
 from securevfl.models.inputs import FittingData, Inputs, InputShape, inputs_at, private_stream
 from securevfl.models.loss import Loss
 from securevfl.optim.block_descent import BlockDescent
-from securevfl.optim.curvature import of_rows
+from securevfl.optim.curvature import preconditioner_of_rows
 from securevfl.protocols.joint_prediction import RowsToScore
 from securevfl.protocols.observations import IterationStarted
 from securevfl.protocols.party_context import PartyContext
@@ -66,14 +74,14 @@ from securevfl.runtime.worker_backend import RemotePart
 # One party.
 
 
-BLOCK = 16_384  # rows that are scored at a time
-STRETCH = 4096  # rows of which inputs are made at a time
-KEY_BYTES = 32
-_TURNED = "the loss rose: steps of twice the safe size were too long for these columns, and half of it follows"
-EXPLAINED = 512  # training rows by which columns are said to matter, to a party that is told its weights
+SCORE_BLOCK_ROWS = 16_384  # rows that are scored at a time
+INPUT_BLOCK_ROWS = 4096  # rows of which inputs are made at a time
+INPUT_KEY_BYTES = 32
+_ROLLBACK_REASON = "the loss rose: steps of twice the safe size were too long for these columns, and half of it follows"
+IMPORTANCE_ROWS = 512  # training rows by which columns are said to matter, to a party that is told its weights
 
 
-def _shared(kept: State) -> shares.SharedState | None:
+def _shared_weights(kept: State) -> shares.SharedState | None:
     """Return the shares in what was kept, if there are any."""
     return None if "own" not in kept else shares.SharedState(kept["visits"], kept["own"], kept["others"])
 
@@ -82,11 +90,11 @@ def _nothing() -> FittingData:
     raise AssertionError("a model keeps its inputs")
 
 
-MUCH = 1 << 18  # numbers of a table
+LARGE_TABLE_NUMBERS = 1 << 18  # numbers of a table
 
 
 @dataclass
-class _Training:
+class _TrainingResources:
     """What a player needs while it trains."""
 
     data: TrainingData
@@ -97,11 +105,11 @@ class _Training:
 
     def give_back(self) -> None:
         """Return freed memory to the system where there is much of it: of few numbers that costs more than it gives."""
-        if self.data.rows * self.data.columns > MUCH:
+        if self.data.rows * self.data.columns > LARGE_TABLE_NUMBERS:
             release_freed_memory()
 
 
-class SharesPlayer(Player):
+class SharesParticipant(Participant):
     """One party's shares: of its own weights, and as a holder of every other party's."""
 
     def __init__(self, job: SharesJob, context: PartyContext, columns: int, state: State | None) -> None:
@@ -110,14 +118,13 @@ class SharesPlayer(Player):
         self._active, self._partner = context.me == context.active, context.roles.only(PARTNER)
         own = State() if state is None else state
         self._sizes: dict[str, Any] = own.get("sizes", {})
-        self._state = _shared(own)
+        self._state = _shared_weights(own)
         self._run: str = own.get("run", context.resources.run)
-        self._training: _Training | None = None
+        self._training: _TrainingResources | None = None
         self._scores: ScoringSession | None = None
         self._weights: Floats | None = own.get("theta")
         self._blocks = 0
-        self._answered = AnsweredRows(np.zeros(0, np.bool_), np.zeros(0, np.bool_))
-        self._measured: dict[int, Found] = {}
+        self._measured: dict[int, Measurement] = {}
         self._inputs: Inputs | None = None
         self._importance = {"importance": own["importance"]} if "importance" in own else {}
         if self._sizes:
@@ -128,7 +135,7 @@ class SharesPlayer(Player):
             )
 
     @property
-    def row_bits(self) -> float:
+    def max_bits_per_row(self) -> float:
         free = "scores" in self._job.accepts or self._options.scores == "exact" or self._context.resources.simulated
         return float("inf") if free else SCORE_BIT_BUDGET * float(self._sizes["held"])
 
@@ -151,16 +158,16 @@ class SharesPlayer(Player):
             finally:
                 training.ahead.store.close()
 
-    def outcome(self) -> State:
+    def model_state(self) -> State:
         state = self._kept(whole=False)
         return state if self._weights is None else State(state, theta=self._weights, **self._importance)
 
-    def going_back(self, best: State, anew: Callable[[State], Player]) -> Player:
+    def resume_from(self, best: State, anew: Callable[[State], Participant]) -> Participant:
         """Stay, with the shares of then: the end notes the rows of the training, and opens weights."""
-        self._state = _shared(best)
+        self._state = _shared_weights(best)
         return self
 
-    def prepare(self, data: TrainingData) -> Generator[Round]:
+    def precompute(self, data: TrainingData) -> Generator[Round]:
         """Make every chunk of the training, on disk, as far as that is not done yet."""
         if self._context.resources.preprocessing is None:
             raise ConfigError(f"{self._context.me}: a folder for work done ahead was expected; name one")
@@ -168,35 +175,37 @@ class SharesPlayer(Player):
             training = self._begin(data)
             training.give_back()
             try:
-                for first, part in chunks_of(training.visits, 0, self._epochs_ahead):
+                for first, part in split_chunks(training.visits, 0, self._epochs_ahead):
                     self._make(training, first, part)
                     yield Round(first + len(part), len(data.schedule), part[-1].epoch)
             finally:
                 training.ahead.store.close()
 
-    def measure(self, loss: Loss, data: TrainingData, rounds: int, *, last: bool) -> dict[str, float]:
+    def measure(self, loss: Loss, data: TrainingData, rounds: int, *, last: bool) -> Measurement:
         """Metrics of pairs (level, label) of the evaluated rows, in a hidden order."""
         if last and self._training is not None:
             self._end()
         if self._state is None:
-            return {}
+            return Measurement()
         if self.exchanges not in self._measured:
             self._measured[self.exchanges] = self._measures.measure(loss, data, self._state, rounds)
-        found, self.calibration, self.spread = self._measured[self.exchanges]
-        return found
+        return self._measured[self.exchanges]
 
     @cached_property
-    def _measures(self) -> Measures:
-        return Measures(self, self._job, self._context)
+    def _measures(self) -> Measurements:
+        return Measurements(self, self._job, self._context)
 
-    def decision(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
+    def model_outputs(self, rows: RowSlices, request: RowsToScore | None = None) -> Floats | None:
+        return self.score(rows, request).outputs
+
+    def score(self, rows: RowSlices, asked: RowsToScore | None = None) -> ScoreResult:
         if self._state is None:
             raise ConfigError(f"{self._context.me}: a model was expected, this party has none yet; train first")
         if self._scores is None:
-            self._scores = self._begin_scores(min(BLOCK, len(rows)))
+            self._scores = self._begin_scores(min(SCORE_BLOCK_ROWS, len(rows)))
         found, agreed = [], []
-        for start in range(0, len(rows), BLOCK):
-            X = rows[start : start + BLOCK]
+        for start in range(0, len(rows), SCORE_BLOCK_ROWS):
+            X = rows[start : start + SCORE_BLOCK_ROWS]
             block = self._asked(rows, asked, slice(start, start + len(X)), X)
             assert self._inputs is not None, "a model has its inputs"
             scores = self._scores.block(self._blocks, self._inputs(X), block)
@@ -204,21 +213,27 @@ class SharesPlayer(Player):
             agreed.append(self._scores.agreed)
             if scores is not None:
                 found.append(scores)
-        self._answered = AnsweredRows(
-            np.concatenate([each.scored for each in agreed]), np.concatenate([each.fresh for each in agreed])
+        return ScoreResult(
+            np.concatenate(found) if found else None,
+            np.concatenate([block.scored for block in agreed]),
+            np.concatenate([block.fresh for block in agreed]),
         )
-        return np.concatenate(found) if found else None
 
-    def _stretch(self, training: _Training, start: int) -> Generator[Round]:
+    def _stretch(self, training: _TrainingResources, start: int) -> Generator[Round]:
         """Go through the visits from `start` on, to the last one or to where the training turns back."""
-        channel, ahead, of, turns_before = self._context.channel, training.ahead, len(training.visits), len(self.turned)
+        channel, ahead, of, turns_before = (
+            self._context.channel,
+            training.ahead,
+            len(training.visits),
+            len(self.rollbacks),
+        )
 
         def make(chunk: tuple[int, list[Iteration]]) -> None:
             self._make(training, *chunk)
-            self._measures.prepare(training.ahead.met, training.data, chunk[0], len(chunk[1]), of)
+            self._measures.prepare(training.ahead.session, training.data, chunk[0], len(chunk[1]), of)
 
-        chunks = list(chunks_of(training.visits, start, self._epochs_ahead))
-        turns = Turns(channel, chunks, make, lambda chunk: ahead.fits(len(chunk[1])))
+        chunks = list(split_chunks(training.visits, start, self._epochs_ahead))
+        turns = ChunkPipeline(channel, chunks, make, lambda chunk: ahead.has_room(len(chunk[1])))
         with turns:
             for first, part in turns:
                 chunk = self._chunk(training, first)
@@ -229,7 +244,7 @@ class SharesPlayer(Player):
                 states = training.side.train(chunk, len(part))
                 for number, (visit, self._state) in enumerate(zip(part, states, strict=True), first + 1):
                     yield Round(number, of, visit.epoch)
-                    if len(self.turned) > turns_before:
+                    if len(self.rollbacks) > turns_before:
                         break
                     if number - first < len(part):
                         channel.gate.begin_iteration(number + 1)
@@ -240,41 +255,38 @@ class SharesPlayer(Player):
                     self._measures.count_far(training.data, self._state, part[-1])
                     continue
                 break
-        if len(self.turned) > turns_before:  # what was made rests on the steps before
+        if len(self.rollbacks) > turns_before:  # what was made rests on the steps before
             ahead.drop_from(0)
-            training.side.go_by(self._terms_for(training.rows))
+            training.side.set_params(self._terms_for(training.rows))
 
-    def _chunk(self, training: _Training, first: int) -> int:
+    def _chunk(self, training: _TrainingResources, first: int) -> int:
         """Return the number of a chunk by its first visit: no two of a session have one number, nor so their keys."""
-        return first + len(training.visits) * len(self.turned)
+        return first + len(training.visits) * len(self.rollbacks)
 
     @property
-    def turns_back(self) -> bool:
-        return turns_back(self._job, self.turned)
+    def can_roll_back(self) -> bool:
+        return can_roll_back(self._job, self.rollbacks)
 
-    def is_lost(self, losses: Sequence[float]) -> bool:
+    def should_roll_back(self, losses: Sequence[float]) -> bool:
         return not losses[-1] <= min([self._measures.none, *(self._model.risen * loss for loss in losses[:-1])])
 
-    def turn_back(self, best: State | None) -> None:
-        turned = [*self.turned, [self.exchanges, 0 if best is None else best["visits"]]]
+    def roll_back(self, best: State | None) -> None:
+        turned = [*self.rollbacks, [self.exchanges, 0 if best is None else best["visits"]]]
         self._sizes = self._sizes | {"turned": turned}
         self._measured.pop(self.exchanges, None)
         eventlog.warn(
-            self._context.me, "turned back", {"visit": self.exchanges, "to": turned[-1][1], "reason": _TURNED}
+            self._context.me, "turned back", {"visit": self.exchanges, "to": turned[-1][1], "reason": _ROLLBACK_REASON}
         )
 
-    def answered(self, rows: int) -> AnsweredRows:
-        return self._answered
-
-    def known(self, asked: RowsToScore) -> KnownRows:
+    def row_history(self, asked: RowsToScore) -> RowHistory:
         ledger = self.ledger
-        question = ledger.question(self._noted(), SELF, asked.ids, ledger.commitments(asked.ids, asked.raw))
-        states, trained = ledger.look(question), ledger.trained_on(question)
+        question = ledger.query(self._noted(), SELF, asked.ids, ledger.commitments(asked.ids, asked.raw))
+        states, trained = ledger.row_states(question), ledger.is_trained_on(question)
         scores = np.full((len(states), self._context.outputs), np.nan)
-        for at, score in enumerate(ledger.kept(question, of="score")):
+        for at, score in enumerate(ledger.stored(question, of="score")):
             if score is not None:
                 scores[at] = np.frombuffer(score, "<f8")
-        return KnownRows(trained, (states == REFUSED) & ~trained, scores)
+        return RowHistory(trained, (states == REFUSED) & ~trained, scores)
 
     def state(self) -> State:
         return self._kept(whole=True)
@@ -298,7 +310,7 @@ class SharesPlayer(Player):
         """Return what multiplies shared vectors. ConfigError where this machine's linear algebra is not exact."""
         return SHARE_SCHEMES[self._options.library](numbers.bits)
 
-    def _begin(self, data: TrainingData) -> _Training:
+    def _begin(self, data: TrainingData) -> _TrainingResources:
         context, schedule = self._context, data.schedule
         if data.apart and self._options.library != "own":
             raise ConfigError(
@@ -307,27 +319,27 @@ class SharesPlayer(Player):
                 "are made without keys; leave it out, or use open_table"
             )
         if data.apart:
-            data.at_workers(schedule.flow)
+            data.at_workers(schedule.batch_order)
         parts = schedule.partition(0)
         n = len(schedule.train)
         columns = {name: self._model.breadth(self._spread(d, n, name)) for name, d in context.columns.items()}
-        turned = self.turned
+        turned = self.rollbacks
         self._sizes = {"turned": turned, "columns": columns, "rows": max(map(len, parts)), "batches": schedule.batches}
         self._sizes["named"], self._sizes["trained"] = data.named, n
-        self._sizes["held"] = Holds.of(data.raw(schedule.sample(ROWS))).bits
+        self._sizes["held"] = InformationContent.of(data.raw(schedule.sample(MAX_SAMPLE_ROWS))).bits
         if self._inputs is None:
             self._inputs = self._made(data)
         terms = self._terms_for(tuple(map(len, parts)))
-        own = self._columns(data, terms.numbers, parts)
+        own = self._columns(data, terms.encoding, parts)
         ready: PreprocessingStore = (
             MemoryStore() if context.resources.preprocessing is None else DiskStore(context.resources.preprocessing)
         )
         ahead = OfflinePhase(
-            context, terms, self._scheme(terms.numbers), own.integers, ready, apart=data.apart, base=self.met.base
+            context, terms, self._scheme(terms.encoding), own.integers, ready, apart=data.apart, base=self.met.base
         )
         side: TrainingRole
         if self._active:
-            loss, numbers = self._job.loss, terms.numbers
+            loss, numbers = self._job.loss, terms.encoding
 
             @lru_cache(maxsize=64)
             def tables(piece: RowBlock) -> ResidualTables:
@@ -341,7 +353,7 @@ class SharesPlayer(Player):
         else:
             side = FeatureParty(context, terms, own, ahead, self._state)
         self._state = side.state
-        self._training = _Training(data, ahead, side, list(schedule.iterations()), terms.rows)
+        self._training = _TrainingResources(data, ahead, side, list(schedule.iterations()), terms.rows)
         return self._training
 
     def _columns(self, data: TrainingData, numbers: FixedPointEncoding, parts: Sequence[Rows]) -> ColumnBlocks:
@@ -367,39 +379,39 @@ class SharesPlayer(Player):
         """Return this party's inputs (n x breadth) of rows that lie at workers, there; cut off at `clip`, and each by
         its `root` (n,)."""
         assert self._inputs is not None, "they are made first"
-        at, parts, breadth = _places(data, rows), list[RemotePart](), self._sizes["columns"][self._context.me]
+        at, parts, breadth = fitted_positions(data, rows), list[RemotePart](), self._sizes["columns"][self._context.me]
         for part in data.at_workers(rows).parts:
             assert isinstance(part, RemotePart), "they lie at workers"
             own = slice(part.start, part.stop)
             roots = None if root is None else root[own]
-            placed = part.derive(worker_inputs, self._inputs, at[own], roots, clip, breadth)
+            placed = part.derive(remote_inputs, self._inputs, at[own], roots, clip, breadth)
             parts.append(RemotePart(part.start, part.stop - part.start, placed))
         return ChunkedMatrix(parts, breadth)
 
-    def _make(self, training: _Training, first: int, part: Sequence[Iteration]) -> None:
+    def _make(self, training: _TrainingResources, first: int, part: Sequence[Iteration]) -> None:
         """Make a chunk, unless all parties have it already."""
         ahead, number = training.ahead, self._chunk(training, first)
-        self._context.channel.clock.stage = Stage.AHEAD
-        if ahead.holds:  # in the first chunk, before work goes on beside questions about the model
-            self.met.base.meet()
-        if agree_on_chunk(ahead.meet(), ahead, number, len(part)):
-            ahead.pass_over(number)
+        self._context.channel.clock.stage = Stage.OFFLINE
+        if ahead.is_holder:  # in the first chunk, before work goes on beside questions about the model
+            self.met.base.establish()
+        if agree_on_chunk(ahead.greet(), ahead, number, len(part)):
+            ahead.skip_chunk(number)
         else:
-            ahead.make(number, [visit.index for visit in part])
+            ahead.generate(number, [visit.index for visit in part])
 
     def _turn(self, data: TrainingData) -> Floats | None:
         """P (d x d), the matrix that this party's steps are turned by, if its optimizer has one."""
         optimizer, loss = self._job.optimizer, self._job.loss
         if not isinstance(optimizer, BlockDescent):
             return None
-        d, rows, clip = self._sizes["columns"][self._context.me], data.schedule.flow, self._options.clip
+        d, rows, clip = self._sizes["columns"][self._context.me], data.schedule.batch_order, self._options.clip
         roots = None if data.weights is None else np.sqrt(data.weights[rows])
         stretches: Iterable[Floats]
         if data.apart:
             tall = self._at_workers(data, rows, roots, clip)
             stretches = [cast(Floats, tall)]
         else:
-            blocks = (slice(at, at + STRETCH) for at in range(0, len(rows), STRETCH))
+            blocks = (slice(at, at + INPUT_BLOCK_ROWS) for at in range(0, len(rows), INPUT_BLOCK_ROWS))
             own = ((self._features(data, rows[block]).clip(-clip, clip), block) for block in blocks)
             stretches = (X if roots is None else X * roots[block][:, None] for X, block in own)
         if data.weights is not None:  # who has labels knows what each row counts; others allow for the most
@@ -408,7 +420,9 @@ class SharesPlayer(Player):
         held_back = np.full((d, 1), (optimizer.ridge if ridge is None else ridge) + self._job.model.l2)
         assert self._inputs is not None, "they are made first"
         constant = self._inputs.constant(d)
-        P = of_rows(stretches, lambda X: X.T @ X, loss, held_back, who=self._context.me, constant=constant)
+        P = preconditioner_of_rows(
+            stretches, lambda X: X.T @ X, loss, held_back, who=self._context.me, constant=constant
+        )
         if data.apart:
             self._context.meter.add_worker_seconds(tall.makespan())
         return P
@@ -416,12 +430,12 @@ class SharesPlayer(Player):
     def _features(self, data: TrainingData, rows: Rows) -> Floats:
         """Return this party's inputs (m x d) of rows of its table."""
         assert self._inputs is not None, "they are made first"
-        return inputs_at(self._inputs, data.scaled(rows), _places(data, rows))
+        return inputs_at(self._inputs, data.scaled(rows), fitted_positions(data, rows))
 
     def _made(self, data: TrainingData) -> Inputs:
         """Return this party's inputs: those on which work done ahead rests, if there is any, or new ones."""
         rows, folder = data.schedule.fitting_rows, self._context.resources.preprocessing
-        file = None if folder is None else folder / INPUTS
+        file = None if folder is None else folder / INPUTS_FILE
         kept = None if file is None or not file.exists() else read_inputs(file)
 
         def seen() -> FittingData:
@@ -430,7 +444,7 @@ class SharesPlayer(Player):
             by_ids = data.schedule.by_ids
             order, X = np.searchsorted(rows, by_ids[np.isin(by_ids, rows)]), data.scaled(rows)
             own = [each[order] for each in (X, targets, weights) if each is not None]
-            key = private_stream(f"inputs of {self._context.me} {self._job.seed}", *own)(KEY_BYTES)
+            key = private_stream(f"inputs of {self._context.me} {self._job.seed}", *own)(INPUT_KEY_BYTES)
             return FittingData(self._context.me, X, data.sources, targets, weights, key, order)
 
         made = self._model.inputs(self._spread(data.columns, len(data.schedule.train)), kept, seen)
@@ -451,12 +465,12 @@ class SharesPlayer(Player):
 
     @property
     def _epochs_ahead(self) -> int:
-        return epochs_ahead(self._job, self._sizes["trained"], self._context.outputs)
+        return chunk_epochs(self._job, self._sizes["trained"], self._context.outputs)
 
     @property
-    def turned(self) -> Turned:
+    def rollbacks(self) -> Rollbacks:
         """Return where the training has turned back."""
-        turned: Turned = self._sizes.get("turned", ())
+        turned: Rollbacks = self._sizes.get("turned", ())
         return turned
 
     @property
@@ -483,10 +497,10 @@ class SharesPlayer(Player):
         self._noted()
         if self._context.me in named:
             theta = terms.rule_of(self._context.me).theta(state.own, state.visits)
-            self._weights = terms.numbers.weights(theta)
+            self._weights = terms.encoding.decode_weights(theta)
         if self._weights is not None and self._training is not None and self._inputs is not None:
             data = self._training.data
-            found = self._inputs.importance(self._weights, data.scaled(data.schedule.sample(EXPLAINED)))
+            found = self._inputs.importance(self._weights, data.scaled(data.schedule.sample(IMPORTANCE_ROWS)))
             self._importance = {"importance": found} if found else {}
 
     def _begin_scores(self, rows: int) -> ScoringSession:
@@ -502,12 +516,16 @@ class SharesPlayer(Player):
         exact = resources.simulated or options.scores == "exact"
         spacing, to = self._job.loss.spacing, options.scores_to or self._context.active
         numbers = self.plan.numbers
-        levels = Quantizer.exact(numbers) if exact else options.score_levels(spacing).within(numbers)
-        left = self.row_bits - bits_of_codes(self._job, self._context.me, self.terms.columns[self._context.me])
-        rounded = None if exact else options.allowed_levels(spacing, left / self._context.outputs).within(numbers)
+        levels = Quantizer.exact(numbers) if exact else options.score_quantizer(spacing).within(numbers)
+        left = self.max_bits_per_row - reason_code_bits(
+            self._job, self._context.me, self.terms.columns[self._context.me]
+        )
+        rounded = None if exact else options.permitted_quantizer(spacing, left / self._context.outputs).within(numbers)
         ledger = None if resources.simulated else self.ledger
-        asking = ScoringParams(self._noted(), ledger, levels, to, self.row_bits, rounded, resources.charge_scores)
-        tops = None if exact else lambda: self.met.tops
+        asking = ScoringParams(
+            self._noted(), ledger, levels, to, self.max_bits_per_row, rounded, resources.charge_scores
+        )
+        tops = None if exact else lambda: self.met.top_transfers
         return ScoringSession(self.met.products, self.terms, state, asking, tops=tops, number=state.visits, rows=rows)
 
     @cached_property
@@ -525,16 +543,16 @@ class SharesPlayer(Player):
         if (
             not resources.simulated
             and (training is not None or resources.score_ledger is None)
-            and not self.ledger.knows(model)
+            and not self.ledger.knows_model(model)
         ):
             if training is None:
-                self.ledger.trained(model, state.visits, [])
+                self.ledger.record_model(model, state.visits, [])
             else:
-                data, rows = training.data, training.data.schedule.flow
+                data, rows = training.data, training.data.schedule.batch_order
                 X = data.at_workers(rows, raw=True) if data.apart else InputRows(TrainingData.raw, data, rows)
-                stretches = (rows[at : at + STRETCH] for at in range(0, len(rows), STRETCH))
+                stretches = (rows[at : at + INPUT_BLOCK_ROWS] for at in range(0, len(rows), INPUT_BLOCK_ROWS))
                 ids = chain.from_iterable(map(data.ids, stretches))
-                self.ledger.trained(model, state.visits, ids, X)
+                self.ledger.record_model(model, state.visits, ids, X)
         return model
 
     def _asked(self, rows: RowSlices, asked: RowsToScore | None, block: slice, X: Floats) -> RowsToScore:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.disclosure.exposure import code_bits
+from securevfl.disclosure.information_content import code_bits
 from securevfl.errors import ConfigError
 from securevfl.families.shares.shares_job import SharesJob
 from securevfl.models.rounding_error import SumRounding
@@ -37,9 +37,9 @@ from securevfl.protocols.shares.update_rules import (
 )
 
 RESIDUAL_BITS = 8  # of residuals up to 64
-SMOOTHED = 2  # the power of the number of a visit that its point counts by in the mean
-CARRIED = 1.4  # times what is rounded in a visit is in the next ones (simulated: 1.24 to 1.55)
-MOST_REMEMBERED = 2048  # visits of a rule that remembers all of them
+MEAN_WEIGHT_POWER = 2  # the power of the number of a visit that its point counts by in the mean
+ROUNDING_CARRY = 1.4  # times what is rounded in a visit is in the next ones (simulated: 1.24 to 1.55)
+MAX_REMEMBERED_ITERATIONS = 2048  # visits of a rule that remembers all of them
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,10 @@ class Plan:
     numbers: FixedPointEncoding
 
 
-Turned = Sequence[tuple[int, int]]  # by turn: the visits so far, and of them those gone back to
+Rollbacks = Sequence[tuple[int, int]]  # by turn: the visits so far, and of them those gone back to
 
 
-def plan(job: SharesJob, *, rows: int, batches: int, parties: int, turned: Turned = ()) -> Plan:
+def make_plan(job: SharesJob, *, rows: int, batches: int, parties: int, turned: Rollbacks = ()) -> Plan:
     """Make the plan of a job whose largest batch has `rows` rows, and that has turned back so often. Raises ConfigError
     if its numbers need more bits than there are, or a rule would have to remember more visits than MOST_REMEMBERED."""
     optimizer, visits = job.optimizer, job.epochs * batches
@@ -65,10 +65,10 @@ def plan(job: SharesJob, *, rows: int, batches: int, parties: int, turned: Turne
     )
     shares = job.protocol.shares
     curved = job.loss.curvature if isinstance(optimizer, BlockDescent) else None
-    numbers = FixedPointEncoding.fitting(
+    numbers = FixedPointEncoding.finest(
         rows,
         rate,
-        steep=curved or 1.0,
+        curvature=curved or 1.0,
         m=rule.m,
         table_bits=shares.table_bits,
         f_g=_residual_bits(job.residual_bound),
@@ -80,7 +80,7 @@ def plan(job: SharesJob, *, rows: int, batches: int, parties: int, turned: Turne
     return Plan(rate, rule, numbers)
 
 
-def rounding(job: SharesJob) -> SumRounding:
+def sum_rounding(job: SharesJob) -> SumRounding:
     """Return how sums of f are rounded: each visit by sqrt(1/6) steps of the table, which the mean over late visits
     takes most of out again. What momentum carries from one visit to the next adds two fifths."""
     step = 2.0 ** job.protocol.shares.step_bits(job.model.loss.spacing)
@@ -88,7 +88,7 @@ def rounding(job: SharesJob) -> SumRounding:
         f"to have less of it, set a smaller protocol.shares.step than {step:g} and table_bits = 8, which cover sums of "
         "128 steps; amounts, and counts that vary far more than Poisson's, are as exact as labels in model = 'gamma'"
     )
-    return SumRounding(CARRIED * step / math.sqrt(6) * math.sqrt(2 / max(2, job.epochs)), remedy)
+    return SumRounding(ROUNDING_CARRY * step / math.sqrt(6) * math.sqrt(2 / max(2, job.epochs)), remedy)
 
 
 def weight_levels(job: SharesJob, rows: int) -> WeightQuantizer:
@@ -96,7 +96,7 @@ def weight_levels(job: SharesJob, rows: int) -> WeightQuantizer:
     return WeightQuantizer.of(rows, job.model.loss.curvature or 1.0)
 
 
-def bits_of_codes(job: SharesJob, name: str, columns: int) -> float:
+def reason_code_bits(job: SharesJob, name: str, columns: int) -> float:
     """How many bits of a scored row a party of so many columns leaves for its reason codes; 0 where it gives none."""
     return code_bits(columns, job.reason_codes) if name in job.protocol.shares.open_weights else 0.0
 
@@ -109,15 +109,15 @@ def _residual_bits(bound: float) -> int:
 def _steps(job: SharesJob, optimizer: FedBCD, batches: int, parties: int) -> tuple[float, LinearRule]:
     l2, visits = job.model.l2, job.epochs * batches
     etas = [optimizer.eta(t, parties) for t in range(visits)]
-    if _remembers(optimizer):
-        _limit(visits)
+    if _has_memory(optimizer):
+        _check_remembered(visits)
         rows, last = _responses(optimizer, etas, l2), _responses(optimizer, etas, 0.0) if l2 else None
         rate = float(rows[1][0])
         return rate, FixedCoefficients(_scaled(rows, rate), last=None if last is None else _scaled(last, rate))
     moves: dict[float, tuple[float, float]] = {}
     for eta in etas:
         if eta not in moves:
-            moves[eta] = _visit(optimizer, eta, l2, 1.0, 0.0)[0], -_visit(optimizer, eta, l2, 0.0, 1.0)[0]
+            moves[eta] = _iterate(optimizer, eta, l2, 1.0, 0.0)[0], -_iterate(optimizer, eta, l2, 0.0, 1.0)[0]
     taken = [moves[eta][1] for eta in etas]
     rate = max(taken)
     rates = tuple(each / rate for each in taken) if len(moves) > 1 else ()
@@ -130,7 +130,7 @@ def _steps(job: SharesJob, optimizer: FedBCD, batches: int, parties: int) -> tup
     return rate, ScheduledDescent(rates, decays, batches, rate_bits=6 if decays else 8)
 
 
-def _visit(optimizer: FedBCD, eta: float, l2: float, theta: Any, g: Any, memory: Any = None) -> tuple[Any, Any]:
+def _iterate(optimizer: FedBCD, eta: float, l2: float, theta: Any, g: Any, memory: Any = None) -> tuple[Any, Any]:
     """theta and the rule's memory after the local steps of one visit, on a gradient that stays."""
     rule = optimizer.update
     memory = rule.begin(rule.init(theta) if memory is None else memory)
@@ -140,10 +140,10 @@ def _visit(optimizer: FedBCD, eta: float, l2: float, theta: Any, g: Any, memory:
     return theta, memory
 
 
-def _remembers(optimizer: FedBCD) -> bool:
+def _has_memory(optimizer: FedBCD) -> bool:
     """Whether a visit still moves weights in the next one."""
-    first, memory = _visit(optimizer, 1.0, 0.0, 0.0, 1.0)
-    return bool(_visit(optimizer, 1.0, 0.0, first, 0.0, memory)[0] != first)
+    first, memory = _iterate(optimizer, 1.0, 0.0, 0.0, 1.0)
+    return bool(_iterate(optimizer, 1.0, 0.0, first, 0.0, memory)[0] != first)
 
 
 def _responses(optimizer: FedBCD, etas: Sequence[float], l2: float) -> list[Floats]:
@@ -151,7 +151,7 @@ def _responses(optimizer: FedBCD, etas: Sequence[float], l2: float) -> list[Floa
     visits, memory = len(etas), None
     theta, rows = np.zeros(visits), [np.zeros(0)]
     for s, eta in enumerate(etas):
-        theta, memory = _visit(optimizer, eta, l2, theta, np.eye(1, visits, s)[0], memory)
+        theta, memory = _iterate(optimizer, eta, l2, theta, np.eye(1, visits, s)[0], memory)
         rows.append(-theta[: s + 1])
     return rows
 
@@ -159,10 +159,10 @@ def _responses(optimizer: FedBCD, etas: Sequence[float], l2: float) -> list[Floa
 def plan_of(job: SharesJob, sizes: Mapping[str, Any], parties: int) -> Plan:
     """Return the plan of a training by the sizes that its states keep."""
     rows, batches = sizes["rows"], sizes["batches"]
-    return plan(job, rows=rows, batches=batches, parties=parties, turned=sizes.get("turned", ()))
+    return make_plan(job, rows=rows, batches=batches, parties=parties, turned=sizes.get("turned", ()))
 
 
-def turns_back(job: SharesJob, turned: Turned = ()) -> bool:
+def can_roll_back(job: SharesJob, turned: Rollbacks = ()) -> bool:
     """Whether the training turns back at an evaluation that shows it lost: its steps are longer than those that are
     safe whatever the columns, and it is evaluated in between."""
     step = job.optimizer.first / 2 ** len(turned)
@@ -171,13 +171,13 @@ def turns_back(job: SharesJob, turned: Turned = ()) -> bool:
 
 
 def _block_descent(
-    optimizer: BlockDescent, visits: int, parties: int, turned: Turned, *, smoothed: bool
+    optimizer: BlockDescent, visits: int, parties: int, turned: Rollbacks, *, smoothed: bool
 ) -> tuple[float, LinearRule]:
     """Gradients are taken at the extrapolated point y, and y is what the last visit leaves.
 
     smoothed: it leaves the mean of all points instead (Polyak and Juditsky 1992), each counted by the square of its
     number: so most of what sums were rounded by comes out again, and little of where the training began stays in
-    (`rounding`).
+    (`sum_rounding`).
 
     A training that turns back goes on from the y of an earlier visit with half the step and no momentum yet, so the
     gradients since then have no part in it any more.
@@ -185,7 +185,7 @@ def _block_descent(
     rate, turns = optimizer.first / parties, dict(turned)
     if not optimizer.momentum:
         return rate, Descent()
-    _limit(visits)
+    _check_remembered(visits)
     step, start, before, y, rows = 1.0, 0, np.zeros(visits), np.zeros(visits), [np.zeros(0)]
     for s in range(visits + 1):
         if s in turns:
@@ -201,7 +201,7 @@ def _block_descent(
     if smoothed:
         late = rows[min(start + 1, visits) :]
         padded = [np.pad(row, (0, visits - len(row))) for row in late]
-        rows[visits] = np.average(padded, axis=0, weights=np.arange(1.0, len(late) + 1) ** SMOOTHED)
+        rows[visits] = np.average(padded, axis=0, weights=np.arange(1.0, len(late) + 1) ** MEAN_WEIGHT_POWER)
     return rate, FixedCoefficients(_scaled(rows, 1.0))
 
 
@@ -209,9 +209,9 @@ def _scaled(rows: Sequence[Floats], rate: float) -> Coefficients:
     return lambda t: (rows[t] / rate).tolist()
 
 
-def _limit(visits: int) -> None:
-    if visits > MOST_REMEMBERED:
+def _check_remembered(visits: int) -> None:
+    if visits > MAX_REMEMBERED_ITERATIONS:
         raise ConfigError(
-            f"momentum on shares remembers every visit, up to {MOST_REMEMBERED}, and there are {visits}; use larger "
-            'batches (batch_size = "all") or fewer epochs'
+            f"momentum on shares remembers every visit, up to {MAX_REMEMBERED_ITERATIONS}, and there are {visits}; use "
+            'larger batches (batch_size = "all") or fewer epochs'
         )

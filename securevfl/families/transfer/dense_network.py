@@ -62,7 +62,7 @@ class DenseNetwork:
 
     def derivatives(self, X: Floats) -> SparseRows:
         """dU_ij / dtheta, unit by unit: row j n + i (n d x p)."""
-        return Derivatives(self._activations(X), [self._weights(layer) for layer in range(len(self._shapes))])
+        return NetworkJacobian(self._activations(X), [self._weights(layer) for layer in range(len(self._shapes))])
 
     def _weights(self, layer: int) -> Floats:
         return self.theta[self._places[layer]].reshape(self._shapes[layer])
@@ -75,7 +75,7 @@ class DenseNetwork:
         return seen
 
 
-class Derivatives(SparseRows):
+class NetworkJacobian(SparseRows):
     """The derivatives of every representation by the parameters, made unit by unit when they are read.
 
     The weights of the last layer feed one unit each: in its rows the columns of all others are zero, and left out.

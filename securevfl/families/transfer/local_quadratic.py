@@ -10,8 +10,8 @@ Hessian follows from J, which is the party's own, and from d (d + 1) / 2 numbers
 
 So the other steps of a round need nothing from the other party. None is longer than 1 over the largest eigenvalue of
 the Hessian, beyond which steps on a quadratic overshoot, and they end where the network has moved so far that it is
-no longer nearly linear: where what is left out is more than `HOLDS` times what was taken, in mean square over the
-rows.
+no longer nearly linear: where what is left out is more than `MAX_NONLINEARITY` times what was taken, in mean square
+over the rows.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.base.chunked_matrix import MAX_MATERIALIZED_NUMBERS, SparseRows
-from securevfl.families.transfer.pair_rows import pairs
+from securevfl.families.transfer.pair_rows import unit_pairs
 
-HOLDS = 0.5
+MAX_NONLINEARITY = 0.5
 
-TURNS = 20  # of the power method
+POWER_ITERATIONS = 20  # of the power method
 
 
-def whole(upper: Floats, d: int) -> Floats:
+def symmetric_matrix(upper: Floats, d: int) -> Floats:
     """Return the symmetric matrix (d x d) of which `upper` is the upper half, as `taylor.upper` gives it."""
     found = np.zeros((d, d))
-    j, k = pairs(d)
+    j, k = unit_pairs(d)
     found[j, k] = found[k, j] = upper
     return found
 
 
-class Quadratic:
+class LocalQuadratic:
     """The objective of one party about the weights theta_0 (p,), where its gradient (p,) is known.
 
     own: the derivatives of its representations U (n x d) by its weights, unit by unit (n d x p). moments: the other
@@ -65,7 +65,7 @@ class Quadratic:
     def longest(self, eta: float) -> float:
         """Return eta, or 1 over the largest eigenvalue of the Hessian if that is less."""
         v = self._gradient
-        for _ in range(TURNS):
+        for _ in range(POWER_ITERATIONS):
             size = float(np.linalg.norm(v))
             if size == 0.0:
                 return eta
@@ -76,7 +76,7 @@ class Quadratic:
         """Return the gradient at theta, where the network gives U; None where it is not linear enough any more."""
         step = theta - self._theta
         moved = self._outputs_moved(step)
-        if ((U - self._U - moved) ** 2).sum() > HOLDS**2 * (moved**2).sum():
+        if ((U - self._U - moved) ** 2).sum() > MAX_NONLINEARITY**2 * (moved**2).sum():
             return None
         return self._gradient + self._bend(step, moved)
 

@@ -2,7 +2,7 @@
 
 What such a row multiplies is one number of a symmetric matrix (d x d). Its entries are a part for k, in the columns
 that move representation k, and a part for j in those that move j; all others are zero whatever the data are. Pairs
-are ordered by squares of `SIDE` x `SIDE` units, so that consecutive ones are of few units.
+are ordered by squares of `SQUARE_UNITS` x `SQUARE_UNITS` units, so that consecutive ones are of few units.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.base.chunked_matrix import SparseRows
 
-SIDE = 16
+SQUARE_UNITS = 16
 
 
 @functools.lru_cache(maxsize=8)
-def pairs(d: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def unit_pairs(d: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """All j <= k below d, square by square: both (d (d + 1) / 2,)."""
     j, k = np.triu_indices(d)
-    order = np.lexsort((k, j, k // SIDE, j // SIDE))
+    order = np.lexsort((k, j, k // SQUARE_UNITS, j // SQUARE_UNITS))
     return j[order], k[order]
 
 
-class Pairs(SparseRows):
+class PairRows(SparseRows):
     """(d (d + 1) / 2 x columns): row (j, k) is by_unit[k][j] and, where j < k, by_unit[j][k] beside it.
 
     by_unit: for every unit k its columns (w,) in order, and numbers (d x w).
@@ -35,7 +35,7 @@ class Pairs(SparseRows):
 
     def __init__(self, by_unit: Sequence[tuple[NDArray[np.intp], Floats]]) -> None:
         self._by_unit = by_unit
-        self._first, self._second = pairs(len(by_unit))
+        self._first, self._second = unit_pairs(len(by_unit))
         self._width = 1 + max(int(columns[-1]) for columns, _ in by_unit)
 
     @property

@@ -28,39 +28,39 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.base.chunked_matrix import SparseRows
-from securevfl.families.transfer.pair_rows import Pairs, pairs
+from securevfl.families.transfer.pair_rows import PairRows, unit_pairs
 
-Part = Callable[[int, int], tuple[NDArray[np.intp], Floats]]
+RowBlockReader = Callable[[int, int], tuple[NDArray[np.intp], Floats]]
 
 
-def length(n: int, d: int) -> int:
+def vector_length(n: int, d: int) -> int:
     """How many numbers go each way: n d + d (d + 1) / 2."""
     return n * d + d * (d + 1) // 2
 
 
-def bound(largest: float, gamma: float) -> float:
+def largest_entry(largest: float, gamma: float) -> float:
     """Return a bound on every number of either vector, given that no representation exceeds `largest`."""
     return max(largest * (0.5 + 2 * gamma), largest, largest**2)
 
 
-def upper(symmetric: Floats) -> Floats:
-    """Return the upper half of a symmetric matrix (d x d), in the order of `pairs`: d (d + 1) / 2 numbers."""
-    return symmetric[pairs(len(symmetric))]
+def upper_half(symmetric: Floats) -> Floats:
+    """Return the upper half of a symmetric matrix (d x d), in the order of `unit_pairs`: d (d + 1) / 2 numbers."""
+    return symmetric[unit_pairs(len(symmetric))]
 
 
-def from_guest(y: Floats, phi: Floats, U: Floats, gamma: float) -> Floats:
+def guest_vector(y: Floats, phi: Floats, U: Floats, gamma: float) -> Floats:
     """Return the vector that the host needs from the guest, made of y (n,), Phi (d,) and U^A (n x d)."""
     b = -0.5 * y[:, None] * phi - 2 * gamma * U
-    return np.concatenate([b.T.ravel(), upper(np.outer(phi, phi))])
+    return np.concatenate([b.T.ravel(), upper_half(np.outer(phi, phi))])
 
 
-def from_host(U: Floats) -> Floats:
+def host_vector(U: Floats) -> Floats:
     """Return the vector that the guest needs from the host, made of U^B (n x d)."""
-    return np.concatenate([U.T.ravel(), upper(U.T @ U / len(U))])
+    return np.concatenate([U.T.ravel(), upper_half(U.T @ U / len(U))])
 
 
 class HostJacobian(SparseRows):
-    """J (n d + d (d + 1) / 2 x p) of the host: J^T v is the gradient, less what `host_own` knows.
+    """J (n d + d (d + 1) / 2 x p) of the host: J^T v is the gradient, less what `host_local_gradient` knows.
 
     own: the derivatives of U^B (n d x p), unit by unit. U: U^B (n x d). The row of Phi_j Phi_k is
     sum_i (u_ij J_ik + u_ik J_ij) / 4n, half of it where j = k.
@@ -70,11 +70,11 @@ class HostJacobian(SparseRows):
         self._own = own
         self._n, self._d = U.shape
         found = [own.part(k * self._n, (k + 1) * self._n) for k in range(self._d)]
-        self._pairs = Pairs([(columns, U.T @ part / (4 * self._n)) for columns, part in found])
+        self._pairs = PairRows([(columns, U.T @ part / (4 * self._n)) for columns, part in found])
 
     @property
     def shape(self) -> tuple[int, int]:
-        return length(self._n, self._d), self._own.shape[1]
+        return vector_length(self._n, self._d), self._own.shape[1]
 
     def part(self, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
         return _joined(self._top, self._pairs, self._n * self._d, start, stop)
@@ -89,8 +89,8 @@ class HostJacobian(SparseRows):
 
 
 class GuestJacobian(SparseRows):
-    """J (n d + d (d + 1) / 2 x p + 1) of the guest: J^T v is the gradient and, last, the loss, less what `guest_own`
-    knows.
+    """J (n d + d (d + 1) / 2 x p + 1) of the guest: J^T v is the gradient and, last, the loss, less what
+    `guest_local_gradient` knows.
 
     own: the derivatives of U^A on the overlapping rows (n d x p), unit by unit. mean: those of Phi (d x p), of which
     the same are zero.
@@ -111,11 +111,11 @@ class GuestJacobian(SparseRows):
             by_unit = np.outer(phi, slope) / 4
             by_unit[k, -1] += gamma  # the trace: the mean of |u_i^B|^2
             found.append((np.append(columns, p), by_unit))
-        self._pairs = Pairs(found)
+        self._pairs = PairRows(found)
 
     @property
     def shape(self) -> tuple[int, int]:
-        return length(self._n, self._d), self._own.shape[1] + 1
+        return vector_length(self._n, self._d), self._own.shape[1] + 1
 
     def part(self, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
         return _joined(self._top, self._pairs, self._n * self._d, start, stop)
@@ -135,7 +135,7 @@ class GuestJacobian(SparseRows):
         return np.append(columns, self._own.shape[1]), found
 
 
-def _joined(top: Part, tail: Pairs, end: int, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
+def _joined(top: RowBlockReader, tail: PairRows, end: int, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
     """Rows [start, stop) of the rows of units, of which there are `end`, and those of pairs below them."""
     if stop <= end:
         return top(start, stop)
@@ -150,7 +150,7 @@ def _joined(top: Part, tail: Pairs, end: int, start: int, stop: int) -> tuple[ND
 
 
 def _touched(
-    top: Callable[[int, int], NDArray[np.intp]], tail: Pairs, end: int, start: int, stop: int
+    top: Callable[[int, int], NDArray[np.intp]], tail: PairRows, end: int, start: int, stop: int
 ) -> NDArray[np.intp]:
     """Return the columns that `_joined` gives for rows [start, stop), without their values."""
     above = [top(start, min(stop, end))] if start < end else []
@@ -158,14 +158,14 @@ def _touched(
     return np.unique(np.concatenate([*above, *below]))
 
 
-def host_own(own: SparseRows, U: Floats, gamma: float) -> Floats:
+def host_local_gradient(own: SparseRows, U: Floats, gamma: float) -> Floats:
     """Return what the host adds to J^T v (p,): the gradient of gamma mean |u_i^B|^2."""
     n = len(U)
     return 2 * gamma / n * own.backward(U.T.reshape(-1, 1))[:, 0]
 
 
-def guest_own(own: SparseRows, U: Floats, gamma: float) -> Floats:
+def guest_local_gradient(own: SparseRows, U: Floats, gamma: float) -> Floats:
     """Return what the guest adds to J^T v (p + 1,): the gradient of gamma mean |u_i^A|^2, and as last number that term
     and log 2, which belong to the loss."""
     value = np.log(2) + gamma * (U**2).sum() / len(U)
-    return np.append(host_own(own, U, gamma), value)
+    return np.append(host_local_gradient(own, U, gamma), value)

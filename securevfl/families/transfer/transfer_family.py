@@ -25,15 +25,15 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from securevfl.base.roles import ACTIVE, PASSIVE, Roles
-from securevfl.disclosure.counts import Disclosure, Sizes
-from securevfl.families.evaluations import evaluated, evaluations, scores
-from securevfl.families.family import J, MessageProtocol, Method, Told
-from securevfl.families.participant import Player
-from securevfl.families.run_facts import Known
+from securevfl.disclosure.counts import Disclosure, RunShape
+from securevfl.families.evaluations import count_evaluations, evaluation_rows, score_disclosures
+from securevfl.families.family import Family, J, MessageProtocol, SheetStatement
+from securevfl.families.participant import Participant
+from securevfl.families.run_facts import RunFacts
 from securevfl.families.state import State
 from securevfl.families.transfer.transfer_job import TransferJob
 from securevfl.families.transfer.transfer_model import Transfer
-from securevfl.families.transfer.transfer_participant import BLOCK, TransferPlayer
+from securevfl.families.transfer.transfer_participant import SCORE_BLOCK_ROWS, TransferParticipant
 from securevfl.families.transfer.two_way_exchange import SecondMoments
 from securevfl.models.base import Model
 from securevfl.optim.fedbcd import FedBCD
@@ -48,15 +48,15 @@ from securevfl.protocols.residuals.sealed_residual import OpenedProduct
 from securevfl.runtime.disclosure_gate import Group
 
 
-class TransferLearning(Method[TransferJob]):
+class TransferFamily(Family[TransferJob]):
     """Two parties, labels at one, a network at each, few rows in common."""
 
     name: ClassVar[str] = "transfer"
     options: ClassVar[type[JobOptions]] = TransferJob
-    brings: ClassVar[tuple[type[Model] | type[Training], ...]] = (Transfer,)
-    most: ClassVar[int | None] = 2
+    components: ClassVar[tuple[type[Model] | type[Training], ...]] = (Transfer,)
+    max_parties: ClassVar[int | None] = 2
 
-    def check(self, job: JobOptions) -> None:
+    def check_job(self, job: JobOptions) -> None:
         if job.protocol.residual is None:
             raise ValueError("protocol.residual: is missing; add it")
         if not isinstance(job.optimizer, FedBCD) or job.optimizer.mode != "parallel":
@@ -71,7 +71,7 @@ class TransferLearning(Method[TransferJob]):
                 "vectors of representations; leave it out"
             )
 
-    def examples(self) -> dict[str, dict[str, Any]]:
+    def example_jobs(self) -> dict[str, dict[str, Any]]:
         own: dict[str, Any] = {"model": Transfer(units=4), "optimizer": FedBCD(local_steps=2, lr=0.5)}
         own |= {"accepts": ("rank", "columns", "fresh_equations")}
         return {
@@ -81,7 +81,7 @@ class TransferLearning(Method[TransferJob]):
             | {"model": Transfer(units=4, linearised=True), "protocol": Protocol(residual=Ckks())},
         }
 
-    def declares(self, job: TransferJob, roles: Roles) -> list[MessageDeclaration]:
+    def declarations(self, job: TransferJob, roles: Roles) -> list[MessageDeclaration]:
         shown = {
             ACTIVE: "the representations of every row, d numbers a row in every exchange",
             PASSIVE: "y Phi and the representations of every row, and so the labels",
@@ -109,22 +109,27 @@ class TransferLearning(Method[TransferJob]):
             ]
         return list(dict.fromkeys(found))
 
-    def counts(self, job: TransferJob, sizes: Sizes) -> list[Disclosure]:
+    def disclosures(self, job: TransferJob, sizes: RunShape) -> list[Disclosure]:
         (host,), guest, n = sizes.passives, sizes.active, sizes.smallest_batch
         visits, d = sizes.epochs * sizes.batches, job.model.units
         steps, moments = job.model.openings(job.optimizer.steps), job.model.moments(job.optimizer.steps)
         seals, p = job.protocol.residual.seals, job.model.parameters(sizes.columns[guest], 1)
         opened = ((p + 1) * steps + moments) * visits
         a_row = -(-opened // sizes.rows) if seals else d * sizes.epochs
-        scored = evaluations(job, sizes) * (1 if seals else d)  # a score, or the representation that it is made of
+        scored = count_evaluations(job, sizes) * (
+            1 if seals else d
+        )  # a score, or the representation that it is made of
         asked: dict[Group, int] = {"held out": scored} if sizes.held_out else {}
         asked["training"] = a_row + (0 if sizes.held_out else scored)
         vectors = sizes.epochs * sizes.rows * d + visits * (d * (d + 1) // 2 + moments)
         numbers = {"training": opened if seals else vectors, "held out": 0}
-        where, rows = evaluated(job, sizes)
-        size = min(BLOCK, rows // evaluations(job, sizes))
+        where, rows = evaluation_rows(job, sizes)
+        size = min(SCORE_BLOCK_ROWS, rows // count_evaluations(job, sizes))
         numbers[where] += (
-            evaluations(job, sizes) * -(-rows // (size * evaluations(job, sizes))) * size * (1 if seals else d)
+            count_evaluations(job, sizes)
+            * -(-rows // (size * count_evaluations(job, sizes)))
+            * size
+            * (1 if seals else d)
         )
         found = [
             Disclosure("columns", guest, (host,), count, sizes.columns[host], group=group, numbers=numbers[group])
@@ -134,15 +139,15 @@ class TransferLearning(Method[TransferJob]):
             asks = sizes.parameters[host]
             equations, numbers_told = asks * job.equations + moments * sizes.epochs, (asks * steps + moments) * visits
             labels = Disclosure("labels", host, (guest,), equations, n, numbers=numbers_told)
-            return [labels, *found, *scores(job, sizes)]
+            return [labels, *found, *score_disclosures(job, sizes)]
         return [
             Disclosure("labels", host, (guest,), n, n, "every exchange", numbers=vectors),
             Disclosure("columns", host, (guest,), d * sizes.epochs, sizes.columns[guest]),
             *found,
-            *scores(job, sizes),
+            *score_disclosures(job, sizes),
         ]
 
-    def protocols(self, job: TransferJob, roles: Roles) -> list[MessageProtocol]:
+    def message_protocols(self, job: TransferJob, roles: Roles) -> list[MessageProtocol]:
         return [job.protocol.residual]
 
     def title(self, job: TransferJob, roles: Roles) -> str:
@@ -152,13 +157,13 @@ class TransferLearning(Method[TransferJob]):
     def strength(self, job: TransferJob) -> str:
         return job.protocol.residual.strength
 
-    def openings(self, job: TransferJob, sizes: Sizes) -> str:
+    def opened_values(self, job: TransferJob, sizes: RunShape) -> str:
         model = job.model
         values = sum(model.parameters(d, 1) for d in sizes.columns.values()) + 1
         times = sizes.batches * job.model.openings(job.optimizer.steps)
         return job.protocol.residual.openings(times * values, sizes.epochs, columns=times * len(sizes.columns))
 
-    def tells(self, job: TransferJob, roles: Roles, party: str, known: Known | None) -> list[Told]:
+    def statements(self, job: TransferJob, roles: Roles, party: str, known: RunFacts | None) -> list[SheetStatement]:
         sealed, steps = job.protocol.residual.seals, job.model.openings(job.optimizer.steps)
         p = "p" if known is None else str(job.model.parameters(known.sizes.columns[party], 1))
         n = "n" if known is None else str(known.sizes.smallest_batch)
@@ -186,11 +191,11 @@ class TransferLearning(Method[TransferJob]):
             )
         return [("learns", told), ("keeps", "its network, and so its own representations, which follow the labels")]
 
-    def pooling(self, job: TransferJob, roles: Roles) -> str:
+    def coalitions(self, job: TransferJob, roles: Roles) -> str:
         return "there are two parties: each is what the other learns from"
 
-    def player(self, job: TransferJob, context: PartyContext, columns: int, state: State | None) -> Player:
-        return TransferPlayer(job, context, columns, state)
+    def participant(self, job: TransferJob, context: PartyContext, columns: int, state: State | None) -> Participant:
+        return TransferParticipant(job, context, columns, state)
 
-    def ideal(self, job: J) -> J:
+    def ideal_job(self, job: J) -> J:
         return job.model_copy(update={"protocol": Protocol(residual=OpenResidual()), "max_label_auc": None})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from securevfl.families.rounds.rounds_job import ResidualGoesDown
+from securevfl.families.rounds.rounds_job import ResidualMessages
 from securevfl.families.transfer.transfer_model import Transfer
 from securevfl.optim.fedbcd import FedBCD
 from securevfl.options import JobOptions
@@ -13,4 +13,4 @@ class TransferJob(JobOptions, defer_build=True):
 
     model: Transfer
     optimizer: FedBCD
-    protocol: ResidualGoesDown
+    protocol: ResidualMessages

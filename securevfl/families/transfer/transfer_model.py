@@ -24,7 +24,7 @@ class Transfer(Model):
     """The networks of both parties, of dense layers with tanh. `l2` spares the offsets."""
 
     name: ClassVar[str] = "transfer"
-    method: ClassVar[str | None] = "transfer"
+    family: ClassVar[str | None] = "transfer"
     static_jacobian: ClassVar[bool] = False
     shares_outputs: ClassVar[bool] = False
     units: int = Field(default=16, ge=1)
@@ -44,7 +44,7 @@ class Transfer(Model):
     @property
     def residual_bound(self) -> float:
         """What no number that is sealed exceeds: tanh is below 1."""
-        return taylor.bound(1.0, self.gamma)
+        return taylor.largest_entry(1.0, self.gamma)
 
     def openings(self, steps: int) -> int:
         return 1 if self.linearised else steps

@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats, RowSlices
 from securevfl.base.chunked_matrix import SparseRows
-from securevfl.families.batch_participant import BatchPlayer
+from securevfl.families.batch_participant import BatchParticipant
 from securevfl.families.participant import Round
 from securevfl.families.state import State
 from securevfl.families.training_data import TrainingData
 from securevfl.families.transfer import local_quadratic, taylor
 from securevfl.families.transfer.dense_network import DenseNetwork
 from securevfl.families.transfer.transfer_job import TransferJob
-from securevfl.families.transfer.two_way_exchange import AskedMatrix, TwoWayExchange
+from securevfl.families.transfer.two_way_exchange import RequestedProduct, TwoWayExchange
 from securevfl.optim.rules import Updater
 from securevfl.protocols.joint_prediction import RowsToScore
 from securevfl.protocols.party_context import PartyContext
@@ -47,10 +47,10 @@ class ScoreMatrix(SparseRows):
         return (self._phi @ g.reshape(len(self._phi), self._rows))[:, None]
 
 
-BLOCK = 512  # rows that are scored at a time
+SCORE_BLOCK_ROWS = 512  # rows that are scored at a time
 
 
-class TransferPlayer(BatchPlayer):
+class TransferParticipant(BatchParticipant):
     """Either side: its network, and at the guest Phi."""
 
     _job: TransferJob
@@ -74,7 +74,7 @@ class TransferPlayer(BatchPlayer):
 
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
         self.begin(data, start)
-        flow = data.schedule.flow
+        flow = data.schedule.batch_order
         self._rows = data.scaled(flow) if self._guest else np.empty((0, 0))
         self._labels = np.empty(0) if data.targets is None else data.targets[flow, 0]
         if start == 0:
@@ -106,28 +106,28 @@ class TransferPlayer(BatchPlayer):
             slope = self._slope() if self._guest else None
             y = batch.labels[:, 0] if self._guest else np.empty(0)
             if reply is None:
-                vector = taylor.from_host(U) if slope is None else taylor.from_guest(y, phi, U, gamma)
+                vector = taylor.host_vector(U) if slope is None else taylor.guest_vector(y, phi, U, gamma)
                 exchange.publish(vector, batch.epoch)
                 reply = exchange.reply()
             if slope is None:
                 J: SparseRows = taylor.HostJacobian(own, U)
-                gradient = reply.gradient(AskedMatrix(J), batch) + taylor.host_own(own, U, gamma)
+                gradient = reply.gradient(RequestedProduct(J), batch) + taylor.host_local_gradient(own, U, gamma)
             else:
                 J = taylor.GuestJacobian(own, slope, phi, y, U, gamma)
-                gradient = reply.gradient(AskedMatrix(J), batch) + taylor.guest_own(own, U, gamma)
-                self.book(float(gradient[-1]))
+                gradient = reply.gradient(RequestedProduct(J), batch) + taylor.guest_local_gradient(own, U, gamma)
+                self.record_loss(float(gradient[-1]))
                 gradient = gradient[:-1]
             if self._model.moments(self._optimizer.steps):
                 shown = exchange.show(np.outer(phi, phi) if self._guest else U.T @ U / len(U))
                 theta = self.network.theta
-                quadratic = local_quadratic.Quadratic(own, U, theta, gradient, gamma, moments=shown, mean=slope)
+                quadratic = local_quadratic.LocalQuadratic(own, U, theta, gradient, gamma, moments=shown, mean=slope)
                 self._steps_on(quadratic, batch, eta)
             else:
                 self.updater.step(gradient, eta)
             if self._guest:
                 self._phi = self._mean()
 
-    def _steps_on(self, quadratic: local_quadratic.Quadratic, batch: Batch, eta: float) -> None:
+    def _steps_on(self, quadratic: local_quadratic.LocalQuadratic, batch: Batch, eta: float) -> None:
         """Take the local steps of an exchange on one opened gradient, as far as the quadratic holds."""
         eta = quadratic.longest(eta)
         for _ in range(self._optimizer.steps):
@@ -149,15 +149,15 @@ class TransferPlayer(BatchPlayer):
             row[columns] = self._labels @ part / n
         return found
 
-    def decision(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
+    def model_outputs(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
         """Phi u_j^B (m x 1) at the guest, by blocks of rows of one length: what is asked is the same in each."""
-        context, size, d = self._context, min(BLOCK, len(rows)), self._model.units
+        context, size, d = self._context, min(SCORE_BLOCK_ROWS, len(rows)), self._model.units
         found = []
         with TwoWayExchange(self._job.protocol.residual, context, "scores", {context.active: size}, 1) as exchange:
             for number, start in enumerate(range(0, len(rows), size)):
                 if self._guest:
                     batch = Batch(number, 0, np.empty((size * d, 0)))
-                    found.append(exchange.reply().gradient(AskedMatrix(ScoreMatrix(self._phi, size)), batch))
+                    found.append(exchange.reply().gradient(RequestedProduct(ScoreMatrix(self._phi, size)), batch))
                 else:
                     own, U = rows[start : start + size], np.zeros((size, d))
                     U[: len(own)] = self.network.forward(own)
@@ -165,7 +165,7 @@ class TransferPlayer(BatchPlayer):
         return np.concatenate(found)[: len(rows), None] if self._guest else None
 
     def state(self) -> State:
-        return State(self.outcome(), exchanges=self.exchanges, update=self.updater.state)
+        return State(self.model_state(), exchanges=self.exchanges, update=self.updater.state)
 
-    def outcome(self) -> State:
+    def model_state(self) -> State:
         return State(theta=self.network.theta, phi=self._phi)

@@ -34,7 +34,7 @@ class SecondMoments(DisclosingMessage, frozen=True):
     upper: Numbers
 
 
-class AskedMatrix:
+class RequestedProduct:
     """A matrix that a party asks a product with, as a residual protocol sees it: it moves with the weights."""
 
     static_jacobian = False
@@ -96,7 +96,7 @@ class TwoWayExchange(Link):
 
     def show(self, moments: Floats) -> Floats:
         """Send a symmetric matrix (d x d) of this party's in the clear, and return the other's."""
-        channel, upper = self._context.channel, taylor.upper(moments)
+        channel, upper = self._context.channel, taylor.upper_half(moments)
         kind: Literal["labels", "columns"] = "labels" if channel.me == self._context.active else "columns"
         permit = channel.permit(DisclosureRecord(self._peer, kind, upper.size, 64, about=(channel.me,)))
         channel.send(self._peer, SecondMoments(upper), self._subchannel, permit=permit)  # 3
@@ -106,7 +106,7 @@ class TwoWayExchange(Link):
                 f"{channel.me}: {self._peer} was expected to send {upper.size} finite moments, {other.shape} came; "
                 "both sides must run the same release"
             )
-        return local_quadratic.whole(other, len(moments))
+        return local_quadratic.symmetric_matrix(other, len(moments))
 
     def close(self) -> None:
         """End the exchange in good order: tell the other party that nothing more is asked, and wait for it to say the

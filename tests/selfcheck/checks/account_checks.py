@@ -25,14 +25,15 @@ from numpy.typing import NDArray
 from securevfl.audit.transcript_checks import Outcome
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PARTNER, Roles
-from securevfl.consent import consent_sheet
-from securevfl.consent.consent_sheet import AgreedSheets, Sheet
+from securevfl.consent import joint_statistics
+from securevfl.consent.agreed_sheets import AgreedSheets
+from securevfl.consent.consent_sheet import ConsentSheet
 from securevfl.data import datasets
 from securevfl.data.party import Party
-from securevfl.disclosure.exposure import code_bits
-from securevfl.disclosure.ledger import TRIES, DisclosureLedger
+from securevfl.disclosure.information_content import code_bits
+from securevfl.disclosure.ledger import MAX_EARLY_ABORTS, DisclosureLedger
 from securevfl.errors import LeakageError
-from securevfl.families.shares.shares_participant import SharesPlayer
+from securevfl.families.shares.shares_participant import SharesParticipant
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedBCD
@@ -111,7 +112,7 @@ def _looks(outcome: Outcome, look: Callable[[DisclosureLedger, Observer], object
     if not 0 <= seen.sent - seen.entered < 16:
         outcome.add("count", "shop", f"{seen.sent} bits were told, {seen.entered} entered at the door")
     told = seen.sent / 2 / bits
-    if len(entries) != 2 or any(entry.told.share < told - 8 / bits for entry in entries):
+    if len(entries) != 2 or any(entry.disclosure.share < told - 8 / bits for entry in entries):
         outcome.add("count", "shop", "two looks are not two in the ledger, each with its share of the bits")
 
 
@@ -135,12 +136,12 @@ def groups() -> Outcome:
 
     def look(ledger: DisclosureLedger, seen: Observer) -> None:
         sides: dict[str, Callable[[Channel], Any]] = {
-            "bank": partial(fairness_by_group._ask, bank, cells, peer="shop"),
-            "shop": partial(fairness_by_group._give, shop, ["a", "b"], two, ledger, None, peer="bank"),
+            "bank": partial(fairness_by_group._request, bank, cells, peer="shop"),
+            "shop": partial(fairness_by_group._provide, shop, ["a", "b"], two, ledger, None, peer="bank"),
         }
         run_threads(sides, WallClock, observe=seen)
 
-    with mock.patch.object(consent_sheet, "check_looks", return_value=None):
+    with mock.patch.object(joint_statistics, "check_statistics", return_value=None):
         _looks(outcome, look, _N)
     try:  # where each look is 2.8% of the bits, a second is one too many
         with tempfile.TemporaryDirectory() as folder:
@@ -173,11 +174,11 @@ def correlations() -> Outcome:
 def consent() -> Outcome:
     """Check that a sheet passes by its digest, or by none where it was agreed to before, and never by another."""
     outcome = Outcome()
-    one, other = Sheet("what is told"), Sheet("what else is told")
+    one, other = ConsentSheet("what is told"), ConsentSheet("what else is told")
     with tempfile.TemporaryDirectory() as folder:
         agreed = AgreedSheets(DisclosureLedger(Path(folder) / "shop", "shop"))
-        asked = [agreed.takes(one, None), agreed.takes(one, other.digest), agreed.takes(one, one.digest)]
-        asked += [agreed.takes(one, None), agreed.takes(one, other.digest), agreed.takes(other, None)]
+        asked = [agreed.accepts(one, None), agreed.accepts(one, other.digest), agreed.accepts(one, one.digest)]
+        asked += [agreed.accepts(one, None), agreed.accepts(one, other.digest), agreed.accepts(other, None)]
     if asked != [False, False, True, True, False, False]:
         outcome.add("consent", "shop", "a sheet passes, or does not, against what its owner has said of it")
     return outcome
@@ -202,7 +203,7 @@ def again() -> Outcome:
         for anew in (False, True):
             states = Checkpoints(Path(folder) / "states", "shop")
             own = DisclosureLedger(Path(folder) / "ledger", "shop")
-            join.join(job, parties[1], peers, checkpoints=states, save=save, ledger=own, workers=1, again=anew)
+            join.join(job, parties[1], peers, checkpoints=states, save=save, ledger=own, workers=1, retrain=anew)
     if came != [(True, False), (False, True)]:
         outcome.add("consent", "shop", "a training that is over is begun again, or is not, against its owner's word")
     return outcome
@@ -251,7 +252,7 @@ def _scored(c: int, held: float, codes: int) -> tuple[ScoringSession, _Kept]:
         ledger=ledger,
         row_bits=held / 4,
     )
-    return SharesPlayer._begin_scores(player, 1), ledger
+    return SharesParticipant._begin_scores(player, 1), ledger
 
 
 def scores() -> Outcome:
@@ -280,13 +281,13 @@ def tries() -> Outcome:
     outcome = Outcome()
     with tempfile.TemporaryDirectory() as folder:
         ledger = DisclosureLedger(Path(folder) / "ledger", "shop")
-        told = [peer_session._entered(LeakageError("no"), ledger, ["bank"]) for _ in range(TRIES)]
+        told = [peer_session._record_abort(LeakageError("no"), ledger, ["bank"]) for _ in range(MAX_EARLY_ABORTS)]
         if not all(isinstance(each, LeakageError) for each in told):
             outcome.add("count", "shop", "an end that was entered is told as another one")
         refused = []
         for peers in (["bank"], ["telco"], ["bank", "telco"]):
             with contextlib.suppress(LeakageError):
-                ledger.check_tries(peers)
+                ledger.check_early_aborts(peers)
                 continue
             refused.append(peers)
         if refused != [["bank"]]:
@@ -314,7 +315,7 @@ def verdicts() -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
         ledgers = {party.name: DisclosureLedger(Path(folder) / party.name, party.name) for party in parties}
         simulate(job, parties, ledgers=ledgers, workers=1)
-        told = [each.told for each in ledgers["bank"].read().entries if each.told.group == "verdicts"]
+        told = [each.disclosure for each in ledgers["bank"].read().entries if each.disclosure.group == "verdicts"]
     if sum(each.count for each in told) < 3 * STOP_DECISION_BITS:
         outcome.add("count", "bank", "verdicts that follow from labels are not in its ledger")
     return outcome

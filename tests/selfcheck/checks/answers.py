@@ -18,7 +18,7 @@ from securevfl.crypto.key_agreement import KeyPair
 from securevfl.crypto.key_derivation import derive_key
 from securevfl.crypto.prg import Prg
 from securevfl.families.fdskl.kernel_model import Kernel
-from securevfl.families.fdskl.random_features import Frequencies
+from securevfl.families.fdskl.random_features import RandomFrequencies
 from securevfl.models.linear_block import starting_weights
 from securevfl.protocols.residuals.defences import Gaussian, uniforms
 from selfcheck.bits import bits_of, bits_of_numbers, bitwise
@@ -47,7 +47,7 @@ def streams() -> Outcome:
             if not np.array_equal(got, slow_reference.stream(key, label, 0, got)):
                 outcome.add("derived", "keystreams", f"{label}: not the stream of the key that was drawn for it")
     model = Kernel(gamma=0.5, blocks=1, block_size=64)
-    w = Frequencies(model, _KEY, 3).w("bank", 0)
+    w = RandomFrequencies(model, _KEY, 3).w("bank", 0)
     key = slow_reference.derived(_KEY, "fdskl", "bank", 0)
     words = slow_reference.stream(key, "frequencies", 0, np.empty((3, 64), np.uint64)) >> np.uint64(11)
     if not np.array_equal(w, model.frequencies((words.astype(np.float64) + 0.5) * 2.0**-53)):

@@ -21,7 +21,7 @@ from securevfl.audit.transcript_checks import Outcome, check_transcript
 from securevfl.base.roles import ACTIVE
 from securevfl.data import datasets
 from securevfl.data.party import Helper, Party
-from securevfl.families import METHODS
+from securevfl.families import FAMILIES
 from securevfl.job import Job
 from securevfl.protocols.engines import ENGINES, Ckks, Engine
 from securevfl.protocols.number_spaces import Circle, Reals, Space
@@ -121,13 +121,13 @@ def small_parties(count: int = 4) -> list[Party]:
 def job_check(*, labelled: int = 1, **keys: Any) -> Outcome:
     """Check a whole job over two sessions, handshake and evaluation included, in which `labelled` parties have
     labels."""
-    method = small_job(**keys).method
-    lead, *others = small_parties() if method.most is None else small_parties(method.most)
+    family = small_job(**keys).family
+    lead, *others = small_parties() if family.max_parties is None else small_parties(family.max_parties)
     table = [
         lead,
         *(Party(each.name, each.X, lead.y, aligned=True) for each in others[: labelled - 1]),
         *others[labelled - 1 :],
-        *(Helper(name, role) for name, role in method.helpers),
+        *(Helper(name, role) for name, role in family.example_helpers),
     ]
     with watched() as draws:
         runs = []
@@ -166,11 +166,11 @@ def residual_checks() -> dict[str, Check]:
 def method_checks() -> dict[str, Check]:
     """Small jobs of every registered method, the last one among several parties with labels where it admits them."""
     found: dict[str, Check] = {}
-    for kind in METHODS.values():
-        method = kind()
-        for name, example in method.examples().items():
+    for kind in FAMILIES.values():
+        family = kind()
+        for name, example in family.example_jobs().items():
             found[f"job {name}"] = partial(job_check, **example)
-        if method.admits(ACTIVE, leads=False):
+        if family.accepts_role(ACTIVE, leads=False):
             found[f"job {name}, three with labels"] = partial(job_check, labelled=3, **example)
     return found
 

@@ -42,7 +42,7 @@ from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_scheme import ShareScheme
 from securevfl.data import datasets
 from securevfl.errors import ConfigError, CryptoError, SecureVFLError
-from securevfl.families.fdml.masked_store import Masks
+from securevfl.families.fdml.masked_store import PayloadMasks
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedSGD
@@ -107,7 +107,7 @@ def _secret_objects() -> list[tuple[str, Any, list[int]]]:
         ("lattice holder", LatticeGradient().keygen(), []),
         ("holder on the kernel", KernelGradient().keygen(), []),
         ("lattice sum holder", LatticeSum().sum_keygen(), []),
-        ("masks of stored payloads", Masks({"shop": raw}), [int.from_bytes(raw, "little")]),
+        ("masks of stored payloads", PayloadMasks({"shop": raw}), [int.from_bytes(raw, "little")]),
         ("key pair", pair, [private]),
         ("blinder", blinder, [int.from_bytes(blinder._scalar, "little")]),
         ("keystream", Prg(raw, "x"), [int.from_bytes(derive_key(raw, "prg", "x"), "little")]),

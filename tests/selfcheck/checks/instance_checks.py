@@ -32,7 +32,7 @@ from securevfl.crypto.share_scheme import common_coin
 from securevfl.crypto.transfers import base_transfers, ot_extension
 from securevfl.crypto.transfers.ot_extension import OtReceiver, OtSender
 from securevfl.crypto.transfers.row_hash import RowHash
-from securevfl.families.fdml.local_noise import Blur, LocalNoise
+from securevfl.families.fdml.local_noise import LocalNoise, LocalNoiseSampler
 from securevfl.protocols.residuals.defences import Gaussian, Marvell, MaxNorm
 from securevfl.protocols.shares.disk_store import DiskStore
 from securevfl.protocols.shares.preprocessing_store import NAME_BYTES
@@ -119,7 +119,7 @@ def numbers() -> Outcome:
         for number in _NUMBERS[1::2]:
             store.take(number, 0)
         store.close()
-        left = DiskStore(Path(folder) / "ahead").numbers
+        left = DiskStore(Path(folder) / "ahead").chunk_numbers
     for number in _NUMBERS[1::2]:
         if number in left:
             outcome.add("kept", "all", f"chunk {number} was begun and is there again after a crash, masks and all")
@@ -134,7 +134,7 @@ def noises() -> dict[str, tuple[int, Callable[[Floats], Floats]]]:
     MaxNorm draws one number for a row, along g: by its definition the outputs of a row go together.
     """
     prg = Prg.fresh("audit")
-    local = Blur(LocalNoise(epsilon=2.0, delta=1e-5, clip=1.0), 1)
+    local = LocalNoiseSampler(LocalNoise(epsilon=2.0, delta=1e-5, clip=1.0), 1)
     return {
         "local noise": (3, local),
         "gaussian": (3, lambda g: Gaussian(sigma=1.0).apply(g, prg)),

@@ -15,7 +15,7 @@ from unittest import mock
 import numpy as np
 
 from securevfl.audit.transcript_checks import Outcome
-from securevfl.consent.booking import Booking
+from securevfl.consent.ledger_session import LedgerSession
 from securevfl.data import datasets
 from securevfl.data.party import Party
 from securevfl.disclosure.ledger import DisclosureLedger
@@ -160,7 +160,7 @@ def at_once() -> Outcome:
                     refused.append(error)
 
         job = _job(batch_size=10, epochs=8, accepts=("columns", "rank", "label_auc"))
-        with mock.patch.object(Booking, "_pace", return_value=0):  # so that few are entered at first
+        with mock.patch.object(LedgerSession, "_pace", return_value=0):  # so that few are entered at first
             simulate(job, _tables(), ledgers=own, on_round=another)
     if not refused:
         outcome.add("count", "shop", "two runs at once come to more than one after the other")

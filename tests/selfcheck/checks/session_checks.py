@@ -12,11 +12,11 @@ import numpy as np
 
 from securevfl.audit.transcript_checks import Outcome
 from securevfl.base.roles import Roles
-from securevfl.consent import booking
+from securevfl.consent import leak_guard
 from securevfl.consent.consent_sheet import explain
 from securevfl.data import datasets
 from securevfl.data.party import Party
-from securevfl.disclosure.counts import Sizes
+from securevfl.disclosure.counts import RunShape
 from securevfl.errors import ConfigError, FrameError, IdError, LeakageError, ProtocolError, SecureVFLError
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
@@ -26,7 +26,7 @@ from securevfl.protocols.handshake import RunHello, StopDecision
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.sums.cipher_sum import CipherSum
-from securevfl.protocols.sums.mask_keys import SumPublic
+from securevfl.protocols.sums.mask_keys import SumPublicKey
 from securevfl.protocols.sums.pairwise_sum import PairwiseSum
 from securevfl.protocols.sums.tree_sum import TreeSum
 from securevfl.runtime.channel import Channel
@@ -137,7 +137,7 @@ def message_types() -> Outcome:
     outcome = Outcome()
 
     def send(channel: Channel) -> None:
-        channel.send("bank", SumPublic(bytes(32)))
+        channel.send("bank", SumPublicKey(bytes(32)))
 
     def receive(channel: Channel) -> None:
         channel.recv("shop", StopDecision)
@@ -188,8 +188,8 @@ def sequential_guard() -> Outcome:
 
 def _named(job: Job, columns: int, rows: int, name: str) -> Outcome:
     outcome = Outcome()
-    sizes = Sizes("bank", rows, 0, 1, rows, job.epochs, 1, {"shop": columns}, {"bank": 1, "shop": columns})
-    if name not in {leak.name for leak in booking.leaks(job, sizes)}:
+    sizes = RunShape("bank", rows, 0, 1, rows, job.epochs, 1, {"shop": columns}, {"bank": 1, "shop": columns})
+    if name not in {leak.name for leak in leak_guard.leaks(job, sizes)}:
         outcome.add("refusal", "leaks", f"{name} is not named")
     return outcome
 

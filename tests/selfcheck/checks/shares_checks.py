@@ -54,7 +54,7 @@ from securevfl.protocols.shares.shares_options import Shares
 from securevfl.protocols.shares.spent_chunks import SpentChunks
 from securevfl.runtime.disclosure_gate import DisclosureRecord
 from securevfl.runtime.observer import Event, Observer
-from securevfl.training.checkpoint import Checkpoints, Saved
+from securevfl.training.checkpoint import Checkpoint, Checkpoints
 from securevfl.training.simulate import simulate
 
 _BITS, _ROWS = 6, 60
@@ -204,13 +204,13 @@ def kept() -> Outcome:
         store.take(0, 0)
         shutil.copytree(Path(folder) / "ahead", Path(folder) / "backup")
         store.close()
-        if 0 in DiskStore(Path(folder) / "ahead").numbers:
+        if 0 in DiskStore(Path(folder) / "ahead").chunk_numbers:
             outcome.add("kept", "all", "a chunk that was begun is there again after a crash, masks and all")
-        if 1 in DiskStore(Path(folder) / "backup").numbers:
+        if 1 in DiskStore(Path(folder) / "backup").chunk_numbers:
             outcome.add("kept", "all", "a chunk that was copied serves a second time")
         names = SpentChunks(Path(folder) / "names")
         names.spend(bytes(NAME_BYTES))
-        if not SpentChunks(Path(folder) / "names").holds(bytes(NAME_BYTES)):
+        if not SpentChunks(Path(folder) / "names").contains(bytes(NAME_BYTES)):
             outcome.add("kept", "all", "a chunk that was gone through is not known by its name")
         names.spend(bytes([1] * NAME_BYTES))
         with contextlib.suppress(ProtocolError):
@@ -218,8 +218,8 @@ def kept() -> Outcome:
             outcome.add("kept", "all", "a chunk of a name that is spent is begun again")
         states, key = Checkpoints(Path(folder) / "states", "shop"), bytes(32)
         for number in (2, 4, 6):
-            states.save(key, Saved(number, "run", [], {}, State()))
-        states.forget_after(key, 4)
+            states.save(key, Checkpoint(number, "run", [], {}, State()))
+        states.remove_after(key, 4)
         if states.rounds(key) != (2, 4):
             outcome.add("kept", "all", "states of a try that was given up stay beside those of the next one")
     return outcome
@@ -234,7 +234,7 @@ def limited() -> Outcome:
     def refuses(what: str, ask: Callable[[ScoreLedger], object]) -> None:
         ledger = ScoreLedger(None)
         for model in (b"one", b"two"):
-            ledger.trained(model, 20, rows[:10])
+            ledger.record_model(model, 20, rows[:10])
         with contextlib.suppress(LeakageError):
             if np.all(np.asarray(ask(ledger))):
                 outcome.add("limits", "partner", what)
@@ -242,10 +242,10 @@ def limited() -> Outcome:
     def ask(
         ledger: ScoreLedger, model: bytes, asked: Sequence[bytes], commitments: bytes = b"", bits: int = 0
     ) -> NDArray[np.bool_]:
-        question = ledger.question(model, "bank", asked, commitments or same * len(asked))
+        question = ledger.query(model, "bank", asked, commitments or same * len(asked))
         X = np.arange(40.0 * len(asked)).reshape(len(asked), 40) + 0.5
-        states = ledger.admit(question, X, bits=bits, most=13.0)
-        ledger.keep(question, [b"part"] * len(asked))
+        states = ledger.admit(question, X, bits=bits, max_bits=13.0)
+        ledger.store(question, [b"part"] * len(asked))
         return np.asarray(states == NEW)
 
     def twice(ledger: ScoreLedger) -> object:
@@ -257,13 +257,13 @@ def limited() -> Outcome:
 
     def renamed(ledger: ScoreLedger) -> object:
         table = np.arange(1600.0).reshape(40, 40)
-        ledger.trained(b"one", 20, rows[:20], table[:20])
+        ledger.record_model(b"one", 20, rows[:20], table[:20])
         asked = [b"0" + row for row in rows[:20]]
-        return ledger.admit(ledger.question(b"one", "bank", asked, same * 20), table[:20])
+        return ledger.admit(ledger.query(b"one", "bank", asked, same * 20), table[:20])
 
     def measured(ledger: ScoreLedger) -> object:
         for peer in ("bank", "telco"):
-            ledger.measure(peer, rows)
+            ledger.record_evaluation(peer, rows)
         return True
 
     def fine(ledger: ScoreLedger) -> object:
@@ -271,11 +271,11 @@ def limited() -> Outcome:
 
     def coded(ledger: ScoreLedger) -> object:
         ask(ledger, b"one", rows[10:12], bits=7)
-        return ledger.admit_codes("run", rows[10:12], np.zeros((2, 40)), bits=6.5, most=13.0)
+        return ledger.admit_codes("run", rows[10:12], np.zeros((2, 40)), bits=6.5, max_bits=13.0)
 
     def coded_anew(ledger: ScoreLedger) -> object:
         return [
-            ledger.admit_codes("run", rows[10:12], np.full((2, 40), value), bits=6.6, most=13.0).all()
+            ledger.admit_codes("run", rows[10:12], np.full((2, 40), value), bits=6.6, max_bits=13.0).all()
             for value in (0.0, 1.0)
         ]
 
@@ -344,7 +344,7 @@ def scaled() -> Outcome:
     """Columns and steps stand at scales that are agreed, whatever the columns are."""
     outcome, numbers = Outcome(), FixedPointEncoding(64, 0.5)
     X = np.round(np.random.default_rng(0).normal(size=(64, 5)) * 64) / 64
-    for what, made in (("columns", numbers.columns), ("steps", lambda X: numbers.steps(X, 0.5))):
+    for what, made in (("columns", numbers.encode_columns), ("steps", lambda X: numbers.encode_steps(X, 0.5))):
         if np.abs(made(2 * X) - 2 * made(X)).max() > 1:
             outcome.add("numbers", "all", f"{what} stand at a scale that follows the data and so tells of them")
     return outcome

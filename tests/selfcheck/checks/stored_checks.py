@@ -24,9 +24,9 @@ from securevfl.audit.transcript_checks import Outcome, check_transcript
 from securevfl.base.arrays import Floats
 from securevfl.errors import SecureVFLError
 from securevfl.families.fdml.masked_store import StoredMasks
-from securevfl.families.fdml.stored_sum import SPACE, StoredSum
+from securevfl.families.fdml.stored_sum import OUTPUT_SPACE, StoredSum
 from securevfl.families.fdml.stored_sums import STORED
-from securevfl.protocols.sums.mask_keys import OwnKey, SumPublic
+from securevfl.protocols.sums.mask_keys import SumPublicKey, WrappedMaskKey
 from securevfl.protocols.sums.residues import to_residues
 from selfcheck.checks import slow_reference
 from selfcheck.checks.draws import watched
@@ -91,7 +91,7 @@ def _payloads(run: StoredRun) -> dict[WorkerStep, bytes]:
 
 def _as_made(run: StoredRun, step: WorkerStep, payload: bytes, key: bytes) -> bool:
     H = run.outputs[step]
-    words = np.append(to_residues(H, SPACE, len(WORKERS)).ravel(), np.zeros(2, np.uint64))
+    words = np.append(to_residues(H, OUTPUT_SPACE, len(WORKERS)).ravel(), np.zeros(2, np.uint64))
     mask = np.frombuffer(slow_reference.keystream(key, "mask of a stored payload", 0, words.nbytes), "<u8")
     return bool((words + mask).astype("<u8").tobytes() == payload)
 
@@ -104,12 +104,12 @@ def _sealed(
     session = f"{next(iter(run.transcript.protocol_record.sessions)).hex()}/{_SUBCHANNEL}"
     for event in run.transcript.received:
         message, me, peer = event.message, event.me, event.peer
-        if isinstance(message, SumPublic) and message.key != publics[peer]:
+        if isinstance(message, SumPublicKey) and message.key != publics[peer]:
             outcome.add("derived", peer, "a public key is none that its party has made")
-        if isinstance(message, OwnKey) and me not in readers:
+        if isinstance(message, WrappedMaskKey) and me not in readers:
             outcome.add("keys", me, f"is sent a key by {peer} and is told no sums")
             continue
-        if isinstance(message, OwnKey):
+        if isinstance(message, WrappedMaskKey):
             pair = slow_reference.agreed(
                 drawn.keys[me][0], publics[peer], session=session, own=me, peer=peer, domain=domain
             )

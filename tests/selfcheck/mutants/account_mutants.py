@@ -4,37 +4,37 @@ from __future__ import annotations
 
 from typing import Any
 
-from securevfl.consent import consent_sheet
-from securevfl.consent.consent_sheet import AgreedSheets
+from securevfl.consent import joint_statistics
+from securevfl.consent.agreed_sheets import AgreedSheets
 from securevfl.disclosure import summed_bits
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.families.shares.shares_participant import SharesPlayer
+from securevfl.families.shares.shares_participant import SharesParticipant
 from securevfl.organisations import correlate, fairness_by_group, join, peer_session
 from securevfl.protocols.permits import permit_stop_decision
 from securevfl.protocols.shares import column_correlations, group_counts
 from securevfl.protocols.shares.opened_scores import ScoringSession
 from securevfl.protocols.shares.shares_options import Shares
 from securevfl.runtime.disclosure_gate import DisclosureGate
-from securevfl.training import session
+from securevfl.training import training_loop
 from selfcheck.mutants.mutant import Mutant, Patch, edited, patched
 from selfcheck.mutants.protocol_mutants import any_bits
 
 _join = join.join
-_numbers = edited(summed_bits, "summed", ("int(held / bits)", "int(held)"))
+_numbers = edited(summed_bits, "statistics_disclosure", ("int(held_bits / bits)", "int(held_bits)"))
 _one = edited(group_counts, "send_group_counts", ('"columns", own.size', '"columns", 1'))
-_alone = (fairness_by_group, "tell_groups", _one)
+_alone = (fairness_by_group, "send_group_counts", _one)
 _cut = "ring.reduce((own + below) >> np.uint64(_SHIFT))"
-_coarse = "levels.cut(numbers, self._ring.reduce(h)) << finer"
+_coarse = "levels.truncate(numbers, self._ring.reduce(h)) << finer"
 _share = ("((shares + below) >> ", "(shares >> ")
-_sitting = 'f"{LOOK} {session.hex()}", session.hex()'
+_session_id = 'f"{JOINT_STATISTICS} {session.hex()}", session.hex()'
 
 
-def _never(*args: Any, again: bool, **keys: Any) -> Any:
-    return _join(*args, again=False, **keys)
+def _never(*args: Any, retrain: bool, **keys: Any) -> Any:
+    return _join(*args, retrain=False, **keys)
 
 
-def _always(*args: Any, again: bool, **keys: Any) -> Any:
-    return _join(*args, again=True, **keys)
+def _always(*args: Any, retrain: bool, **keys: Any) -> Any:
+    return _join(*args, retrain=True, **keys)
 
 
 def _mutant(name: str, what: str, caught_by: str, finding: str, *patches: Patch) -> Mutant:
@@ -54,14 +54,14 @@ MUTANTS = [
         "groups of fewer than 100 rows are told of",
         "counts by group",
         "groups",
-        (fairness_by_group, "FEWEST", 1),
+        (fairness_by_group, "MIN_GROUP_ROWS", 1),
     ),
     _mutant(
         "counts by group: what is left out follows",
         "groups that are left out are told of together, however few rows these are",
         "counts by group",
         "groups",
-        edited(fairness_by_group, "merge_small_groups", ("while 0 < rest < FEWEST and alone", "while False")),
+        edited(fairness_by_group, "merge_small_groups", ("while 0 < rest < MIN_GROUP_ROWS and alone", "while False")),
     ),
     _mutant(
         "counts by group: not in the ledger",
@@ -83,14 +83,14 @@ MUTANTS = [
         "a count of k bits weighs as one of the bits that groups hold",
         "counts by group",
         "count",
-        (fairness_by_group, "summed", _numbers),
+        (fairness_by_group, "statistics_disclosure", _numbers),
     ),
     _mutant(
         "counts by group: no end",
         "looks are counted and never refused",
         "counts by group",
         "count",
-        (consent_sheet, "check_looks", lambda *_: None),
+        (joint_statistics, "check_statistics", lambda *_: None),
     ),
     _mutant(
         "correlations: cut",
@@ -104,14 +104,14 @@ MUTANTS = [
         "a second look takes the place of the first in the ledger",
         "correlations of columns",
         "count",
-        edited(correlate, "book_look", (_sitting, 'LOOK, ""')),
+        edited(correlate, "record_joint_statistics", (_session_id, 'JOINT_STATISTICS, ""')),
     ),
     _mutant(
         "correlations: numbers in place of bits",
         "a number of 6 bits weighs as one of the bits that columns hold",
         "correlations of columns",
         "count",
-        (correlate, "summed", _numbers),
+        (correlate, "statistics_disclosure", _numbers),
     ),
     _mutant(
         "scores: one output is noted",
@@ -125,21 +125,21 @@ MUTANTS = [
         "a party whose columns hold little tells scores of as many bits as any other",
         "bits of scores",
         "limits",
-        edited(Shares, "allowed_levels", ("not FEWEST_BITS <= most < levels.bits", "True")),
+        edited(Shares, "permitted_quantizer", ("not MIN_SCORE_BITS <= max_bits < quantizer.bits", "True")),
     ),
     _mutant(
         "scores: bits of one output",
         "each output has the bits that the columns leave to all of them",
         "bits of scores",
         "limits",
-        edited(SharesPlayer, "_begin_scores", ("left / self._context.outputs", "left")),
+        edited(SharesParticipant, "_begin_scores", ("left / self._context.outputs", "left")),
     ),
     _mutant(
         "scores: bits beside codes",
         "scores have the bits that reason codes of the row have taken",
         "bits of scores",
         "limits",
-        edited(SharesPlayer, "_begin_scores", (" - bits_of_codes(", " - 0 * bits_of_codes(")),
+        edited(SharesParticipant, "_begin_scores", (" - reason_code_bits(", " - 0 * reason_code_bits(")),
     ),
     _mutant(
         "scores: finer than noted",
@@ -149,7 +149,7 @@ MUTANTS = [
         edited(
             ScoringSession,
             "_made",
-            (_coarse, "self._asking.levels.cut(numbers, h)"),
+            (_coarse, "self._asking.levels.truncate(numbers, h)"),
         ),
     ),
     _mutant(
@@ -157,24 +157,24 @@ MUTANTS = [
         "a sheet passes by whatever --accept names",
         "consent",
         "consent",
-        edited(AgreedSheets, "takes", ("accept == sheet.digest", "accept"), ("in (None, sheet.digest)", "!= ''")),
+        edited(AgreedSheets, "accepts", ("accept == sheet.digest", "accept"), ("in (None, sheet.digest)", "!= ''")),
     ),
     _mutant(
         "consent: an old word outweighs a new one",
         "a sheet that was agreed to before passes, though --accept names another",
         "consent",
         "consent",
-        edited(AgreedSheets, "takes", ("accept in (None, sheet.digest) and ", "")),
+        edited(AgreedSheets, "accepts", ("accept in (None, sheet.digest) and ", "")),
     ),
     _mutant(
         "consent: without a word",
         "a sheet passes where --accept is left out",
         "consent",
         "consent",
-        edited(AgreedSheets, "takes", ("if accept == sheet.digest:", "if accept in (None, sheet.digest):")),
+        edited(AgreedSheets, "accepts", ("if accept == sheet.digest:", "if accept in (None, sheet.digest):")),
     ),
     _mutant(
-        "join: --again is ignored",
+        "join: --retrain is ignored",
         "a training that is over is not begun again though its owner asks for it",
         "trainings that are over",
         "consent",
@@ -192,20 +192,20 @@ MUTANTS = [
         "whether to go on is told after each evaluation, and the ledger of the party with labels has none of it",
         "verdicts of early stopping",
         "count",
-        (session, "tell_verdict", permit_stop_decision),
+        (training_loop, "tell_verdict", permit_stop_decision),
     ),
     _mutant(
         "ends: not entered",
         "others are told that a party stops, as often as they like, and its ledger has none of it",
         "ends of conversations",
         "count",
-        edited(peer_session, "_entered", ("ledger.tried(others)", "pass")),
+        edited(peer_session, "_entered", ("ledger.record_early_abort(others)", "pass")),
     ),
     _mutant(
         "ends: one count for all",
         "a peer that has conversations end early shuts out others",
         "ends of conversations",
         "count",
-        edited(DisclosureLedger, "_tries", ("if each.peers == peers", "if True")),
+        edited(DisclosureLedger, "_early_aborts", ("if aborts.peers == peers", "if True")),
     ),
 ]

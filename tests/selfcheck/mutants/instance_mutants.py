@@ -20,13 +20,13 @@ from securevfl.crypto.paillier import paillier_messages, paillier_product, paill
 from securevfl.crypto.transfers import ot_extension
 from securevfl.crypto.transfers.ot_extension import OtSender
 from securevfl.data.register import Register
-from securevfl.families.fdml.local_noise import Blur
+from securevfl.families.fdml.local_noise import LocalNoiseSampler
 from securevfl.protocols.alignment import psi_many
 from securevfl.protocols.residuals.defences import Gaussian, Noise
 from securevfl.protocols.score_ledger.ledger import ScoreLedger
 from securevfl.protocols.shares import table_transfers
 from securevfl.protocols.shares.disk_store import DiskStore
-from securevfl.training import session
+from securevfl.training import run_setup
 from securevfl.training.model_part import ModelPart
 from securevfl.transport import secure_transport
 from securevfl.transport.end_to_end import EndToEndSession
@@ -51,7 +51,7 @@ _few = Stand(hmac, compare_digest=lambda one, other: hmac.compare_digest(one[:4]
 
 
 _LOST: list[tuple[str, str, Patch]] = [
-    ("commitments", "the row", edited(ScoreLedger, "commitments", (", salt=_salt(each)", ""))),
+    ("commitments", "the row", edited(ScoreLedger, "commitments", (", salt=id_salt(row_id)", ""))),
     ("commitments", "the key", edited(ScoreLedger, "commitments", ("key=self._file.key, ", ""))),
     ("commitments", "the columns", edited(ScoreLedger, "commitments", ("row.tobytes()", "b''"))),
     ("challenges", "the columns", edited(ot_extension._Endpoint, "_tags", ("hashed.update(corrections)", "pass"))),
@@ -167,7 +167,7 @@ MUTANTS = [
         "all outputs of a row are blurred by one number",
         "noise of several outputs",
         "related",
-        patched(edited(Blur, "__call__", ("H.shape", "(len(H), 1)"))),
+        patched(edited(LocalNoiseSampler, "__call__", ("H.shape", "(len(H), 1)"))),
     ),
     Mutant(
         "gaussian: one draw a row",
@@ -188,14 +188,14 @@ MUTANTS = [
         "two parties compare the start of the digests of their row orders",
         _DIGESTS,
         "bound",
-        patched((session, "hmac", Stand(hmac, compare_digest=_few.compare_digest, digest=hmac.digest))),
+        patched((run_setup, "hmac", Stand(hmac, compare_digest=_few.compare_digest, digest=hmac.digest))),
     ),
     Mutant(
         "digest of the job by 16 bytes",
         "two parties compare the first half of the digests of their jobs",
         _DIGESTS,
         "bound",
-        patched(edited(session, "_check", ("other.job != own.job", "other.job[:16] != own.job[:16]"))),
+        patched(edited(run_setup, "_check_meetings", ("other.job != own.job", "other.job[:16] != own.job[:16]"))),
     ),
     Mutant(
         "keys of a lattice by 8 bytes",
@@ -250,6 +250,6 @@ MUTANTS = [
         "a row with the same columns has another commitment when it comes again",
         _DERIVED,
         "fresh",
-        patched(edited(ScoreLedger, "commitments", ("salt=_salt(each)", "salt=np.random.bytes(16)"))),
+        patched(edited(ScoreLedger, "commitments", ("salt=id_salt(row_id)", "salt=np.random.bytes(16)"))),
     ),
 ]

@@ -19,7 +19,7 @@ from securevfl.crypto.paillier.paillier_keys import SecretKey
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.transfers import okvs
 from securevfl.crypto.transfers.vole_prf import PrfHash
-from securevfl.families.fdskl.random_features import Frequencies
+from securevfl.families.fdskl.random_features import RandomFrequencies
 from securevfl.protocols.alignment import psi_work
 from securevfl.protocols.alignment.psi_work import AlignmentWork
 from securevfl.protocols.residuals import defences
@@ -99,7 +99,7 @@ def _neighbours(bits: int) -> SecretKey:
             return SecretKey.from_primes(p, q)
 
 
-_frequencies = Frequencies.__init__
+_frequencies = RandomFrequencies.__init__
 
 
 def _narrow_features(self: Any, model: Any, key: bytes, columns: int) -> None:
@@ -196,7 +196,7 @@ MUTANTS = [
         "random features are drawn from a hash of four bytes of the key",
         "streams are known answers",
         "derived",
-        patched((Frequencies, "__init__", _narrow_features)),
+        patched((RandomFrequencies, "__init__", _narrow_features)),
     ),
     Mutant(
         "transfers: keys hashed to 24 bits",

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from securevfl.crypto.scheme import OpeningShape
-from securevfl.families.transfer.transfer_family import TransferLearning
+from securevfl.families.transfer.transfer_family import TransferFamily
 from securevfl.families.transfer.two_way_exchange import SecondMoments
 from securevfl.protocols.declarations import Reveal
 from securevfl.protocols.residuals import exchanges, sealed_residual
 from securevfl.protocols.residuals.open_residual import OpenActive, OpenReply
 from securevfl.protocols.residuals.sealed_residual import ResidualCiphertext
-from securevfl.protocols.sums.base import part_of_sum
+from securevfl.protocols.sums.base import permit_summand
 from securevfl.protocols.sums.cipher_sum import CipherAdder, CipherHolder, PartialSum
 from securevfl.protocols.sums.direct_sum import DirectSum, DirectSumRole
 from securevfl.runtime.disclosure_gate import DisclosureGate
@@ -24,7 +24,7 @@ from selfcheck.mutants.mutant import Mutant, patched
 def _clear_partial(self: Any, values: Any, space: Any) -> None:
     for child in self._below:
         self._channel.recv(child, PartialSum, self._subchannel)
-    permit = part_of_sum(self._context, values, space)
+    permit = permit_summand(self._context, values, space)
     self._channel.send(
         self._above, PartialSum(np.ravel(values).astype(np.float64).tobytes()), self._subchannel, permit=permit
     )
@@ -138,7 +138,7 @@ def _half_blurred(self: Any, g: Any, *, epoch: int, to: Any, resend_of: Any = No
 
 
 _sealed_declares = sealed_residual.SealedResidual.declares
-_transfer = TransferLearning.declares
+_transfer = TransferFamily.declarations
 
 
 def _declares_no_moments(self: Any, job: Any, roles: Any) -> Any:
@@ -256,6 +256,6 @@ MUTANTS = [
         "what several steps on one opening follow from is shown and not declared",
         "job transfer linearised",
         "declared",
-        patched((TransferLearning, "declares", _declares_no_moments)),
+        patched((TransferFamily, "declarations", _declares_no_moments)),
     ),
 ]

@@ -10,7 +10,8 @@ import numpy as np
 
 from securevfl.crypto.prg import Prg
 from securevfl.data.schedule import Rows, Schedule
-from securevfl.disclosure.ledger import Book, DisclosureLedger
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.disclosure.ledger_contents import LedgerContents
 from securevfl.disclosure.row_sets import RowSets
 from securevfl.protocols.residuals.defences import Noise
 from selfcheck.mutants.mutant import Mutant, patched
@@ -92,6 +93,6 @@ MUTANTS = [
         "a run counts for others by what it has entered, some visits ahead",
         "ledgers reserve",
         "count",
-        patched((Book, "counted", property(lambda self: self.entries))),
+        patched((LedgerContents, "counted", property(lambda self: self.entries))),
     ),
 ]

@@ -8,18 +8,18 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from securevfl.consent import booking, consent_sheet
+from securevfl.consent import consent_sheet, leak_guard, ledger_session
 from securevfl.crypto import prg, secret
 from securevfl.crypto.paillier.paillier_keys import SecretKey
 from securevfl.crypto.prg import Prg
 from securevfl.families import run_shape
 from securevfl.protocols import handshake
-from securevfl.protocols.sums.mask_keys import SumPublic
+from securevfl.protocols.sums.mask_keys import SumPublicKey
 from securevfl.runtime import codec, inbox
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.codec import decode_message
 from securevfl.runtime.inbox import Inbox
-from securevfl.training import session
+from securevfl.training import run_setup
 from selfcheck.mutants.mutant import Mutant, patched
 
 
@@ -99,11 +99,11 @@ def _careless_inbox(self: Any, *args: Any, **keys: Any) -> None:
 
 def _any_kind(self: Any, sender: str, kind: Any, subchannel: str = "", *, timeout: float | None = None) -> Any:
     arrival = self._inbox.take((sender,), subchannel, self.timeout)
-    kinds = [kind, SumPublic]
+    kinds = [kind, SumPublicKey]
     return decode_message(next(k for k in kinds if k.__name__ == arrival.frame.kind), arrival.frame.payload)
 
 
-_leaks = booking.leaks
+_leaks = leak_guard.leaks
 
 
 def _without(name: str) -> Any:
@@ -168,7 +168,7 @@ MUTANTS = [
         "the digest of ids is the same in every session",
         "row order is keyed",
         "fresh",
-        patched((session, "hmac", _Hmac)),
+        patched((run_setup, "hmac", _Hmac)),
     ),
     Mutant(
         "frames: session not checked",
@@ -210,49 +210,49 @@ MUTANTS = [
         "jobs run whatever they leak",
         "rank guard",
         "refusal",
-        patched((booking, "guard", _no_guard)),
+        patched((ledger_session, "guard", _no_guard)),
     ),
     Mutant(
         "guards: rank off",
         "p >= n c is not called a leak",
         "rank guard",
         "refusal",
-        patched((booking, "leaks", _without("rank"))),
+        patched((leak_guard, "leaks", _without("rank"))),
     ),
     Mutant(
         "guards: reshuffle allowed",
         "new batches every epoch are not called a leak",
         "reshuffle guard",
         "refusal",
-        patched((booking, "leaks", _without("fresh_equations"))),
+        patched((leak_guard, "leaks", _without("fresh_equations"))),
     ),
     Mutant(
         "guards: single passive allowed",
         "a hiding sum of one part is not called a leak",
         "single passive guard",
         "refusal",
-        patched((booking, "leaks", _without("single_passive"))),
+        patched((leak_guard, "leaks", _without("single_passive"))),
     ),
     Mutant(
         "guards: columns allowed",
         "exchanges that span columns are not called a leak",
         "columns guard",
         "refusal",
-        patched((booking, "leaks", _without("columns"))),
+        patched((leak_guard, "leaks", _without("columns"))),
     ),
     Mutant(
         "guards: own table not looked at",
         "columns of 0/1 count as columns of reals",
         "columns guard",
         "refusal",
-        patched((run_shape, "enough", lambda X: X.shape[1] / 2)),
+        patched((run_shape, "numbers_for_recovery", lambda X: X.shape[1] / 2)),
     ),
     Mutant(
         "guards: sequential allowed",
         "two sums that differ by one part are not called a leak",
         "sequential guard",
         "refusal",
-        patched((booking, "leaks", _without("sequential"))),
+        patched((leak_guard, "leaks", _without("sequential"))),
     ),
     Mutant(
         "explain: hides a message",

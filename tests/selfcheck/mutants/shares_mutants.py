@@ -14,7 +14,7 @@ from securevfl.crypto.prg import Prg
 from securevfl.crypto.transfers import ot_extension
 from securevfl.crypto.transfers.ot_extension import OtSender
 from securevfl.crypto.transfers.row_hash import RowHash
-from securevfl.families.shares.shares_participant import SharesPlayer
+from securevfl.families.shares.shares_participant import SharesParticipant
 from securevfl.protocols.score_ledger.ledger import ScoreLedger
 from securevfl.protocols.shares import iteration as shares
 from securevfl.protocols.shares import offline_phase, opened_weights
@@ -29,8 +29,8 @@ from securevfl.training.checkpoint import Checkpoints
 from selfcheck.mutants.lattice_mutants import no_zero
 from selfcheck.mutants.mutant import Mutant, Stand, edited, patched
 
-_second, _keys, _measure = BfvParameters.second, Products.keys, SharesPlayer.measure
-_steps, _make = FixedPointEncoding.steps, OfflinePhase.make
+_second, _keys, _measure = BfvParameters.second, Products.keys, SharesParticipant.measure
+_steps, _make = FixedPointEncoding.encode_steps, OfflinePhase.generate
 
 
 def _no_zero(self: Any) -> Any:
@@ -99,7 +99,7 @@ class _SameKappa(Prg):
 
 
 def _bare(party: str) -> Any:
-    """`OfflinePhase.make` with keystreams of zeros at this party, so that it hides nothing of residuals."""
+    """`OfflinePhase.generate` with keystreams of zeros at this party, so that it hides nothing of residuals."""
 
     def make(self: Any, chunk: int, visits: Any) -> None:
         if self._context.me == (self._context.active if party == ACTIVE else self._terms.partner):
@@ -151,14 +151,14 @@ MUTANTS = [
         "entries are hidden by pads alone, so the partner opens residuals",
         "shares: what parties know",
         "uniform",
-        patched((OfflinePhase, "make", _bare(ACTIVE))),
+        patched((OfflinePhase, "generate", _bare(ACTIVE))),
     ),
     Mutant(
         "delta without gamma",
         "the partner tells its share of a residual as it is",
         "shares: what parties know",
         "uniform",
-        patched((OfflinePhase, "make", _bare(PARTNER))),
+        patched((OfflinePhase, "generate", _bare(PARTNER))),
     ),
     *(
         Mutant(
@@ -166,7 +166,7 @@ MUTANTS = [
             "as above",
             "simulator shares",
             "simulator",
-            patched((OfflinePhase, "make", _bare(role))),
+            patched((OfflinePhase, "generate", _bare(role))),
         )
         for who, role in (("tables without psi", ACTIVE), ("delta without gamma", PARTNER))
     ),
@@ -175,7 +175,7 @@ MUTANTS = [
         "the active party sends everyone its share of their weights at the end",
         "job shares",
         "declared",
-        patched((SharesPlayer, "measure", _handed_out)),
+        patched((SharesParticipant, "measure", _handed_out)),
     ),
     Mutant(
         "kappa of another chunk",
@@ -196,7 +196,7 @@ MUTANTS = [
         "a party's steps are divided by its largest value",
         "shares: numbers",
         "numbers",
-        patched((FixedPointEncoding, "steps", _by_norm)),
+        patched((FixedPointEncoding, "encode_steps", _by_norm)),
     ),
     Mutant(
         "keys of transfers unhashed",
@@ -245,7 +245,7 @@ MUTANTS = [
         "later states stay when a run goes on from an earlier one",
         "shares: what is kept",
         "kept",
-        patched((Checkpoints, "forget_after", lambda *_: None)),
+        patched((Checkpoints, "remove_after", lambda *_: None)),
     ),
     Mutant(
         "scores without a ledger",
@@ -266,7 +266,9 @@ MUTANTS = [
         "codes of a row are noted, and its scores have as many bits as without them",
         "shares: limits of scores",
         "limits",
-        patched(edited(ScoreLedger, "admit_codes", ("sum(_bits_of(tables, row))", "_bits_of(tables, row)[1]"))),
+        patched(
+            edited(ScoreLedger, "admit_codes", ("sum(disclosed_bits(tables, row))", "disclosed_bits(tables, row)[1]"))
+        ),
     ),
     Mutant(
         "codes counted once a row",

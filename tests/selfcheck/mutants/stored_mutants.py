@@ -11,12 +11,12 @@ import numpy as np
 
 from securevfl.crypto.key_derivation import derive_key
 from securevfl.families.fdml import masked_store
-from securevfl.families.fdml.masked_store import MaskedServer, MaskedWorker, Masks
+from securevfl.families.fdml.masked_store import MaskedServer, MaskedWorker, PayloadMasks
 from securevfl.families.fdml.stored_sum import StoredWorker
 from securevfl.protocols.sums import mask_keys
 from selfcheck.mutants.mutant import Mutant, Stand, patched
 
-_of, _conceal, _keys = Masks.of, StoredWorker.conceal, mask_keys.exchange_mask_keys
+_of, _conceal, _keys = PayloadMasks.of, StoredWorker.conceal, mask_keys.exchange_mask_keys
 
 
 def _one_version(self: Any, worker: str, batch: int, version: int, words: int) -> Any:
@@ -27,7 +27,7 @@ def _one_batch(self: Any, worker: str, batch: int, version: int, words: int) -> 
     return _of(self, worker, 0, version, words)
 
 
-class _Bare(Masks):
+class _Bare(PayloadMasks):
     def of(self, worker: str, batch: int, version: int, words: int) -> Any:
         return np.zeros(words, np.uint64)
 
@@ -78,21 +78,21 @@ MUTANTS = [
         "a worker's mask of a batch is the same in every version",
         "stored masks",
         "difference",
-        patched((Masks, "of", _one_version)),
+        patched((PayloadMasks, "of", _one_version)),
     ),
     Mutant(
         "stored masks: one for all batches",
         "a worker's mask follows the version and not the batch",
         "stored masks recomputed",
         "derived",
-        patched((Masks, "of", _one_batch)),
+        patched((PayloadMasks, "of", _one_batch)),
     ),
     Mutant(
         "stored masks: left out",
         "payloads are pushed as they are, in fixed point",
         "stored masks",
         "uniform",
-        patched((masked_store, "Masks", _Bare)),
+        patched((masked_store, "PayloadMasks", _Bare)),
     ),
     Mutant(
         "stored masks: keys of names",

@@ -10,8 +10,8 @@ import numpy as np
 
 from securevfl.data.cosine_features import CosineFeatures
 from securevfl.families.shares import shares_participant
-from securevfl.families.shares.shares_family import SharesMethod
-from securevfl.families.shares.shares_participant import SharesPlayer
+from securevfl.families.shares.shares_family import SharesFamily
+from securevfl.families.shares.shares_participant import SharesParticipant
 from securevfl.models import trees
 from securevfl.models.boosted_score import Boosted
 from securevfl.models.forest_inputs import ForestInputs
@@ -19,7 +19,12 @@ from securevfl.models.trees import Trees
 from securevfl.options import JobOptions
 from selfcheck.mutants.mutant import Mutant, Stand, patched
 
-_beside, _breadth, _made, _outcome = ForestInputs._beside, Trees.breadth, SharesPlayer._made, SharesPlayer.outcome
+_beside, _breadth, _made, _outcome = (
+    ForestInputs._beside,
+    Trees.breadth,
+    SharesParticipant._made,
+    SharesParticipant.model_state,
+)
 _cosines, _draw = Trees._cosines, CosineFeatures.__dict__["draw"].__func__
 
 
@@ -64,7 +69,7 @@ def _in_fold(X: Any, targets: Any, key: bytes, *, classifies: bool, weights: Any
 
 def _with_weights(self: Any) -> Any:
     state = _outcome(self)
-    state["theta"] = self.plan.numbers.weights(state["own"][0])
+    state["theta"] = self.plan.numbers.decode_weights(state["own"][0])
     return state
 
 
@@ -95,14 +100,14 @@ MUTANTS = [
         "trees are drawn by rows that are held out too",
         "trees: draws",
         "held out",
-        patched((SharesPlayer, "_made", _all_rows)),
+        patched((SharesParticipant, "_made", _all_rows)),
     ),
     Mutant(
         "weights in the part",
         "a party keeps weights that the job does not open",
         "trees: draws",
         "weights",
-        patched((SharesPlayer, "outcome", _with_weights)),
+        patched((SharesParticipant, "model_state", _with_weights)),
     ),
     Mutant(
         "leaves without rows left out",
@@ -151,6 +156,6 @@ MUTANTS = [
         "trees train where residuals go down",
         "trees: residuals",
         "refused",
-        patched((SharesMethod, "check", lambda self, job: None), (SharesMethod, "options", JobOptions)),
+        patched((SharesFamily, "check_job", lambda self, job: None), (SharesFamily, "options", JobOptions)),
     ),
 ]

@@ -1,0 +1,77 @@
+"""Leaks of a job beyond its protocol's declaration, and the guard that refuses those that it does not accept.
+
+A protocol family lists the leaks of its jobs (`Family.leaks`) and the kinds of leaks that jobs accept by name
+(`leak_kinds`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from securevfl.disclosure.counts import Disclosure, RunShape
+from securevfl.disclosure.leaks import Leak
+from securevfl.errors import ConfigError, LeakageError
+from securevfl.job import Job
+
+
+def leaks(job: Job, sizes: RunShape, before: Sequence[Disclosure] = ()) -> list[Leak]:
+    """List what this job discloses beyond its protocol's declaration.
+
+    Args:
+        job: the job.
+        sizes: the sizes of its run.
+        before: what earlier jobs have disclosed about the same tables; it counts as if it were part of this job.
+
+    Returns:
+        The leaks.
+
+    Raises:
+        ConfigError: if a leak is of a kind that the family does not list, so that nobody could accept it.
+    """
+    family = job.family
+    job_leaks = family.leaks(job, sizes, before)
+    for leak in job_leaks:
+        if leak.kind not in family.leak_kinds:
+            raise ConfigError(
+                f"family {family.name} reports a leak {leak.name} that its leak_kinds do not list",
+                "add it to leak_kinds",
+                code="SVFL-JOB-EXTENSION",
+                leak=leak.name,
+            )
+    return job_leaks
+
+
+def guard(job: Job, sizes: RunShape, before: Sequence[Disclosure] = (), *, together: bool = False) -> list[Leak]:
+    """Check that the job accepts each of its leaks by name.
+
+    Args:
+        job: the job.
+        sizes: the sizes of its run.
+        before: what earlier jobs have disclosed about the same tables.
+        together: True if one process has the tables of all parties. It does not need to accept leaks between
+            organisations.
+
+    Returns:
+        The leaks between organisations that only this process need not accept.
+
+    Raises:
+        LeakageError: with one line for each leak that is not accepted.
+    """
+    not_accepted = [leak for leak in leaks(job, sizes, before) if leak.name not in job.accepts]
+    excused = [leak for leak in not_accepted if together and leak.apart]
+    refused = [leak for leak in not_accepted if leak not in excused]
+    if refused:
+        raise refusal(refused)
+    return excused
+
+
+def refusal(refused: Sequence[Leak]) -> LeakageError:
+    """Return the error for leaks that a job has not accepted, one line each; the lines contain the remedies."""
+    lines = "\n".join(map(str, refused))
+    return LeakageError(lines, "", code="SVFL-LEAK-NOT-ACCEPTED", leaks=tuple(leak.name for leak in refused))
+
+
+def describe_excused(excused: Sequence[Leak]) -> str:
+    """Describe leaks that a process with all tables need not accept, but organisations would have to."""
+    lines = "\n  ".join(map(str, excused))
+    return f"all tables are in one process, so nobody needs to consent; organisations would have to accept:\n  {lines}"

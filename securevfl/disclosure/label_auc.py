@@ -1,0 +1,111 @@
+"""What opened gradients disclose about labels: the AUC of labels against p / (n c), for columns of pure noise.
+
+A passive party with p = d c parameters opens X^T g: p equations about the n c residuals of a batch. The least-norm
+solution is the projection of g on d directions. For balanced labels and small weights (g = -1/2 or 1/2), a row's share
+of it has mean s g_i and deviation about sqrt(s (1 - s)) |g_i| with s = p / (n c), so
+
+    AUC = Phi(sqrt(2 s / (1 - s)))                                      one batch
+
+The table below follows this to 0.01. Fixed batches repeat the same equations every epoch, so epochs add nothing (an
+average over epochs even loses a little, because g shrinks). Rows reshuffled every epoch give s more equations each
+time.
+
+The table was measured over seeds 0, 1, 2 (tests/security/test_label_curve.py): 10 batches of 256 rows, logistic loss,
+an active party that trains five columns, and an attacker with d columns of noise that solves all its equations by least
+squares. Reshuffled batches beyond 10 epochs at a share of 1/4, and beyond 5 at 3/4, were not measured; the table has 1
+there because fewer epochs had reached it. Columns that correlate with the label disclose more. So do attacks that use
+more than least squares: if g takes two known values, as before the first step from zero weights, see
+`securevfl.audit.attacks.opened_gradients`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from securevfl.base.arrays import Floats
+from securevfl.base.normal_distribution import normal_cdf, normal_quantile
+
+TABLE_SHARES = np.array([1, 2, 4, 8, 16, 32, 64, 128, 192, 240]) / 256
+
+TABLE_EPOCHS = np.array([1, 2, 5, 10, 20, 40])
+
+FIXED_AUC = np.array([0.530, 0.545, 0.565, 0.592, 0.638, 0.703, 0.795, 0.915, 0.992, 1.0])
+
+RESHUFFLED_AUC = np.array(
+    [
+        [0.530, 0.538, 0.559, 0.589, 0.624, 0.671],
+        [0.545, 0.567, 0.603, 0.649, 0.699, 0.763],
+        [0.565, 0.592, 0.650, 0.706, 0.784, 0.861],
+        [0.592, 0.631, 0.705, 0.795, 0.895, 0.939],
+        [0.638, 0.694, 0.807, 0.920, 0.976, 0.998],
+        [0.703, 0.785, 0.940, 0.998, 1.0, 1.0],
+        [0.795, 0.908, 1.0, 1.0, 1.0, 1.0],
+        [0.915, 1.0, 1.0, 1.0, 1.0, 1.0],
+        [0.992, 1.0, 1.0, 1.0, 1.0, 1.0],
+        [1.0, 1.0, 1.0, 1.0, 1.0, 1.0],
+    ]
+)
+
+
+def expected_label_auc(p: int, rows: int, outputs: int, epochs: int, reshuffle: bool) -> float:
+    """Return the AUC of labels (0.5 to 1) from opened gradients, for columns of noise.
+
+    The table is interpolated in log(share), log(epochs) and Phi^-1(AUC). Below the table, Phi^-1 is proportional to the
+    square root of the share. More epochs than the table has count as a proportionally larger share.
+
+    Args:
+        p: number of parameters of the party.
+        rows: number of rows of a batch.
+        outputs: number of outputs c.
+        epochs: number of epochs.
+        reshuffle: True if rows are reshuffled every epoch.
+
+    Returns:
+        The AUC.
+    """
+    share = p / (rows * outputs)
+    if share >= TABLE_SHARES[-1]:
+        return 1.0
+    if not reshuffle:
+        return normal_cdf(_interpolate(_normal_scores(FIXED_AUC), share))
+    share *= max(1.0, epochs / TABLE_EPOCHS[-1])
+    bounded_share = min(share, float(TABLE_SHARES[-1]))
+    by_epochs = [_interpolate(column, bounded_share) for column in _normal_scores(RESHUFFLED_AUC).T]
+    return normal_cdf(float(np.interp(np.log(epochs), np.log(TABLE_EPOCHS), by_epochs)))
+
+
+def smallest_batch(p: int, outputs: int, epochs: int, reshuffle: bool, limit: float) -> int:
+    """Return the fewest rows of a batch at which `expected_label_auc` is at most `limit`.
+
+    Args:
+        p: number of parameters of the party.
+        outputs: number of outputs c.
+        epochs: number of epochs.
+        reshuffle: True if rows are reshuffled every epoch.
+        limit: the AUC that is allowed; 0.5 < limit < 1.
+
+    Returns:
+        The number of rows.
+    """
+    low, high = 0, 1
+    while expected_label_auc(p, high, outputs, epochs, reshuffle) > limit:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if expected_label_auc(p, middle, outputs, epochs, reshuffle) > limit:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _normal_scores(auc: Floats) -> Floats:
+    """Return Phi^-1 of values of the AUC."""
+    return normal_quantile(np.minimum(auc, 0.9999))
+
+
+def _interpolate(normal_scores: Floats, share: float) -> float:
+    """Interpolate a column of the table in log(share)."""
+    if share <= TABLE_SHARES[0]:
+        return float(normal_scores[0] * np.sqrt(share / TABLE_SHARES[0]))
+    return float(np.interp(np.log(share), np.log(TABLE_SHARES), normal_scores))

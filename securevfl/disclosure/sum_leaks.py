@@ -1,0 +1,48 @@
+"""Leaks of sums: parts that a sum cannot hide.
+
+*Single passive.* A sum of one part hides nothing.
+
+*Sequential.* If parties step in turn, two consecutive sums differ by one party's part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from securevfl.disclosure.counts import RunShape
+from securevfl.disclosure.leaks import Leak, LeakKind
+from securevfl.options import JobOptions
+
+SINGLE_PASSIVE = LeakKind(
+    "single_passive", "a sum that hides its parts has one part", 'sum = "direct", which states that it hides nothing'
+)
+SEQUENTIAL = LeakKind(
+    "sequential",
+    "one passive party moves alone between two sums that hide their parts",
+    'mode = "parallel", in which all parts move at once',
+    ("first_difference",),
+)
+
+
+def single_passive(job: JobOptions, sizes: RunShape) -> Iterator[Leak]:
+    """Yield a leak if there is one passive party and the job's sum should hide its outputs."""
+    chosen = job.protocol.sum_for(len(sizes.passives))
+    if len(sizes.passives) == 1 and chosen.hides_parts:
+        yield Leak(
+            SINGLE_PASSIVE,
+            sizes.passives[0],
+            f"a {chosen.name} sum of one passive party's outputs is that party's outputs, so it protects nothing",
+            'use sum = "direct" (or "auto"), which states that it hides nothing',
+        )
+
+
+def sequential(job: JobOptions, sizes: RunShape) -> Iterator[Leak]:
+    """Yield a leak if one party alone moves between two sums that should hide their parts."""
+    passives = sizes.passives
+    if len(passives) > 1 and job.protocol.sum_for(len(passives)).hides_parts and job.optimizer.exchanges(passives) > 1:
+        yield Leak(
+            SEQUENTIAL,
+            sizes.active,
+            "one passive party moves between two sums, so their difference is that party's part, which no sum hides",
+            'use mode = "parallel", in which all parts move at once',
+        )
