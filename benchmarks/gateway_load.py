@@ -138,7 +138,7 @@ def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     )
     line.start()  # a separate process, so that it waits for no application
     words = ["--http", f"127.0.0.1:{port}", "--http-token", str(folder / "bank" / "token")]
-    words += ["--conversations", str(arguments.conversations)]
+    words += ["--sessions", str(arguments.conversations)]
     parties = {"shop": started(folder, "shop", "serve"), "bank": started(folder, "bank", "score", *words)}
     url, result = f"http://127.0.0.1:{port}", dict[str, Any]()
     try:

@@ -82,7 +82,7 @@ def test_a_crowded_table_is_solved_with_its_dense_slots(n: int, monkeypatch: pyt
 
 
 def test_a_seed_fails_so_rarely_that_none_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(okvs, "_TRIES", 1)
+    monkeypatch.setattr(okvs, "_MAX_SEEDS", 1)
     for n in (1, 2, 3, 5, 10, 30, 100, 300):
         for _ in range(30):
             keys, values = fresh(n)

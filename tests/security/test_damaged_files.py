@@ -212,9 +212,9 @@ def test_a_part_whose_weights_were_changed_predicts_nothing(part: ModelPart, tmp
     assert ModelPart.load(path).columns == part.columns
 
 
-WRITERS = re.compile(r"\b(write_atomic|writing_whole|write_checked|write_checked_json|append_whole)\(")
+WRITERS = re.compile(r"\b(write_atomic|atomic_writer|write_checked|write_checked_json|append_atomic)\(")
 FOR_OTHERS = {  # files that are written for people or for other programs: pages, tables, exports, kits
-    *("cli/looks_commands", "cli/main", "cli/part_command", "cli/party_options", "cli/predictions"),
+    *("cli/fairness_command", "cli/main", "cli/model_commands", "cli/option_groups", "cli/prediction_output"),
     *("organisations/kit", "training/comparison"),
     *("training/onnx_export", "training/run", "training/run_page", "training/scorecard", "base/files"),
 }
