@@ -136,7 +136,7 @@ class Products:
                 raise ProtocolError(f"{name}: a nonce of {NONCE_BYTES} bytes was expected, {len(greeting.nonce)} came")
             self._nonces[name] = greeting.nonce
             self.pair_keys[name] = pair.agree(
-                greeting.public, session=session, own=context.me, peer=name, domain="training on shares"
+                greeting.public, session=session, party=context.me, peer=name, domain="training on shares"
             )
         return True
 

@@ -73,7 +73,7 @@ def simulated_residuals(
         J @ np.linalg.lstsq(J.T @ J, J.T @ residual, rcond=None)[0] for J, residual in zip(inputs, g, strict=True)
     ]
     defence = defence_of(protocol)
-    bound = 1.0 if defence is None else defence.reach(1.0)
+    bound = 1.0 if defence is None else defence.output_bound(1.0)
     return [np.clip(residual, -bound, bound) for residual in shortest], blank | {receiver: inputs}
 
 

@@ -13,7 +13,7 @@ from securevfl.audit.recording.column_numbers import column_numbers
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.disclosure.label_auc import expected_label_auc
 from securevfl.models import linear_block
-from securevfl.optim.block_newton import OVER
+from securevfl.optim.block_newton import INITIAL_MULTIPLE
 from securevfl.runtime.observer import Event
 
 NOISE = 15  # columns of the attacker
@@ -122,5 +122,5 @@ def test_the_step_is_one_of_three_numbers() -> None:
     lines: list[Event] = []
     vfl.simulate(job(epochs=20), tables(500), observe=lines.append)
     paces = [event.message for event in lines if type(event.message).__name__ == "Pace"]
-    assert {pace.multiple for pace in paces} <= {OVER, 0.75 * OVER, 1.0}  # type: ignore[attr-defined]
+    assert {pace.multiple for pace in paces} <= {INITIAL_MULTIPLE, 0.75 * INITIAL_MULTIPLE, 1.0}  # type: ignore[attr-defined]
     assert all(type(pace).__struct_fields__ == ("multiple", "stop") for pace in paces)

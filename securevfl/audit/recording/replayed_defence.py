@@ -38,18 +38,18 @@ class ReplayedDefence(Defence):
         self._on_outcome(np.array(outcome))
         return outcome
 
-    def reach(self, bound: float) -> float:
+    def output_bound(self, bound: float) -> float:
         """Return the inner defence's bound on the size of its outcomes."""
-        return self.inner.reach(bound)
+        return self.inner.output_bound(bound)
 
     def check(self, outputs: int) -> None:
         """Raise what the inner defence raises for this number of outputs."""
         self.inner.check(outputs)
 
     @property
-    def promise(self) -> str:
+    def guarantee(self) -> str:
         """The inner defence's guarantee."""
-        return self.inner.promise
+        return self.inner.guarantee
 
 
 def defence_of(residual: ResidualProtocol | None) -> Defence | None:

@@ -44,7 +44,7 @@ from securevfl.families.training_data import ScaledRows, TrainingData
 from securevfl.models.inputs import FittingData, Inputs, InputShape, inputs_at, private_stream
 from securevfl.models.loss import Loss
 from securevfl.optim.block_descent import BlockDescent
-from securevfl.optim.curvature import of_rows
+from securevfl.optim.curvature import preconditioner_of_rows
 from securevfl.protocols.joint_prediction import RowsToScore
 from securevfl.protocols.observations import IterationStarted
 from securevfl.protocols.party_context import PartyContext
@@ -420,7 +420,9 @@ class SharesParticipant(Participant):
         held_back = np.full((d, 1), (optimizer.ridge if ridge is None else ridge) + self._job.model.l2)
         assert self._inputs is not None, "they are made first"
         constant = self._inputs.constant(d)
-        P = of_rows(stretches, lambda X: X.T @ X, loss, held_back, who=self._context.me, constant=constant)
+        P = preconditioner_of_rows(
+            stretches, lambda X: X.T @ X, loss, held_back, who=self._context.me, constant=constant
+        )
         if data.apart:
             self._context.meter.add_worker_seconds(tall.makespan())
         return P
