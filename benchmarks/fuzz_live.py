@@ -155,10 +155,10 @@ class Peer:
         """The next good frame."""
         return encode_frame(GOOD, session=self.session, sender="shop", receiver="bank", seq=state.seq)
 
-    def packet(self, state: State, whole: bytes | None = None) -> bytes:
+    def packet(self, state: State, full: bytes | None = None) -> bytes:
         """A message of the line with the next packet in it, a good frame by default."""
-        whole = self.frame(state) if whole is None else whole
-        return encode_message(PacketPiece(state.packet, False, self.open.expected, whole))
+        full = self.frame(state) if full is None else full
+        return encode_message(PacketPiece(state.packet, False, self.open.expected, full))
 
     def says(self, *messages: bytes) -> None:
         """One stream that brings these messages; returns when the endpoint has ended it or confirmed one."""
@@ -185,7 +185,7 @@ class Peer:
             + header(b"te", b"trailers")
         )
         messages = [encode_message(self.open), self.packet(state)]
-        body = b"".join(b"\0" + struct.pack(">I", len(each)) + each for each in messages)
+        body = b"".join(b"\0" + struct.pack(">I", len(message)) + message for message in messages)
         return (
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + block(4, 0, 0, b"") + block(1, 4, 1, headers) + block(0, 1, 1, body)
         )

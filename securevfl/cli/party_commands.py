@@ -139,7 +139,7 @@ def join(
     from securevfl.cli.live import live, step_of
     from securevfl.cli.show import figures, run_time_line
     from securevfl.consent.agreed_sheets import AgreedSheets
-    from securevfl.data.load import forget
+    from securevfl.data.load import delete_table_copy
     from securevfl.job import Job
     from securevfl.organisations.join import join as run
     from securevfl.training.checkpoint import FINISHED_ROUND, Checkpoints
@@ -194,7 +194,7 @@ def join(
             html, part, alone=baseline_metrics(job, own), sheet="".join(sheet.first_screen for sheet in sheets)
         )
     if data is not None:
-        forget(own, data)
+        delete_table_copy(own, data)
     if part.status is PartStatus.NEW:
         typer.echo(run_time_line(part.path))
     else:

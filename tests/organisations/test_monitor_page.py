@@ -13,7 +13,7 @@ import pytest
 
 from securevfl.data.baseline import baselines
 from securevfl.data.columns import columns_of
-from securevfl.data.drift import Drift, drifts
+from securevfl.data.drift import Drift, measure_drift
 from securevfl.organisations.monitor import Monitor
 from securevfl.organisations.prediction import ScoreCounts
 from securevfl.organisations.serve import RequestOutcome
@@ -45,7 +45,7 @@ def drifted() -> list[Drift]:
     draw = np.random.default_rng(0)
     own = columns_of("shop", draw.normal(size=(3000, 2)), ["still", "moved<"])
     new = columns_of("shop", draw.normal((0, 1), size=(2000, 2)), ["still", "moved<"])
-    return drifts(baselines(own, np.arange(3000)), new)
+    return measure_drift(baselines(own, np.arange(3000)), new)
 
 
 def test_the_page_has_the_figures_of_metrics(free_port: Callable[[], int]) -> None:

@@ -20,7 +20,7 @@ from selfcheck.mutants.mutant import Mutant, Patch, edited, patched
 from selfcheck.mutants.protocol_mutants import any_bits
 
 _join = join.join
-_numbers = edited(summed_bits, "statistics_disclosure", ("int(held / bits)", "int(held)"))
+_numbers = edited(summed_bits, "statistics_disclosure", ("int(held_bits / bits)", "int(held_bits)"))
 _one = edited(group_counts, "send_group_counts", ('"columns", own.size', '"columns", 1'))
 _alone = (fairness_by_group, "send_group_counts", _one)
 _cut = "ring.reduce((own + below) >> np.uint64(_SHIFT))"
@@ -206,6 +206,6 @@ MUTANTS = [
         "a peer that has conversations end early shuts out others",
         "ends of conversations",
         "count",
-        edited(DisclosureLedger, "_tries", ("if each.peers == peers", "if True")),
+        edited(DisclosureLedger, "_early_aborts", ("if aborts.peers == peers", "if True")),
     ),
 ]
