@@ -277,8 +277,9 @@ class ScoringSession:
         if context.me == self._rounding:
             states[context.me] = self._judge(query, rows, requested != REFUSED, claim)
         else:
-            states[self._rounding] = _read_states(self._rounding, products.recv(self._rounding, RowStates).states, n)  #
-            1 if context.me != requester:
+            data = products.recv(self._rounding, RowStates).states  # 1
+            states[self._rounding] = _read_states(self._rounding, data, n)
+            if context.me != requester:
                 open_rows = (requested != REFUSED) & (states[self._rounding] != REFUSED)
                 states[context.me] = self._judge(query, rows, open_rows, claim)
         for name in judges:
@@ -360,9 +361,7 @@ class ScoringSession:
         quantizer, encoding = self._scoring.quantizer, self._params.encoding
         ring, table = ShareRing(quantizer.bits), quantizer.overflow_shifts(encoding.top_knots)
         index = encoding.top_index(h)
-        shifts = look_up_shares(
-            self._products, transfers, self._params.partner, index, encoding.top_bits, table, ring
-        )
+        shifts = look_up_shares(self._products, transfers, self._params.partner, index, encoding.top_bits, table, ring)
         return self._ring.reduce(h + (shifts << np.uint64(quantizer.shift(encoding))))
 
     def _stored(self, query: ScoreQuery | None) -> Words:

@@ -103,9 +103,10 @@ def record_weights(
     permits = {}
     for name in sorted(set(named) - {context.me}):
         count, about = params.columns[name] * params.outputs, (context.me,)
-        kinds = ("columns", "labels") if context.me == context.active else ("columns",)
-        for kind in kinds:
-            record = DisclosureRecord(name, kind, count, quantizer.bits, about=about, group="weights")
+        record = DisclosureRecord(name, "columns", count, quantizer.bits, about=about, group="weights")
+        permits[name] = context.channel.permit(record)
+        if context.me == context.active:
+            record = DisclosureRecord(name, "labels", count, quantizer.bits, about=about, group="weights")
             permits[name] = context.channel.permit(record)
     return permits
 

@@ -228,7 +228,7 @@ class RemoteColumns(ColumnBlocks):
             value, seconds = pending.result()
             time.busy[remote.worker] = busy = time.busy.get(remote.worker, 0.0) + seconds
             if busy > time.counted:
-                self._meter.elsewhere(busy - time.counted)
+                self._meter.add_worker_seconds(busy - time.counted)
                 time.counted = busy
             return value
 

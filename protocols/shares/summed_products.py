@@ -47,7 +47,7 @@ def summed_products(
     """
     ring, is_active = ShareRing(bits), context.me == context.active
     (peer,) = context.roles.others(context.me)
-    products = Products(context, context.roles.the(PARTNER), SHARE_SCHEMES["own"](bits))
+    products = Products(context, context.roles.only(PARTNER), SHARE_SCHEMES["own"](bits))
     products.greet()
     holders, (evaluators,) = products.keys(0, (purpose,))
     my_widths, totals = [block.shape[1] for block in blocks], [np.zeros((1, 1), np.uint64) for _ in blocks]
