@@ -194,7 +194,7 @@ class Products:
                 )
             self._nonces[name] = greeting.nonce
             self.pair_keys[name] = key_pair.agree(
-                greeting.public, session=session, own=context.me, peer=name, domain="training on shares"
+                greeting.public, session=session, party=context.me, peer=name, domain="training on shares"
             )
         return True
 

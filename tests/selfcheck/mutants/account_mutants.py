@@ -176,7 +176,7 @@ MUTANTS = [
         edited(AgreedSheets, "accepts", ("if accept == sheet.digest:", "if accept in (None, sheet.digest):")),
     ),
     _mutant(
-        "join: --again is ignored",
+        "join: --retrain is ignored",
         "a training that is over is not begun again though its owner asks for it",
         "trainings that are over",
         "consent",
