@@ -1,10 +1,11 @@
-"""What the active party finds of other parties' columns, and passive parties of labels: the tables of threat-model.md.
+"""Columns that the active party recovers, and labels that passive parties recover: the tables of threat-model.md.
 
     python benchmarks/columns.py DATA
-    python benchmarks/columns.py DATA --only "own part"
+    python benchmarks/columns.py DATA --only "partial score"
 
-DATA holds UCI_Credit_Card.csv.gz, default_credit_hetero_{guest,host}.csv.gz and a9a.npz. Columns: 3,000 clients of the
-UCI credit table, 11 columns of which 4 are 0/1, at one passive party or (where a sum hides parts) at three.
+DATA contains UCI_Credit_Card.csv.gz, default_credit_hetero_{guest,host}.csv.gz and a9a.npz. The columns are those of
+3,000 clients of the UCI credit table: 11 columns, 4 of them binary, at one passive party, or at three if a sum hides
+its parts.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def read(path: Path) -> tuple[list[str], np.ndarray]:
 
 
 def credit(data: Path, passives: int, rows: int) -> list[vfl.Party]:
-    """The bank has 12 columns of bills and payments, the others 11 of which 4 are 0/1."""
+    """Return a bank with 12 columns of bills and payments, and others with 11 columns, 4 of them binary."""
     head, table = read(data / "UCI_Credit_Card.csv.gz")
     table = table[np.random.default_rng(0).permutation(len(table))[:rows]]
     raw = dict(zip(head, table.T, strict=True))

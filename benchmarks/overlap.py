@@ -1,13 +1,13 @@
-"""Whether local steps really run beside the exchange: CELU-VFL in two processes over mutual TLS, through a slow line.
+"""Whether local steps overlap with the exchange: CELU-VFL in two processes over mutual TLS, through a slow link.
 
     python benchmarks/overlap.py --mbps 300 --rtt-ms 20 --repeats 3 --json out/overlap.json
 
-The line is slowed as in benchmarks/delay.py. All seconds are for a round. `measured_s` is the training at the active
-party, by its own wall clock. `exchange_s` is the same job with R = 1 over the same line: forward outputs, residual and
-one step, which one thread does beside the local steps. `compute_s` is what the busier party computes in a round, by the
-wall clock of the measured run. `line_s` is what the bytes of a round take on the line itself. Where the two overlap
-entirely, `overlap`, measured_s / max(exchange_s, compute_s), is 1; `apart_s`, W = 1, is a run in which nothing does.
-The virtual times are those of `simulate` on the network that the parties found. Of several repeats the shortest count.
+The link is slowed as in benchmarks/delay.py. All seconds are for one round. `measured_s` is the wall-clock time of the
+training at the active party. `exchange_s` is the same job with R = 1: forward outputs, residual and one step, which one
+thread does during the local steps. `compute_s` is the computing time of the busier party in the measured run. `line_s`
+is the transfer time of a round's bytes. With full overlap, `overlap`, measured_s / max(exchange_s, compute_s), is 1;
+`apart_s`, W = 1, is a run without overlap. Virtual times are those of `simulate` on the measured network. The shortest
+of several repeats counts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def module(hidden: int, width: int) -> nn.Module:
 
 
 class Tables:
-    """Two parties of made-up columns, with networks of so many hidden units."""
+    """Two parties with generated columns and networks with a number of hidden units."""
 
     def __init__(self, hidden: int, width: int) -> None:
         self._hidden, self._width = hidden, width
@@ -56,7 +56,7 @@ class Tables:
 
 
 class Top(nn.Module):
-    """The active party's bottom, and a layer on both parties' outputs."""
+    """The active party's bottom model, and a layer on both parties' outputs."""
 
     def __init__(self, hidden: int, width: int) -> None:
         super().__init__()

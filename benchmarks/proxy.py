@@ -1,4 +1,4 @@
-"""A proxy of TCP that does damage when told to; benchmarks/faults.py and the tests put it before a party."""
+"""A TCP proxy that causes faults on request; benchmarks/faults.py and the tests put it before a party."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 
 
 class Proxy:
-    """Stands before a party's port; cuts or changes what passes when told to."""
+    """Listens before a party's port, and cuts or changes the relayed bytes on request."""
 
     def __init__(self, behind: int, port: int = 0) -> None:
         self.garble = False

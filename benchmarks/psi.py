@@ -1,10 +1,10 @@
 """Private alignment of all parties in one process: seconds, bytes and memory.
 
-python benchmarks/psi.py --rows 100000 --parties 2
+    python benchmarks/psi.py --rows 100000 --parties 2
 
-All parties are threads of this process; on machines of their own they work side by side. `ids/s a core` is rows of one
-party per CPU second of that party: the CPU time of this process, divided by the parties. Memory is the peak of this
-process, all parties together.
+All parties are threads of this process; on separate machines they work concurrently. `ids/s a core` is the number of
+rows of one party divided by the CPU seconds of that party: the CPU time of this process divided by the number of
+parties. Memory is the peak of this process with all parties.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def cpu_seconds() -> float:
 
 def run(rows: int, parties: int) -> None:
     names = [f"party{k}" for k in range(parties)]
-    shift = rows // (2 * parties)  # neighbours share most of their ids, all share half or more
+    shift = rows // (2 * parties)  # neighbours share most of their ids; all share at least half
     sets = [range(k * shift, k * shift + rows) for k in range(parties)]
     before, started = cpu_seconds(), time.perf_counter()
     roles = {name: partial(side, ids=ids, names=names) for name, ids in zip(names, sets, strict=True)}

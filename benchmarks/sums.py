@@ -1,10 +1,10 @@
-"""What sums cost: time over parties for each topology (FDSKL 2020, Figure 4), and masks in CPU time.
+"""The cost of sums: time by number of parties for each topology (FDSKL 2020, Figure 4), and masks in CPU time.
 
     python benchmarks/sums.py --json sums.json --plot docs/figures/sum_time.svg
 
 Rows by `what`:
-    topology   virtual seconds of one sum of a 4,096-vector, all parties ready at once, the least of several runs
-    cpu        CPU milliseconds of one sum over all parties, against the direct sum
+    topology   virtual seconds of one sum of a 4,096-vector, all parties ready at once, the minimum of several runs
+    cpu        CPU milliseconds of one sum over all parties, compared with the direct sum
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TOPOLOGIES = ("tree", "star", "ring")
 
 
 class RestartedClock(VirtualClock):
-    """Starts again at zero, so that all parties begin a sum together."""
+    """Restarts at zero, so that all parties begin a sum together."""
 
     def restart(self) -> None:
         local = self._here.branch
@@ -87,7 +87,7 @@ def topology_rows(parties: Iterable[int], repeats: int) -> list[dict[str, Any]]:
 
 
 def time_one(protocol: SumProtocol, q: int, repeats: int, space: Space) -> tuple[float, int]:
-    """Least virtual seconds of a sum, and the bytes of one."""
+    """Return the smallest virtual seconds of a sum, and its bytes."""
     names = [f"p{k:02}" for k in range(q)]
     ready = threading.Barrier(q)
     values = np.zeros(VALUES, np.float64 if isinstance(space, Reals) else np.uint32)
@@ -111,7 +111,7 @@ def time_one(protocol: SumProtocol, q: int, repeats: int, space: Space) -> tuple
 
 
 def cpu_rows(repeats: int, parties: int = 3, exchanges: int = 200) -> list[dict[str, Any]]:
-    """Least of several runs, since other work on the machine can only add."""
+    """Return the minimum of several runs, because other work on the machine can only add time."""
     protocols: list[SumProtocol] = [vfl.DirectSum(), vfl.TreeSum(), vfl.PairwiseSum()]
     rows = []
     for space in (Reals(), Circle(), Circle(16)):
@@ -135,7 +135,7 @@ def cpu_rows(repeats: int, parties: int = 3, exchanges: int = 200) -> list[dict[
 
 
 def cpu_of(protocol: SumProtocol, parties: int, exchanges: int, space: Space) -> float:
-    """CPU seconds of the process, setup excepted."""
+    """Return CPU seconds of the process without setup."""
     names = [f"p{k:02}" for k in range(parties)]
     ready = threading.Barrier(parties)
     values = np.zeros(VALUES, np.float64 if isinstance(space, Reals) else np.uint32)
@@ -155,7 +155,7 @@ def cpu_of(protocol: SumProtocol, parties: int, exchanges: int, space: Space) ->
 
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
-    """One panel a sum: virtual milliseconds over parties, a line a topology."""
+    """Draw one panel for each sum: virtual milliseconds by parties, one line for each topology."""
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -58,7 +58,7 @@ def celu_steps(part: Part) -> str:
 
 
 def _reasons(rows: list[Mapping[str, Any]], methods: Sequence[str], target: float) -> str:
-    """Why kept exchanges take more rounds at the step that is best for plain training."""
+    """Return why cached exchanges need more rounds at the best step of plain training."""
     best = {method: _best(rows, method, target) for method in methods}
     plain = best["plain"]
     assert plain is not None, "plain training gets there at some step"
@@ -79,7 +79,7 @@ def _reasons(rows: list[Mapping[str, Any]], methods: Sequence[str], target: floa
 
 
 def _best(rows: list[Mapping[str, Any]], method: str, target: float) -> Mapping[str, Any] | None:
-    """The step at which a method takes the fewest rounds; None if it never gets there."""
+    """Return the step at which a method takes the fewest rounds; None if it never reaches the target."""
     results = [row for row in rows if row["method"] == method and row["target"] == target and row["rounds"] is not None]
     return min(results, key=lambda row: row["rounds"], default=None)
 
@@ -183,7 +183,7 @@ def celu_small(part: Part) -> str:
 
 
 def celu_line(result: Mapping[str, Part]) -> str:
-    """Seconds to an AUC: rounds of the one table times seconds of a round of the other."""
+    """Return seconds to an AUC: rounds of one table times seconds of a round of the other."""
     cells = []
     for name in ("steps", "long", "small"):
         if name not in result:
@@ -216,7 +216,7 @@ def _times(
             if best is None or a_round is None:
                 continue
             took = best["rounds"] * a_round
-            full = took if full is None else full  # plain, double, which comes first
+            full = took if full is None else full  # plain, double, which is the first one
             cells.append(
                 [
                     *(f"{setting['batch']:,}", number(target, 2), method, precision, f"{best['step']:g}"),
@@ -227,6 +227,6 @@ def _times(
 
 
 def _a_round(rows: list[Mapping[str, Any]], method: str, precision: str, batch: int) -> float | None:
-    """Seconds of a round; None for a method that was not timed."""
+    """Return seconds of a round; None for a method that was not timed."""
     ways = {(row["method"], row["precision"], row["batch"]): row["seconds"] for row in rows}
     return ways.get((method, precision, batch))

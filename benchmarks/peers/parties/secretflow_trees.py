@@ -1,4 +1,4 @@
-"""SecretFlow's SGB: boosted trees on encrypted gradients, of which alice, with the labels, decrypts every histogram."""
+"""SecretFlow's SGB: boosted trees on encrypted gradients; alice, who has the labels, decrypts every histogram."""
 
 from __future__ import annotations
 

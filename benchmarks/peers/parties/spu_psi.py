@@ -1,4 +1,4 @@
-"""Private set intersection of SPU: a CSV file in, the common rows in one order out, the result to both."""
+"""Private set intersection of SPU: a CSV file in, the common rows in one order out, the result to both parties."""
 
 from __future__ import annotations
 
