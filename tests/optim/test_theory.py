@@ -1,4 +1,4 @@
-"""Theorems of the papers as programs: FedBCD's bound on a constant step, FDSKL's rate, and its l2 compared with theirs."""
+"""Theorems of the papers as programs: FedBCD's bound on a constant step, FDSKL's rate, and its l2."""
 
 from itertools import pairwise
 

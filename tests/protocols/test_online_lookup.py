@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from builders import raises_code
 
 from securevfl.crypto.curve import POINT_BYTES
 from securevfl.errors import LeakageError, ProtocolError, SecureVFLError

@@ -1,4 +1,4 @@
-"""Messages are received in the order of arrival, and an error in one thread of a party ends its other threads at once."""
+"""Messages are received in the order of arrival, and an error in one thread of a party ends its other threads."""
 
 import threading
 import time
