@@ -86,6 +86,7 @@ def page(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def main() -> None:
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--tables", nargs="+", default=SIX, choices=TABLES)

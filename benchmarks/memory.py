@@ -30,6 +30,7 @@ class MemoryHeld:
 
     @property
     def megabytes(self) -> int:
+        """The largest memory so far, in MB."""
         return sum(self._most.values()) // 1024
 
     def _watch(self) -> None:

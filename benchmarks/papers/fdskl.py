@@ -116,6 +116,7 @@ class Table:
         return np.random.default_rng(seed).permutation(len(self.y))
 
     def split(self, seed: int, scale: str) -> Split:
+        """Return scaled training and test rows of a split."""
         train, test = self.rows(seed)
         X, test_X = self.X[train], self.X[test]
         if scale == "standard":

@@ -75,6 +75,7 @@ class Algorithm:
     sequential: bool = False
 
     def optimizer(self, eta: float) -> FedBCD:
+        """Return the optimizer with this step size."""
         if self.q == 1:
             return FedSGD(lr=eta, decay=self.decay)
         mode: Literal["parallel", "sequential"] = "sequential" if self.sequential else "parallel"

@@ -6,6 +6,7 @@ from benchmarks.papers.page_cells import Part, number, pick, share, spread, tabl
 
 
 def fedbcd_linear(part: Part) -> str:
+    """Return the section on linear models."""
     rows, plan = part["rows"], part["plan"]
     cells = [
         [
@@ -38,6 +39,7 @@ def fedbcd_linear(part: Part) -> str:
 
 
 def fedbcd_mnist(part: Part) -> str:
+    """Return the section on MNIST."""
     rows, plan = part["rows"], part["plan"]
     cells = [
         [
@@ -68,6 +70,7 @@ def fedbcd_mnist(part: Part) -> str:
 
 
 def fedbcd_rule(part: Part) -> str:
+    """Return the section on one rule for all algorithms."""
     rows, plan = part["rows"], part["plan"]["setting"]
     cells = [
         [

@@ -74,7 +74,7 @@ def test_the_sentences_agree_with_the_figures(result: list[Inference]) -> None:
     assert (audit.level == "red") == (audit.exit_code == 1 or any(item.strength == "strong" for item in result))
 
 
-SOME = Inference("shop", "own part", MEASURES[0], "", 0.343, 0.343, 0.5, 0.0, False, "less", noise=0.01, two_sided=True)
+SOME = Inference("shop", "partial score", MEASURES[0], "", 0.343, 0.343, 0.5, 0.0, False, "less", noise=0.01, two_sided=True)
 
 
 def test_a_ranking_below_chance_is_reversed() -> None:
