@@ -107,7 +107,7 @@ def partial_scores(data: Path, only: str, seeds: int) -> None:
     guest, host = (side[np.argsort(side[:, 0])] for side in (guest, host))
     a9a = np.load(data / "a9a.npz", allow_pickle=False)
     X, y = a9a["X"][:32561].astype(np.float64), a9a["y"][:32561] > 0
-    ours, theirs = (X[:, this_job][:, X[:, this_job].any(axis=0)] for this_job in (a9a["g"], a9a["h"]))
+    ours, theirs = (X[:, columns][:, X[:, columns].any(axis=0)] for columns in (a9a["g"], a9a["h"]))
     tables = {
         "breast_cancer": (vfl.datasets.breast_cancer(), 128),
         "default_credit": (
@@ -123,8 +123,8 @@ def partial_scores(data: Path, only: str, seeds: int) -> None:
         for residual in (vfl.Ckks(), "open"):
             if not f"partial score, {name}".startswith(only):
                 continue
-            this_job = job("direct", residual, epochs=10).model_copy(update={"batch_size": batch})
-            scores = [ATTACKS["partial_score"](this_job, parties, seed).real for seed in range(seeds)]
+            attacked_job = job("direct", residual, epochs=10).model_copy(update={"batch_size": batch})
+            scores = [ATTACKS["partial_score"](attacked_job, parties, seed).real for seed in range(seeds)]
             print(f"partial score, {name}, {residual}: {np.mean(scores):.3f}", flush=True)
 
 

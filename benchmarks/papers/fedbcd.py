@@ -98,15 +98,13 @@ def linear(tables: Sequence[vfl.Party], parties: int, decay: Decay, plan: Plan, 
     algorithms += [Algorithm(parties, q, decay, True) for q in plan.sequential if parties == 2]
     jobs = [_job(plan, split) for split in range(plan.splits)]
     inner = [development(tables, job) for job in jobs]
-    goals = [SHARE * pooled_auc(this_finish, _job(plan, split)) for split, this_finish in enumerate(inner)]
+    goals = [SHARE * pooled_auc(tables, _job(plan, split)) for split, tables in enumerate(inner)]
     choices: list[Choice] = []
     for algorithm in algorithms:
         on_row(f"{parties} parties, {algorithm.optimizer(1.0).label}, Q = {algorithm.q}, {decay}: steps")
 
         def merit(eta: float, algorithm: Algorithm = algorithm) -> float:
-            curves = [
-                curve(this_finish, algorithm, plan, eta, split, goals[split]) for split, this_finish in enumerate(inner)
-            ]
+            curves = [curve(tables, algorithm, plan, eta, split, goals[split]) for split, tables in enumerate(inner)]
             return sum(toll(item, [goal], plan.cap) for item, goal in zip(curves, goals, strict=True))
 
         choices.append(choose(plan.grid, merit))
@@ -116,7 +114,7 @@ def linear(tables: Sequence[vfl.Party], parties: int, decay: Decay, plan: Plan, 
     for algorithm, choice in zip(algorithms, choices, strict=True):
         on_row(f"{parties} parties, {algorithm.optimizer(1.0).label}, Q = {algorithm.q}, {decay}")
         finish = partial(_finish, tables, algorithm, plan, targets)
-        this_finish, same = finish(choice.step), finish(together)
+        finished, same = finish(choice.step), finish(together)
         rows.append(
             {
                 "parties": parties,
@@ -124,7 +122,7 @@ def linear(tables: Sequence[vfl.Party], parties: int, decay: Decay, plan: Plan, 
                 "q": algorithm.q,
                 "decay": decay,
                 **choice.row(),
-                **this_finish,
+                **finished,
                 "one_step": together,
                 **{f"one_{key}": value for key, value in same.items()},
                 "splits": plan.splits,
