@@ -98,13 +98,16 @@ def linear(tables: Sequence[vfl.Party], parties: int, decay: Decay, plan: Plan, 
     algorithms += [Algorithm(parties, q, decay, True) for q in plan.sequential if parties == 2]
     jobs = [_job(plan, split) for split in range(plan.splits)]
     inner = [development(tables, job) for job in jobs]
-    goals = [SHARE * pooled_auc(tables, _job(plan, split)) for split, tables in enumerate(inner)]
+    goals = [SHARE * pooled_auc(split_tables, _job(plan, split)) for split, split_tables in enumerate(inner)]
     choices: list[Choice] = []
     for algorithm in algorithms:
         on_row(f"{parties} parties, {algorithm.optimizer(1.0).label}, Q = {algorithm.q}, {decay}: steps")
 
         def merit(eta: float, algorithm: Algorithm = algorithm) -> float:
-            curves = [curve(tables, algorithm, plan, eta, split, goals[split]) for split, tables in enumerate(inner)]
+            curves = [
+                curve(split_tables, algorithm, plan, eta, split, goals[split])
+                for split, split_tables in enumerate(inner)
+            ]
             return sum(toll(item, [goal], plan.cap) for item, goal in zip(curves, goals, strict=True))
 
         choices.append(choose(plan.grid, merit))
