@@ -105,7 +105,7 @@ def _read_chunk(path: Path) -> list[bytes]:
 class _Bound(DiskStore):
     """A folder whose files count as the original ones, as after a bit error of the disk."""
 
-    def _is_bound(self, number: int) -> bool:
+    def _is_original(self, number: int) -> bool:
         return True
 
 
