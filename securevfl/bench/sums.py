@@ -50,19 +50,19 @@ def measure(
     scheme = engine.sums()
     holder = scheme.sum_keygen(pool)
     adder = scheme.adder(holder.public, pool)
-    last: dict[str, Any] = {}
+    latest: dict[str, Any] = {}
 
     def once() -> Stopwatch:
         watch = Stopwatch(pool)
         sealed = watch("encrypt", lambda: [adder.encrypt(v, bound=1.0, terms=parties) for v in parts])
         total = watch("add", lambda: adder.add(*sealed))
-        last["result"] = watch("decrypt", lambda: holder.decrypt(total))
-        last["bytes"] = sum(map(len, sealed)) + len(total)
+        latest["result"] = watch("decrypt", lambda: holder.decrypt(total))
+        latest["bytes"] = sum(map(len, sealed)) + len(total)
         return watch
 
     watch, count = median_of(once, seconds=seconds, max_repetitions=31)
-    error = float(np.abs(last["result"] - parts.sum(axis=0)).max())
-    results = {"bytes": last["bytes"], "max_abs_error": error, "repetitions": count, "estimated": False}
+    error = float(np.abs(latest["result"] - parts.sum(axis=0)).max())
+    results = {"bytes": latest["bytes"], "max_abs_error": error, "repetitions": count, "estimated": False}
     return {"engine": name, "parties": parties, "size": size} | watch.figures() | results
 
 

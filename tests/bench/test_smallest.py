@@ -42,7 +42,7 @@ APART = {  # benchmarks that start processes of parties
     "scale": ["--rows 1000 --columns 4 --batch 256 --residual open --json OUT/rows.json"],
 }
 ON_TABLES = {  # benchmarks that need the real tables
-    "columns": ["DATA --only 'direct, open' --rows 800", "DATA --only 'own part, breast' --seeds 1"],
+    "columns": ["DATA --only 'direct, open' --rows 800", "DATA --only 'partial score, breast' --seeds 1"],
     "first_job": ["--data DATA --tables breast --splits 0"],
     "opened": ["--data DATA --rows 300 --seeds 1 --table-rows 300"],
     "organisations": ["--data DATA --residuals open --rows 400 --batch 200 --epochs 1 --repeats 1"],
