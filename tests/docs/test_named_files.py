@@ -25,7 +25,7 @@ SOURCES = "benchmarks", "crypto", "protocols", "securevfl"
 SPAN = re.compile(r"`([^`\n]+)`")
 THEIRS = re.compile(r"(?:FATE|SecretFlow|NVFlare|Flower|VFLAIR)\s+`[^`\n]+`")  # files of other projects
 
-pytestmark = pytest.mark.skipif(not (ROOT / "docs").exists(), reason="not beside a checkout")
+pytestmark = pytest.mark.skipif(not (ROOT / "docs").exists(), reason="needs a checkout")
 
 
 def spans(text: str) -> Iterator[str]:
