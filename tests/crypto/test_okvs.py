@@ -116,7 +116,7 @@ def test_a_table_is_uniform() -> None:
     assert empty_slots(1000) == 0
 
 
-def test_that_check_catches_unused_slots_left_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_detects_empty_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.urandom
     monkeypatch.setattr(okvs.os, "urandom", lambda size: real(size) if size == okvs.OKVS_SEED_BYTES else bytes(size))
     keys, values = np.frombuffer(real(32_000), np.uint64).reshape(2, -1, 2)
