@@ -108,7 +108,7 @@ def _schedule(model: Model, protocol: Protocol, given: Mapping[str, Any]) -> dic
     """Choose an optimizer with its schedule for a job that names none; empty where every optimizer that fits asks the
     user for a choice."""
     weights = given.get("weights")
-    room = weights.get("most") if isinstance(weights, Mapping) else getattr(weights, "most", None)
+    room = weights.get("max_weight") if isinstance(weights, Mapping) else getattr(weights, "max_weight", None)
     more = longer(room) if isinstance(room, (int, float)) else 1.0
     if model.defaults:
         own = {"test_fraction": HELD_OUT, **model.defaults}

@@ -157,7 +157,7 @@ def test_exposure_is_that_of_statsmodels(kind: str) -> None:
 def test_weights_of_rows_are_scikit_learns(kind: str) -> None:
     y = LABELS["poisson"]
     own = parties(y, np.column_stack([OWN, EXPOSED]), columns=["a", "b", "w"])
-    run = train("poisson", own, kind, weights={"column": "w", "most": 2.5}, epochs=80)
+    run = train("poisson", own, kind, weights={"column": "w", "max_weight": 2.5}, epochs=80)
     fitted = linear.PoissonRegressor(alpha=0, tol=1e-9, max_iter=5000).fit(SCALED, y, sample_weight=EXPOSED)
     if kind == "open":
         theta = {each: part.theta for each, part in run.parts.items()}

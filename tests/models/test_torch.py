@@ -13,7 +13,7 @@ from securevfl.base import chunked_matrix  # noqa: E402
 from securevfl.base.chunked_matrix import ChunkedMatrix  # noqa: E402
 from securevfl.errors import ConfigError  # noqa: E402
 from securevfl.models import torch_block  # noqa: E402
-from securevfl.models.block import Place  # noqa: E402
+from securevfl.models.block import BlockSpec  # noqa: E402
 from securevfl.models.torch_block import LazyJacobian, TorchBlock  # noqa: E402
 from securevfl.models.torch_jacobian import by_layers, by_torch, is_layered  # noqa: E402
 
@@ -85,7 +85,7 @@ def model_size(module: torch.nn.Module) -> int:
 
 def test_a_large_jacobian_is_read_in_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunked_matrix, "MAX_MATERIALIZED_NUMBERS", 1)
-    monkeypatch.setattr(torch_block, "AT_ONCE", 4)
+    monkeypatch.setattr(torch_block, "MAX_CHUNK_ROWS", 4)
     model, (X, g) = part(), drawn()
     J = model.jacobian(X)
     assert isinstance(J.matrix, ChunkedMatrix)
@@ -185,8 +185,8 @@ def test_a_module_comes_from_a_file_of_its_owner(tmp_path: Path, monkeypatch: py
             vfl.TorchModel(name)
     model = vfl.Neural(modules={"shop": "net.py:shop"}, loss="softmax")
     assert model.module_parameters("shop", None) == (D + 1) * C
-    assert model.build(Place("shop", False, D, C)).parameters == (D + 1) * C
-    assert (model.module_parameters("bank", None), model.build(Place("bank", True, 4, C)).parameters) == (0, 5 * C)
+    assert model.build(BlockSpec("shop", False, D, C)).parameters == (D + 1) * C
+    assert (model.module_parameters("bank", None), model.build(BlockSpec("bank", True, 4, C)).parameters) == (0, 5 * C)
 
 
 def test_a_module_where_there_is_no_place_for_one_is_refused() -> None:
@@ -208,7 +208,7 @@ def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(ConfigError, match=r"torch was expected, it is not installed; pip install 'securevfl\[torch\]'"):
         vfl.TorchModel(lambda: nn.Linear(D, C))
     with pytest.raises(ConfigError, match="it is not installed"):
-        vfl.Neural().build(Place("shop", False, D, C))
+        vfl.Neural().build(BlockSpec("shop", False, D, C))
 
 
 class Fails(nn.Module):

@@ -103,7 +103,7 @@ def test_a_step_goes_through_a_module_once(name: str, monkeypatch: pytest.Monkey
     g = np.random.default_rng(4).normal(size=(9, 1))
     found, through = steps(ROWS)
     assert through == 2
-    monkeypatch.setattr(torch_block, "TRACED", len(ROWS) - 1)
+    monkeypatch.setattr(torch_block, "MAX_TRACED_ROWS", len(ROWS) - 1)
     again, through = steps(ROWS)
     assert through == 5
     for one, other in zip(found, again, strict=True):

@@ -262,7 +262,7 @@ def test_held_out_labels_are_not_in_the_own_score(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(trees, "out_of_fold", noted)
     for each in (own, turned):
-        vfl.simulate(job(weights={"classes": "balanced", "most": 6.0}), each)
+        vfl.simulate(job(weights={"classes": "balanced", "max_weight": 6.0}), each)
     one, other = made
     for own_part, other_part in zip(one, other, strict=True):
         np.testing.assert_array_equal(own_part, other_part)
@@ -356,7 +356,7 @@ def test_rare_classes_may_weigh_as_much() -> None:
     table = [vfl.Party("bank", own[0].table, rare.astype(int), ids=own[0].ids), own[1]]
     small = vfl.Trees(trees=4, depth=2, boosted_score=False)
     plain, even = (
-        vfl.simulate(job(small, weights=each), table) for each in (None, {"classes": "balanced", "most": 6.0})
+        vfl.simulate(job(small, weights=each), table) for each in (None, {"classes": "balanced", "max_weight": 6.0})
     )
     later = [run.predict_proba({party.name: party.table for party in table})[:, 1].mean() for run in (plain, even)]
     assert later[1] > later[0] + 0.1

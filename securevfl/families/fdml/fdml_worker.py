@@ -30,7 +30,7 @@ from securevfl.families.fdml.pulls import PullClient, PulledSum, ServerPullClien
 from securevfl.families.participant import Round
 from securevfl.families.state import State
 from securevfl.families.training_data import TrainingData
-from securevfl.models.block import Place
+from securevfl.models.block import BlockSpec
 from securevfl.optim.rules import Updater
 from securevfl.protocols.joint_prediction import RowsToScore, predict
 from securevfl.protocols.link import ActiveLink, PassiveLink
@@ -67,7 +67,7 @@ class FdmlWorker(BatchParticipant):
         self._active, passives = context.me == context.active, context.passives
         place = 0 if self._active else passives.index(context.me)
         self.model = job.model.build(
-            Place(context.me, self._active, columns, context.outputs, context.model, len(passives), place)
+            BlockSpec(context.me, self._active, columns, context.outputs, context.model, len(passives), place)
         )
         own = State() if state is None else state
         if state is not None:
