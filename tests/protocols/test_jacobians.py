@@ -12,7 +12,7 @@ from securevfl.base.arrays import Floats
 from securevfl.base.roles import Roles
 from securevfl.errors import ProtocolError
 from securevfl.models import losses
-from securevfl.models.block import Place
+from securevfl.models.block import BlockSpec
 from securevfl.models.linear import LinearModel
 from securevfl.models.linear_block import Linear
 from securevfl.models.loss import Loss
@@ -188,7 +188,7 @@ class Network(LinearModel):
     def parameters(self, columns: int, outputs: int) -> int:
         return TwoLayer(columns, outputs).parameters
 
-    def build(self, place: Place) -> Linear:
+    def build(self, place: BlockSpec) -> Linear:
         if place.active:
             return super().build(place)
         return TwoLayer(place.columns, place.outputs)  # type: ignore[return-value]
