@@ -87,10 +87,10 @@ def run_audit(
         outcome = outcome.merge(run_simulators.run_views(short_job, short_parties))
     known = pooled_run_facts(job, [active, *passives])
     inferences, failed = _attacks(job, known, seeds, say, (asked, brought))
-    leaking = leaks(asked, pooled_run_facts(asked, brought).sizes)
+    leaking = leaks(asked, pooled_run_facts(asked, brought).shape)
     return Audit(
         label=f"{job.optimizer.label} on a {job.model.name} model, {job.family.title(job, roles)}, "
-        f"batches of {known.sizes.smallest_batch} rows",
+        f"batches of {known.shape.smallest_batch} rows",
         roles=dict(roles.cast),
         declared=job.family.declarations(job, roles),
         findings=outcome.findings,
@@ -180,7 +180,7 @@ def _attacks(
         for name, attack in ATTACKS.items():
             if attack.skip_reason(asked[0]) or name in failed:
                 continue
-            for attacker in passives if attack.attacker_role is AttackerRole.PASSIVE else [known.sizes.active]:
+            for attacker in passives if attack.attacker_role is AttackerRole.PASSIVE else [known.shape.active]:
                 own = copy(pair)
                 own.attacker = attacker
                 try:
@@ -238,7 +238,7 @@ def _inference(job: Job, known: RunFacts, attack: Attack, scores: list[Score], a
     carried_out = bool(leaks) and not set(leaks) & set(job.accepts) and real.mean() > attack.leak_threshold
     exceeds = carried_out or bool(attack.target_hidden(job) and excess.mean() > allowed)
     return Inference(
-        attacker=attack.attacker_name(job, attacker, known.sizes.active),
+        attacker=attack.attacker_name(job, attacker, known.shape.active),
         name=attack.name.replace("_", " "),
         measures=attack.measures,
         paper=attack.paper,

@@ -100,7 +100,7 @@ def demo(out: Console, report: Path = Path(REPORT)) -> dict[str, Run]:
 def _learned(out: Console, job: Job, parties: list[Party], run: Run) -> None:
     """Print what each party learned, as the consent sheet counts it: three lines a party."""
     known = pooled_run_facts(job, parties)
-    bits, held = job.family.score_bits(job, known.sizes), known.sizes.information["shop"].bits
+    bits, held = job.family.score_bits(job, known.shape), known.shape.information["shop"].bits
     measured = sum("auc" in record for record in run.history)
     counts = sum(
         tally.count for (_, kind), tally in run.parts["shop"].counters.traffic.items() if kind == "OutOfRangeCount"

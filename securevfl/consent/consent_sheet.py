@@ -118,7 +118,7 @@ def sheet_for_party(
     if not own.columns:
         return _sheet(job, roles, None, [], f"for {own.name}, without a table, job {job.digest.hex()[:16]}")
     try:
-        known = local_run_facts(job, own, sizes, outputs=outputs, brought=brought)
+        known = local_run_facts(job, own, sizes, outputs=outputs, module_parameters=brought)
     except LabelError as error:
         return _sheet(job, roles, None, ["", f"would be refused: {error}"], whose)
     return _sheet(job, roles, known, _leaks(job, known, ledgers or {}, run), whose)
@@ -137,7 +137,7 @@ def _sheet(job: Job, roles: Roles, known: RunFacts | None, refused: Sequence[str
         f"assumes: {ASSUMPTIONS}",
         f"encryption: {family.strength(job)}",
         *([] if known is None else [f"takes: {line}" for line in family.resource_estimates(job, known)]),
-        *([f"openings: {line}"] if known is not None and (line := family.opened_values(job, known.sizes)) else []),
+        *([f"openings: {line}"] if known is not None and (line := family.opened_values(job, known.shape)) else []),
     ]
     first = [*([whose] if whose else []), *_subject(job, roles, known)]
     for name in roles.parties:
@@ -159,7 +159,7 @@ def _subject(job: Job, roles: Roles, known: RunFacts | None) -> list[str]:
     lines += [f"code      {line}" for line in _code(job)]
     if known is None:
         return lines
-    sizes = known.sizes
+    sizes = known.shape
     held = f"; {sizes.held_out:,} more are held out to measure it" if sizes.held_out else ""
     columns = ", ".join(f"{name} {count}" for name, count in sizes.columns.items() if count)
     return [*lines, f"rows      {sizes.rows:,} train it{held}", f"columns   {columns}"]
@@ -202,9 +202,9 @@ def _told_lines(word: str, text: str) -> list[str]:
 
 def _scores(job: Job, known: RunFacts, asker: str) -> list[str]:
     """Return what scores of a new row are against what each other party's row holds, as far as tables are at hand."""
-    bits, held = job.family.score_bits(job, known.sizes), known.sizes.information
+    bits, held = job.family.score_bits(job, known.shape), known.shape.information
     weighed = [
-        f"{name}: {own.in_words(bits, known.sizes.outputs)}" for name, own in held.items() if name != asker and bits
+        f"{name}: {own.in_words(bits, known.shape.outputs)}" for name, own in held.items() if name != asker and bits
     ]
     return (
         _told_lines("scores", "\n".join(["of a new row, weighed against the columns of", *weighed])) if weighed else []
@@ -217,7 +217,7 @@ def _codes(job: Job, roles: Roles, known: RunFacts | None, name: str) -> list[st
     giving = [party for party in roles.parties if party != asker and (shares is None or party in shares.open_weights)]
     if not most or name not in (asker, *giving):
         return []
-    sizes = {} if known is None else {each: known.sizes.columns.get(each, 0) for each in giving}
+    sizes = {} if known is None else {each: known.shape.columns.get(each, 0) for each in giving}
     bits = {
         each: f"{code_bits(d, most):.1f} bits" if d else f"log2(d! / (d - {most})!) bits" for each, d in sizes.items()
     }
@@ -262,16 +262,16 @@ def _leaks(job: Job, known: RunFacts, ledgers: Mapping[str, DisclosureLedger], r
     """List what the ledgers say, and then a line for each leak that is accepted or would be refused."""
     parties = {party.name: party for party in known.parties}
     kept = {name: each for name, each in ledgers.items() if name in parties and not _new(each, run)}
-    trusts = kept[known.sizes.active].read().trusts if known.sizes.active in kept else ()
+    trusts = kept[known.shape.active].read().trusts if known.shape.active in kept else ()
     sizes = replace(
-        known.sizes, tables={name: each.table_tag(parties[name]) for name, each in kept.items() if name in trusts}
+        known.shape, tables={name: each.table_tag(parties[name]) for name, each in kept.items() if name in trusts}
     )
     outlooks = {name: forecast(each, name, parties[name].register, job, sizes, run) for name, each in kept.items()}
     before = dict.fromkeys((entry.run, entry.disclosure) for outlook in outlooks.values() for entry in outlook.before)
     lines = []
     for name, outlook in outlooks.items():
         lines += ["", f"by the disclosure ledger of {name}", *outlook.lines]
-        trusted = [peer for peer in kept[name].read().trusts if peer in known.sizes.columns]
+        trusted = [peer for peer in kept[name].read().trusts if peer in known.shape.columns]
         lines += [f"  trusts    {', '.join(trusted)} to ask the same equations again where plans are equal"] * bool(
             trusted
         )

@@ -88,7 +88,7 @@ def with_allowed_epochs(job: Job, known: RunFacts) -> Job:
     """
     for epochs in range(job.epochs, 0, -1):
         shorter = job.model_copy(update={"epochs": epochs})
-        if not any(leak.name == "columns" for leak in leaks(shorter, replace(known.sizes, epochs=epochs))):
+        if not any(leak.name == "columns" for leak in leaks(shorter, replace(known.shape, epochs=epochs))):
             return shorter
     return job
 

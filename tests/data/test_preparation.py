@@ -229,7 +229,7 @@ def test_one_party_with_ids_among_others_without(tmp_path: Path) -> None:
 
 def test_what_is_counted_is_what_comes_out() -> None:
     bank, shop = parties()
-    assert pooled_run_facts(job(), [bank, shop]).sizes.columns == {"bank": 2, "shop": 5}
+    assert pooled_run_facts(job(), [bank, shop]).shape.columns == {"bank": 2, "shop": 5}
     assert "of the dimensions of the 5 columns" in vfl.explain(job(), [bank, shop])
 
 

@@ -30,7 +30,7 @@ def test_nothing_exceeds_what_is_declared() -> None:
     """But for what the job accepts: metrics of 142 rows, which it must name."""
     parties = vfl.datasets.breast_cancer(2)
     with pytest.raises(errors.LeakageError, match="metrics are of 142 rows, fewer than 400"):
-        guard(job(), pooled_run_facts(job(), parties).sizes)
+        guard(job(), pooled_run_facts(job(), parties).shape)
     audit = run_audit(job(accepts=["small_metrics"]), parties, seeds=(0,))
     assert audit.exit_code == 0, [*audit.exceeding, *audit.failed]
     assert [line.split(" of ")[0] for line in audit.leaks] == ["accepted: bank: metrics are"]

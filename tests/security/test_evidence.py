@@ -67,7 +67,7 @@ def guess(A: np.ndarray, counts: np.ndarray) -> np.ndarray:
 def shares(parties: list[vfl.Party], woe: Woe) -> float:
     """What the guard counts the bins as, of all that labels hold."""
     known = pooled_run_facts(job(woe), parties)
-    return next(each.share for each in job(woe).family.disclosures(job(woe), known.sizes) if each.group == "bins")
+    return next(each.share for each in job(woe).family.disclosures(job(woe), known.shape) if each.group == "bins")
 
 
 def test_bins_that_are_refused_give_all_labels_and_those_that_are_let_do_not() -> None:
@@ -86,7 +86,7 @@ def test_bins_that_are_refused_give_all_labels_and_those_that_are_let_do_not() -
     least = Woe(bins=2, rows=20)
     A, counts = told(few, least)
     assert shares(few, least) == (3 + 3) * 7 / 60  # three counts and three checks, words of 7 bits
-    assert {leak.name for leak in leaks(job(least), pooled_run_facts(job(least), few).sizes)} <= {"columns"}
+    assert {leak.name for leak in leaks(job(least), pooled_run_facts(job(least), few).shape)} <= {"columns"}
     found = subset(A, counts.astype(float))
     assert found is None or not np.array_equal(found, few[0].y)  # many labels fit the counts
 
@@ -216,7 +216,7 @@ def test_weights_in_place_of_bins_read_no_more_labels_than_are_counted(
         guesses = np.array(read.get(each, []), bool)
         right[each] = int((guesses == labels[: len(guesses)]).sum()) if len(guesses) else 0
     counted = next(
-        e.count for e in chosen.family.disclosures(chosen, pooled_run_facts(chosen, parties).sizes) if e.group == "bins"
+        e.count for e in chosen.family.disclosures(chosen, pooled_run_facts(chosen, parties).shape) if e.group == "bins"
     )
     assert right[fits] == 7 * fits < counted  # what a word holds can be read
     assert 2 * right[14] - 7 * 14 <= 7 * word  # and no more: half of those beyond come right by guessing

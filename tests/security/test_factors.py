@@ -53,7 +53,7 @@ def _counted(name: str, outputs: int, epochs: int) -> tuple[list[Disclosure], An
     job, parties = example(name, **keys)
     helpers = [each for each in parties if isinstance(each, Helper)]
     parties = [*tables(classes=max(outputs, 2))[: job.family.max_parties or 3], *helpers]
-    sizes = pooled_run_facts(job, parties).sizes
+    sizes = pooled_run_facts(job, parties).shape
     assert sizes.outputs == outputs
     return job.family.disclosures(job, sizes), sizes, bool(getattr(job.model, "static_jacobian", False))
 

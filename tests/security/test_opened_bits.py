@@ -137,7 +137,7 @@ def test_every_party_enters_what_a_weight_holds_of_its_own() -> None:
         for party in ("bank", "shop", "telco"):
             assert told(tape, party, "columns") == (0 if party == to else bits)
             assert told(tape, party, "labels") == (bits if party == "bank" != to else 0)
-        counted = job(to).family.disclosures(job(to), pooled_run_facts(job(to), both).sizes)
+        counted = job(to).family.disclosures(job(to), pooled_run_facts(job(to), both).shape)
         own = [each for each in counted if each.group == "weights"]
         assert {each.about[0] for each in own} == {"bank", "shop", "telco"} - {to}
         assert all(each.numbers * bits == each.numbers * bits for each in own)
@@ -230,7 +230,7 @@ def test_half_of_the_bits_and_as_many_weights_as_rows_are_refused(to: str) -> No
         "shop" if to == "bank" else "bank", few[0].X[:, :2], None if to == "bank" else few[0].y, aligned=True
     )
     made = job(to).model_copy(update=without)
-    leaks = made.family.leaks(made, pooled_run_facts(made, few).sizes)
+    leaks = made.family.leaks(made, pooled_run_facts(made, few).shape)
     (own,) = [leak for leak in leaks if leak.name == "opened_weights"]
     assert own.apart
     assert "rank" not in [leak.name for leak in leaks]
@@ -238,7 +238,7 @@ def test_half_of_the_bits_and_as_many_weights_as_rows_are_refused(to: str) -> No
 
 def test_bits_of_earlier_jobs_add_up() -> None:
     made, both = job("shop").model_copy(update={"accepts": ("small_metrics",)}), tables(rows=2000)
-    sizes = pooled_run_facts(made, both).sizes
+    sizes = pooled_run_facts(made, both).shape
     own = [each for each in made.family.disclosures(made, sizes) if each.group == "weights"]
     share = max(each.share for each in own)
     jobs, before = 0, list[Disclosure]()

@@ -140,7 +140,7 @@ def test_every_output_of_a_run_is_whole_steps_with_one_dither_a_row(
 
     def noted(self: RoundedOutputs, H: Floats, rows: Any) -> Floats:
         found = rounded(self, H, rows)
-        for row, own in zip(rows.tolist(), self._below[rows], strict=True):
+        for row, own in zip(rows.tolist(), self._dither[rows], strict=True):
             assert np.array_equal(below.setdefault(row, own), own)
         sent.append(found)
         return found

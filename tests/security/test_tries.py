@@ -161,7 +161,7 @@ def test_who_is_let_through_and_breaks_off_has_tried(tmp_path: Path) -> None:
     shop = vfl.Party("shop", rng.normal(size=(400, 9)), ids=np.arange(400))
     job = vfl.Job(model=vfl.Logistic(), optimizer=vfl.FedSGD(lr=0.1), batch_size=200, epochs=1)
     ledger = DisclosureLedger(tmp_path / "bank.ledger", "bank")
-    sizes = pooled_run_facts(job, [bank, shop]).sizes
+    sizes = pooled_run_facts(job, [bank, shop]).shape
     booking = LedgerSession(ledger, "bank", bank.register, job, sizes, DisclosureGate("bank"), SessionId("run", "1"))
     booking.record_disconnect()
     booking.settle(silent=True)

@@ -98,9 +98,9 @@ class FdmlWorker(BatchParticipant):
                 data.targets = np.zeros((data.rows, self._context.outputs))
                 data.targets[flow] = label_sharing.receive_labels(self._context, len(flow))
         self.begin(data, start)
-        data.stays = True  # what linear models ask of a batch, rows give where they lie
+        data.may_stay_remote = True  # what linear models ask of a batch, rows give where they lie
         if self._fresh:
-            first, targets = data.starting(INITIAL_WEIGHT_ROWS)
+            first, targets = data.initial_rows(INITIAL_WEIGHT_ROWS)
             self.model.start(data.raw(first), data.scaled(first), targets if self._active else None, self.seed)
             self._memory = Updater(self._optimizer.rule, self.model)
         self._visits = list(data.schedule.iterations())
@@ -195,7 +195,7 @@ class FdmlWorker(BatchParticipant):
         self._channel.note(OthersSumLearned(item.batch.index, f - item.H, answer.versions))
         if self._done > item.steps or self._blur is not None:  # its own part has moved since, or is known better
             f = f - item.H + self.model.forward(X)
-        self._round, self._booked = item.t + 1, None
+        self._round, self._batch_loss = item.t + 1, None
         g = self.residual(f, item.batch)
         if down is not None:
             down.publish(g, item.batch)
@@ -227,13 +227,13 @@ class FdmlWorker(BatchParticipant):
         self._memory.begin()
         self._memory.step(gradient / len(item.batch.X), self._optimizer.eta(item.t, self.parties))
         self._done = item.t + 1
-        return Round(self._done, len(self._visits), item.batch.epoch, self._booked)
+        return Round(self._done, len(self._visits), item.batch.epoch, self._batch_loss)
 
     def model_outputs(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
         return predict(self._context, self._sums, self.model, rows, self._context.outputs, self.output_filter(rows))
 
     def state(self) -> State:
-        return State(self.model_state(), iteration=self._done, secret=self._secret, update=self._memory.state)
+        return State(self.model_state(), iteration=self._done, secret=self._run_key, update=self._memory.state)
 
     def model_state(self) -> State:
         return State(self.model.state())

@@ -57,7 +57,9 @@ class FDSKL(Optimizer):
     def run(self, party: PhasesParticipant) -> Iterator[None]:
         """Run a party's side of the training, worker or not; yield whenever a round is over."""
         share, sums, own = party.share, party.sums, party.share.expansion
-        sample = [party.batch(visit) for visit in party.data.first(PRECONDITIONER_ROWS)] if self.precondition else []
+        sample = (
+            [party.batch(visit) for visit in party.data.first_batches(PRECONDITIONER_ROWS)] if self.precondition else []
+        )
         for batch in sample:
             _exchange(share, sums, batch)  # 2
         preconditioners: dict[int, Floats32] = {}

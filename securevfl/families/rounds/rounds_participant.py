@@ -59,14 +59,14 @@ class RoundsParticipant(BatchParticipant):
 
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
         self.begin(data, start)
-        data.stays = True  # what linear models ask of a batch, rows give where they lie
+        data.may_stay_remote = True  # what linear models ask of a batch, rows give where they lie
         if start == 0:
-            first, targets = data.starting(INITIAL_WEIGHT_ROWS)
+            first, targets = data.initial_rows(INITIAL_WEIGHT_ROWS)
             self.model.start(data.raw(first), data.scaled(first), targets, self.seed)
             self.memory = self._optimizer.init_state(self.model, None)
         residual, agreement = self._job.protocol.residual, self._optimizer.agreement(self._job.model)
         if self._active:
-            context = replace(self._context, noise_key=self._secret, residuals_sent=self._before)
+            context = replace(self._context, noise_key=self._run_key, residuals_sent=self._before)
             with ActiveLink(context, self._sums, residual.active(context, agreement)) as self._link:
                 yield from self.rounds(self._optimizer.active(self, self._link))
         else:
@@ -84,7 +84,7 @@ class RoundsParticipant(BatchParticipant):
 
     def state(self) -> State:
         self._settle()
-        return State(self.model_state(), exchanges=self.exchanges, noise=self._secret, update=self.memory.state)
+        return State(self.model_state(), exchanges=self.exchanges, noise=self._run_key, update=self.memory.state)
 
     def model_state(self) -> State:
         return State(self.model.state())
@@ -92,5 +92,5 @@ class RoundsParticipant(BatchParticipant):
     def resume_from(self, best: State, anew: Callable[[State], Participant]) -> Participant:
         before = anew(best)
         assert isinstance(before, RoundsParticipant), "it is one of this method"
-        before.set_run_key(self._secret)
+        before.set_run_key(self._run_key)
         return before

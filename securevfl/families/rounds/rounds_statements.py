@@ -66,7 +66,7 @@ def equation_lines(job: JobOptions, party: str, known: RunFacts | None) -> list[
             "its own gradient: p equations about the n x c residuals of a batch; the share p / (n c)",
             "projects the labels and is a leak that larger batches make smaller",
         ]
-    sizes, schedule, X = known.sizes, known.schedule, known.table(party)
+    sizes, schedule, X = known.shape, known.schedule, known.table(party)
     p, share = sizes.parameters[party], sizes.parameters[party] / sizes.residuals
     batches = "batch" if schedule.batches == 1 else f"{schedule.batches} batches"
     times = f"new in each of {job.epochs} epochs"
@@ -92,7 +92,7 @@ def _bin_lines(job: JobOptions, party: str, known: RunFacts | None) -> list[str]
     what = "for each of its bins how many of its rows are of the positive class, for weights of evidence"
     if known is None:
         return [f"{what}; a bin of one class is", "the labels of its rows"]
-    sizes = known.sizes
+    sizes = known.shape
     told = next(item for item in bin_disclosures(job, sizes) if item.learner == party)
     return [
         f"{what}:",
@@ -113,7 +113,7 @@ def column_lines(
             "T c numbers about each row in T exchanges and evaluations: T c / d of the dimensions of the d",
             "columns behind them, and more of their variance; from half of d on, or fewer, these columns",
         ]
-    sizes, schedule = known.sizes, known.schedule
+    sizes, schedule = known.shape, known.schedule
     groups = {"training": schedule.partition(0)[:MEASURED_BATCHES], "held out": [schedule.test[:MAX_SAMPLE_ROWS]]}
     lines: list[str] = []
     c = job.model.output_width(sizes.outputs)
@@ -138,7 +138,7 @@ def column_lines(
 def _isolated_rows_of_others(job: JobOptions, known: RunFacts | None) -> list[str]:
     """Describe in words what the party with labels is told of rows that stand nearly alone in other parties'
     columns."""
-    tables = [] if known is None else [(name, known.table(name)) for name in known.sizes.passives]
+    tables = [] if known is None else [(name, known.table(name)) for name in known.shape.passives]
     found = [
         f"{name}: {line}"
         for name, X in tables

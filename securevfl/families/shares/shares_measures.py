@@ -121,7 +121,7 @@ class Measurements:
         """Return what one opened sum tells of a loss that pairs do not."""
         targets = (
             None
-            if (rated := data.rated_outputs(rows.rows, self._context.outputs)) is None
+            if (rated := data.loss_targets_by_output(rows.rows, self._context.outputs)) is None
             else LossTable(self._job.loss.value, rated, self._job.loss.minimizer(rated))
         )
         met, own = self._player.met, self._player.inputs_of(data, rows.rows)
@@ -149,7 +149,7 @@ class Measurements:
             return
         self._context.channel.clock.stage = Stage.EVALUATE
         X, numbers = self._player.inputs_of(data, rows), self._player.plan.numbers
-        rated = data.rated_outputs(rows, self._context.outputs)
+        rated = data.loss_targets_by_output(rows, self._context.outputs)
         limited = not (self._context.resources.simulated or "small_metrics" in self._job.accepts)
         found = count_out_of_range(
             met.products,
@@ -227,7 +227,7 @@ class Measurements:
     def check(self, data: TrainingData, start: int) -> None:
         """Raise LeakageError if the evaluations of the run from round `start` on would be too many. A DataNotice says
         where rows that count more or less than others are measured alike."""
-        if data.counts(data.evaluated.rows) is not None and pair_metrics.fits(self._job.model.loss):
+        if data.metric_weights(data.evaluated.rows) is not None and pair_metrics.fits(self._job.model.loss):
             what = "on shares metrics count every row alike, as nobody knows which row a score is of"
             why = "weights.column counts in the training alone"
             warnings.warn(f"party {self._context.me}: {what}; {why}", DataNotice, stacklevel=2)

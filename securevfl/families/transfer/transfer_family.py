@@ -165,8 +165,8 @@ class TransferFamily(Family[TransferJob]):
 
     def statements(self, job: TransferJob, roles: Roles, party: str, known: RunFacts | None) -> list[SheetStatement]:
         sealed, steps = job.protocol.residual.seals, job.model.openings(job.optimizer.steps)
-        p = "p" if known is None else str(job.model.parameters(known.sizes.columns[party], 1))
-        n = "n" if known is None else str(known.sizes.smallest_batch)
+        p = "p" if known is None else str(job.model.parameters(known.shape.columns[party], 1))
+        n = "n" if known is None else str(known.shape.smallest_batch)
         if roles.role(party) == ACTIVE:
             told = (
                 f"its own gradient and the loss, {p} + 1 numbers in each of {steps} steps an exchange: new equations\n"
