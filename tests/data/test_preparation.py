@@ -247,7 +247,7 @@ def test_a_clip_loses_nothing_where_a_scale_can_spare_it(scale: str) -> None:
     X = np.column_stack([rare, three, counts, wild, np.ones(rows)])
     party = vfl.Party("shop", X, columns=["rare", "three", "counts", "wild", "same"], aligned=True)
     schedule = vfl.Job(model=vfl.Logistic(), protocol="open", accepts=["columns"]).schedule(party.register)
-    cut = r"on shares values far out .*: wild outside -\d+[.\d]* to \d+[.\d]*; "
+    cut = r"clips extreme values of these columns: wild outside -\d+[.\d]* to \d+[.\d]*\. "
     with pytest.warns(errors.DataNotice, match=cut) as told:
         data = TrainingData(party, schedule, vfl.Logistic().loss, scale=scale, clip=8.0)
     assert sum("far out" in str(each.message) for each in told) == 1

@@ -100,6 +100,6 @@ def test_guards_count_every_gradient_that_is_opened() -> None:
     with pytest.raises(LeakageError, match=r"shop: rows are weighed anew, so its 15 parameters give 135 equations"):
         vfl.simulate(weighed, own)
     sheet = vfl.explain(job("ckks", xi=60.0), own)
-    assert f"others in each of {3 * R} local steps of a run, as rows are weighed anew" in sheet
+    assert f"different in each of {3 * R} local steps of a run because rows are weighted again" in sheet
     assert "accepted: shop: rows are weighed anew" in sheet
     assert "the same 4 batches every epoch" in vfl.explain(linear, own)

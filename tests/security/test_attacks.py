@@ -357,7 +357,7 @@ def test_rare_values_open_the_labels_of_their_rows_and_few_others() -> None:
     assert score.simulated >= 0.95
     assert ATTACKS["cross_round"].score(pair).real < 0.75
     sheet = vfl.explain(pair.job, parties)
-    assert f"{len(lonely)} rows of 500 stand nearly alone" in sheet
+    assert f"{len(lonely)} rows of 500 are nearly unique" in sheet
 
 
 @pytest.mark.parametrize(

@@ -203,7 +203,7 @@ def test_whose_label_a_row_opens_that_stands_alone_is_told_so(noise_parties: tup
     if noise_parties:
         assert "ask it for that line of its sheet" in told
     else:
-        assert "shop: 1 rows of 120 stand nearly alone" in told
+        assert "shop: 1 rows of 120 are nearly unique" in told
         assert told in str(vfl.explain(job, [bank, shop]))
     assert f"What bank should know of its labels: {told}." in summary(audit)
     section = text(audit).split("\nbank (active)\n")[1].split("\nshop (passive)\n")[0]

@@ -121,4 +121,4 @@ def test_a_limit_that_no_batch_keeps_and_an_open_residual_are_refused() -> None:
 
 def test_the_consent_sheet_says_what_columns_of_noise_tell() -> None:
     sheet = vfl.explain(limited(None, batch_size=143), vfl.datasets.breast_cancer())
-    assert "from columns of noise it tells labels to an AUC of 0.69" in sheet
+    assert "columns of noise would predict labels with an AUC of 0.69" in sheet

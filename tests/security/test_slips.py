@@ -59,7 +59,7 @@ SLIPS: dict[str, tuple[Callable[[], Patch], str, str, dict[str, Any]]] = {
         {"loss": "square", "scale": "none"},
     ),
     "first weights from all rows": (
-        lambda: edited(TrainingData, "starting", ("self.schedule.by_ids", "np.arange(self.rows)")),
+        lambda: edited(TrainingData, "initial_rows", ("self.schedule.by_ids", "np.arange(self.rows)")),
         HELD_OUT,
         "test_no_bit_under_any_loss",
         {"loss": "logistic", "scale": "none"},
