@@ -181,17 +181,17 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
     "evaluations of FDML without the outputs": (
         lambda: edited(
             fdml_family,
-            "_evaluated",
+            "evaluation_disclosures",
             (
-                "told = evaluations(job, sizes) * job.model.output_width(sizes.outputs)",
-                "told = evaluations(job, sizes)",
+                "count_evaluations(job, shape) * job.model.output_width(shape.outputs)",
+                "count_evaluations(job, shape)",
             ),
         ),
         counts_of_numbers,
     ),
     "visits of FDML without the outputs": (
         lambda: edited(
-            FdmlFamily, "disclosures", ("job.model.output_width(sizes.outputs) * sizes.epochs", "sizes.epochs")
+            FdmlFamily, "disclosures", ("job.model.output_width(shape.outputs) * shape.epochs", "shape.epochs")
         ),
         counts_of_numbers,
     ),
