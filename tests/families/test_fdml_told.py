@@ -80,7 +80,7 @@ def test_labels_that_are_shown_count_as_all_labels() -> None:
 def test_the_sheet_says_who_must_pool_who_learns_and_what_noise_is_for() -> None:
     sheet = vfl.explain(job(stored={"name": "masks", "noise": NOISE}), parties())
     for said in (
-        "the server and any worker that is told sums together open",
+        "the server and any worker that receives sums can together open",
         "the labels of all training rows, which the active party shows to all workers",
         "is the change of that worker's part",
         "no forward output and no sum",

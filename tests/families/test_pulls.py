@@ -25,6 +25,7 @@ from securevfl.runtime.costs import Kind
 from securevfl.runtime.meter import Meter
 from securevfl.runtime.observer import Event, Observer
 from securevfl.runtime.party_threads import run_threads
+from tests.builders import raises_code
 
 WORKERS = ("bank", "shop", "telco", "post")
 EPOCH = 10
@@ -162,7 +163,7 @@ def test_nobody_is_served_who_is_further_ahead_in_a_long_run(run: Callable[..., 
 @pytest.mark.parametrize("run", [at_server, at_peers])
 def test_without_the_bound_it_does_not_hold(run: Callable[..., Watch], monkeypatch: pytest.MonkeyPatch) -> None:
     made = pace(200, 3)
-    monkeypatch.setattr(WorkerPace, "lead", lambda self, t: 1000)
+    monkeypatch.setattr(WorkerPace, "max_lead", lambda self, t: 1000)
     watch = run(made, restless(0, often=0.02, paused=50, lead=made.tau + 1))
     assert max(pull.iteration - pull.slowest for pull in watch.pulls) > made.tau
 
@@ -265,7 +266,7 @@ def test_nobody_begins_where_the_schedule_does_not_go(crafted: list[Any]) -> Non
         for message in crafted:
             channel.send("server", message, "stored/pulls", permit=permit_sizes(channel, "server"))
 
-    with pytest.raises(ProtocolError, match="shop was expected to begin within 20 iterations"):
+    with raises_code(ProtocolError, "SVFL-PROTOCOL-MESSAGE", peer="shop"):
         run_threads({"server": serve, "shop": shop}, WallClock, timeout=60)
 
 
@@ -306,21 +307,22 @@ def test_a_server_refuses_what_no_worker_pushes(crafted: Callable[[WorkerPace], 
         for _ in range(2):
             channel.recv("server", PullReply, "stored/pulls")
 
-    with pytest.raises(ProtocolError, match=r"expected|equal length"):
+    with pytest.raises(ProtocolError) as caught:
         run_threads({"server": serve, "shop": shop, "bank": bank}, WallClock, timeout=60)
+    assert caught.value.code in ("SVFL-PROTOCOL-MESSAGE", "SVFL-PROTOCOL-SIZE")
 
 
 @pytest.mark.parametrize(
-    ("answer", "text"),
+    ("answer", "code"),
     [
-        (PullReply(1, bytes(8), (0, 0), 0), "expected to answer iteration 0"),
-        (PullReply(0, bytes(8), (0,), 0), "for 2 workers"),
-        (PullReply(0, bytes(8), (-1, 0), 0), "was expected"),
-        (PullReply(0, bytes(16), (0, 0), 0), "sum of shape"),
-        (PullReply(0, np.array([np.nan]).tobytes(), (0, 0), 0), "NaN"),
+        (PullReply(1, bytes(8), (0, 0), 0), "SVFL-PROTOCOL-MESSAGE"),
+        (PullReply(0, bytes(8), (0,), 0), "SVFL-PROTOCOL-MESSAGE"),
+        (PullReply(0, bytes(8), (-1, 0), 0), "SVFL-PROTOCOL-CHEATING"),
+        (PullReply(0, bytes(16), (0, 0), 0), "SVFL-PROTOCOL-SIZE"),
+        (PullReply(0, np.array([np.nan]).tobytes(), (0, 0), 0), "SVFL-PROTOCOL-VALUES"),
     ],
 )
-def test_a_worker_refuses_what_no_server_answers(answer: PullReply, text: str) -> None:
+def test_a_worker_refuses_what_no_server_answers(answer: PullReply, code: str) -> None:
     made = pace(20, 2)
 
     def server(channel: Channel) -> None:
@@ -337,7 +339,7 @@ def test_a_worker_refuses_what_no_server_answers(answer: PullReply, text: str) -
         pulls.push(0, np.zeros((1, 1)), 0)
         pulls.pull((1, 1), wait=True)
 
-    with pytest.raises(ProtocolError, match=text):
+    with raises_code(ProtocolError, code):
         run_threads({"server": server, "bank": bank}, WallClock, timeout=60)
 
 

@@ -26,6 +26,7 @@ from securevfl.training.checkpoint import Checkpoints
 
 SERVER = vfl.Helper("server", "server")
 KINDS: dict[str, tuple[Any, Any]] = {"masks": (MaskedServer, MaskedWorker)}
+from tests.builders import raises_code
 
 
 def parties(count: int, rows: int = 240, columns: int = 5) -> list[vfl.Party]:
@@ -198,7 +199,7 @@ def test_a_push_again_under_an_old_version_is_not_made() -> None:
         push(self, H, batch, version)
         return push(self, H + 1, batch, version)
 
-    with mock.patch.object(StoredWorker, "conceal", again), pytest.raises(CryptoError, match="serves once"):
+    with mock.patch.object(StoredWorker, "conceal", again), raises_code(CryptoError, "SVFL-CRYPTO-REUSE"):
         vfl.simulate(job(epochs=2), parties(2))
 
 
