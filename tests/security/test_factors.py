@@ -196,7 +196,7 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
         counts_of_numbers,
     ),
     "moments of transfer once a run": (
-        lambda: edited(TransferFamily, "disclosures", ("moments * sizes.epochs,", "moments,")),
+        lambda: edited(TransferFamily, "disclosures", ("moments * shape.epochs,", "moments,")),
         counts_of_numbers,
     ),
     "a question by its first block": (

@@ -23,10 +23,10 @@ from securevfl.families.fdml.masked_store import MaskedServer, MaskedWorker
 from securevfl.families.fdml.pulls import Push, RestoredOutputs
 from securevfl.families.fdml.stored_sum import StoredWorker
 from securevfl.training.checkpoint import Checkpoints
+from tests.builders import raises_code
 
 SERVER = vfl.Helper("server", "server")
 KINDS: dict[str, tuple[Any, Any]] = {"masks": (MaskedServer, MaskedWorker)}
-from tests.builders import raises_code
 
 
 def parties(count: int, rows: int = 240, columns: int = 5) -> list[vfl.Party]:
